@@ -1,14 +1,15 @@
 """What Airflow reads about this provider: connection type, configuration, commands and modules.
 
 Airflow imports this module at the start of every process, so it imports nothing else. Types, defaults and help
-of the options in ``[tx]`` stand here once; :mod:`airflow_tx.config` reads the defaults from here.
+of the options in ``[tx]`` stand here once; :mod:`airflow_tx.base.config` reads the defaults from here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from airflow_tx.version import __version__
+__version__ = "0.1.0"
+"""The version of the package. It stands nowhere else."""
 
 INTEGRATION = "Transactions"
 
@@ -249,7 +250,7 @@ def get_provider_info() -> dict[str, Any]:
         "asset-uris": [
             {"schemes": ["airflow-tx"], "handler": "airflow_tx.triggers.watcher.checked_uri"}
         ],
-        "cli": ["airflow_tx.cli.definition.get_tx_cli_commands"],
+        "cli": ["airflow_tx.operations.cli.definition.get_tx_cli_commands"],
         "config": {
             "tx": {
                 "description": "Transactions: where they are kept, and how long their tasks wait for what.",

@@ -15,9 +15,9 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from airflow_tx.acks import AckerStore, Collector, open_ackers
-from airflow_tx.acks.messages import RootEmitter
-from airflow_tx.acks.tree import Origin
-from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.outputs.messages.messages import RootEmitter
+from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine, percentile
 from benchmarks.requests import received

@@ -70,7 +70,7 @@ class Bench:
 
     def committed(self, name: str) -> int:
         """How many transactions are committed."""
-        from airflow_tx.protocol.api import Paths
+        from airflow_tx.ledger.api import Paths
 
         with connected(self.hosts) as store:
             found = store.children(Paths("/airflow_tx", name).histories)

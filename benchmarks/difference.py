@@ -15,13 +15,13 @@ from dataclasses import replace
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from airflow_tx.commit.contributions import StagingPlace, difference_of
-from airflow_tx.commit.write import StagedRows
-from airflow_tx.journal.entry import JOURNAL, Contribution, JournalArea, KeptFiles, StagedFiles
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.staging import StagingArea, write_manifest, write_rows
-from airflow_tx.staging.area import Output, StagedFile
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.outputs.journal import JOURNAL, Contribution, JournalArea, KeptFiles, StagedFiles
+from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
+from airflow_tx.outputs.staging.area import Output, StagedFile
 from airflow_tx.state import MemoryState, Sum
+from airflow_tx.transaction.commit.contributions import StagingPlace, difference_of
+from airflow_tx.transaction.commit.write import StagedRows
 from benchmarks.figures import machine
 
 KEYS = 1_000_000

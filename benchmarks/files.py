@@ -68,14 +68,14 @@ def parsed(folder: Path) -> Any:
 
 def run(dag: Any) -> None:
     """One transaction, task by task."""
-    from airflow_tx.commit.case import CommitCase
-    from airflow_tx.commit.commit import Commit
-    from airflow_tx.commit.turn import commit_in_turn
-    from airflow_tx.processing.batch import CurrentBatch
-    from airflow_tx.processing.outputs import returned
-    from airflow_tx.processing.task import Processing
-    from airflow_tx.protocol.attempt import TaskTry
-    from airflow_tx.spec import spec_of
+    from airflow_tx.ledger.attempt import TaskTry
+    from airflow_tx.transaction.commit.case import CommitCase
+    from airflow_tx.transaction.commit.commit import Commit
+    from airflow_tx.transaction.commit.turn import commit_in_turn
+    from airflow_tx.transaction.processing.batch import CurrentBatch
+    from airflow_tx.transaction.processing.outputs import returned
+    from airflow_tx.transaction.processing.task import Processing
+    from airflow_tx.transaction.spec import spec_of
     from benchmarks import topology
     from benchmarks.requests import Silent
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.protocol.answers import Begun
+from airflow_tx.ledger.answers import Begun
 from benchmarks import topology
 from benchmarks.figures import machine, quiet, spread
 
@@ -67,7 +67,7 @@ class Log:
 
 def commit_all(hosts: str, url: str, folder: str, all_begun: list[Begun], ready: Any) -> list[Passed]:
     """What one worker slot does: commit its transactions, each on a connection of its own."""
-    from airflow_tx.commit import turn
+    from airflow_tx.transaction.commit import turn
 
     spec = topology.DirectSpec("handoff", "benchmark", topology.Numbers(), hosts=hosts, folder=folder, tasks=(TASK,))
     state = topology.state(url)
@@ -79,9 +79,9 @@ def commit_all(hosts: str, url: str, folder: str, all_begun: list[Begun], ready:
 
 
 def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> Passed:
-    from airflow_tx.commit.case import CommitCase, CommitPorts, Prepared
-    from airflow_tx.commit.commit import WHOLE_COMMIT, Commit, write_and_mark
-    from airflow_tx.protocol.answers import Granted
+    from airflow_tx.ledger.answers import Granted
+    from airflow_tx.transaction.commit.case import CommitCase, CommitPorts, Prepared
+    from airflow_tx.transaction.commit.commit import WHOLE_COMMIT, Commit, write_and_mark
 
     at: dict[str, float] = {}
     log = Log()
@@ -144,9 +144,9 @@ def begin_all(hosts: str, folder: str, transactions: int) -> list[Begun]:
 
 def ledger_says(hosts: str) -> Iterator[float]:
     """granted_at(n + 1) − ended(n), as the ledger's history has them."""
-    from airflow_tx.protocol.api import Paths
-    from airflow_tx.protocol.records import History
-    from airflow_tx.protocol.step import Reader
+    from airflow_tx.ledger.api import Paths
+    from airflow_tx.ledger.records import History
+    from airflow_tx.ledger.steps.step import Reader
 
     paths = Paths("/benchmark", "handoff")
     with topology.connected(hosts) as store:

@@ -14,9 +14,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.journal.entry import Entry, JournalArea, StagedFiles
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.staging import StagingArea, write_rows
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.outputs.journal import Entry, JournalArea, StagedFiles
+from airflow_tx.outputs.staging import StagingArea, write_rows
 from airflow_tx.state.aggregators import Columns, Count, Sum
 from benchmarks.figures import machine
 

@@ -72,10 +72,10 @@ class Ours:
         return sum(each["to"] - each["from"] for each in begun.metadata.values()), time.monotonic() - started
 
     def _process(self, begun: Any) -> Any:
-        from airflow_tx.processing.task import Processing
-        from airflow_tx.protocol.attempt import TaskTry
+        from airflow_tx.ledger.attempt import TaskTry
+        from airflow_tx.outputs.staging import Descriptor
         from airflow_tx.spark.batch import Batch
-        from airflow_tx.staging import Descriptor
+        from airflow_tx.transaction.processing.task import Processing
 
         task = TaskTry("count", -1, topology.TaskInstance("count", "").id)
         processing = Processing(self.spec, begun, task, anchored=True)
@@ -94,9 +94,9 @@ class Ours:
         return output
 
     def _commit(self, begun: Any, run_id: str, output: Any) -> None:
-        from airflow_tx.commit.case import CommitCase
-        from airflow_tx.commit.commit import Commit
-        from airflow_tx.commit.turn import commit_in_turn
+        from airflow_tx.transaction.commit.case import CommitCase
+        from airflow_tx.transaction.commit.commit import Commit
+        from airflow_tx.transaction.commit.turn import commit_in_turn
 
         ti = topology.TaskInstance("commit", run_id, xcom=output)
         with self.spec.store() as store:

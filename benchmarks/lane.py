@@ -34,7 +34,7 @@ def plan_of(name: str, state: Any, source: TransactionalSource | None = None) ->
 
     from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
     from airflow_tx.coordinator.lane_plan import lane_plan
-    from airflow_tx.topology.transaction import defined
+    from airflow_tx.operators.transaction import defined
 
     with DAG(name, schedule=None, max_active_runs=16) as dag, Transaction(source=source or topology.Numbers()):
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.errors import SourceError
+from airflow_tx.base.errors import SourceError
 from airflow_tx.testing.airflow import connection
 from benchmarks import topology
 from benchmarks.figures import machine, quiet

@@ -13,9 +13,9 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from airflow_tx.protocol.api import Paths
-from airflow_tx.protocol.records import History
-from airflow_tx.protocol.step import Reader
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.records import History
+from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

@@ -67,7 +67,7 @@ def plan_of(job: Job, state: Any) -> Any:
 
     from airflow_tx import CommitOperator, FileSource, SparkConnectBatchOperator, Transaction, persistent_aggregate
     from airflow_tx.coordinator.lane_plan import lane_plan
-    from airflow_tx.topology.transaction import defined
+    from airflow_tx.operators.transaction import defined
 
     source = FileSource(job.glob, files_per_batch=1, schema=SCHEMA, options=OPTIONS)
     with DAG(job.name, schedule=None, max_active_runs=16) as dag, Transaction(source=source):
@@ -105,7 +105,7 @@ def planned(job: Job) -> Iterator[tuple[Any, Any]]:
 def work(job: Job) -> None:
     """Let a lane work; print what it cost."""
     from airflow_tx.coordinator.lane import Lane
-    from airflow_tx.protocol.answers import NoData
+    from airflow_tx.ledger.answers import NoData
 
     with planned(job) as (plan, store):
         lane = Lane(plan, store, topology.TaskInstance("coordinate", "c"), Line(), patience=120)
@@ -131,13 +131,13 @@ def finish(job: Job) -> None:
     import threading
     from unittest.mock import patch
 
-    from airflow_tx import compat
-    from airflow_tx.commit.case import CommitCase
-    from airflow_tx.commit.turn import commit_in_turn
+    from airflow_tx.base import compat
     from airflow_tx.coordinator.lane_applications import LaneApplications
     from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneOutputs, LaneTransaction, LaneTurn, lane_run
-    from airflow_tx.protocol.records import TransactionRecord
-    from airflow_tx.protocol.step import Reader
+    from airflow_tx.ledger.records import TransactionRecord
+    from airflow_tx.ledger.steps.step import Reader
+    from airflow_tx.transaction.commit.case import CommitCase
+    from airflow_tx.transaction.commit.turn import commit_in_turn
 
     with planned(job) as (plan, store):
         paths, ledger = plan.spec.paths, plan.spec.ledger(store)

@@ -14,16 +14,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_tx.protocol.api import Create, Paths, Put
-from airflow_tx.protocol.attempt import Written
-from airflow_tx.protocol.chain import StateEvidence, ledger_evidence
-from airflow_tx.protocol.verification import verified
+from airflow_tx.ledger.api import Create, Paths, Put
+from airflow_tx.ledger.attempt import Written
+from airflow_tx.ledger.audit.chain import StateEvidence, ledger_evidence
+from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.api import FencedState, RowTally
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.state.sql.schema import receipts_table
-from airflow_tx.store.memory import MemoryStore
 from airflow_tx.testing.suites.state_tools import Grants
 from benchmarks.figures import machine, quiet
 from benchmarks.topology import connected

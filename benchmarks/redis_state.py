@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.ledger.attempt import Token
 from airflow_tx.state import Grant, Sum
 from airflow_tx.state.redis.state import RedisState
 from benchmarks.figures import machine

@@ -11,18 +11,18 @@ import random
 import sys
 from typing import Any
 
-from airflow_tx.protocol import commit, processing
-from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
-from airflow_tx.protocol.api import Paths, SystemClock, SystemIds
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reading import RotatingTransactionalState, stale_successors
-from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.step import Reader
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.answers import Begun, Committed, Granted, Processed
+from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import RotatingTransactionalState, stale_successors
+from airflow_tx.ledger.records import TransactionRecord
+from airflow_tx.ledger.steps import commit, processing
+from airflow_tx.ledger.steps.commit import AcquireRequest
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.store.memory import MemoryStore
 
 PENDING = 8
 FAILING = 0.05

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import Count, SqlState, Sum
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.actions.roll_forward import RollForwardRepair
-from airflow_tx.journal.entry import JournalArea
-from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.operations.actions.roll_forward import RollForwardRepair
+from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from airflow_tx.transaction.processing.batch import CurrentBatch
 from benchmarks.figures import machine, quiet
 from examples.ledger import opened
 from tests.stage import Stage, StageRun, update

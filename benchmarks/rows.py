@@ -101,9 +101,9 @@ def _spark(folder: Path, rows: int) -> None:
 def _python(folder: Path) -> None:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from airflow_tx.processing.outputs import RowsReading
+    from airflow_tx.outputs.staging.row_hash import digest_of_batch
     from airflow_tx.sources.files.objects import read_rows
-    from airflow_tx.staging.row_hash import digest_of_batch
+    from airflow_tx.transaction.processing.outputs import RowsReading
 
     path = folder / "rows.csv"
     with path.open("w") as file:

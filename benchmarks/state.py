@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.ledger.attempt import Token
 from airflow_tx.state import Count, FencedState, Grant, RedisState, SqlState, Sum
 from benchmarks import topology
 from benchmarks.figures import machine

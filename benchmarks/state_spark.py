@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.ledger.attempt import Token
 from airflow_tx.spark.writers import WriteJob, run, seal, total, written_by
 from airflow_tx.state import Grant
 from benchmarks import topology

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.commit.update import Update
-from airflow_tx.compat import RunInfo
+from airflow_tx.base.compat import RunInfo
 from airflow_tx.sources.api import Batch, Json, TransactionalSource
-from airflow_tx.spec import TransactionSpec
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.spec import TransactionSpec
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.answers import Begun
-    from airflow_tx.staging import StagingArea
-    from airflow_tx.store.zookeeper import ZooKeeperStore
+    from airflow_tx.ledger.answers import Begun
+    from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+    from airflow_tx.outputs.staging import StagingArea
 
 KEYS = 10
 
@@ -113,7 +113,7 @@ class DirectSpec(TransactionSpec):
 
     def staging(self) -> StagingArea:
         """An area of its own."""
-        from airflow_tx.staging import StagingArea
+        from airflow_tx.outputs.staging import StagingArea
 
         return StagingArea(self.folder)
 
@@ -121,8 +121,8 @@ class DirectSpec(TransactionSpec):
 @contextmanager
 def connected(hosts: str) -> Iterator[ZooKeeperStore]:
     """A store on a client of its own."""
-    from airflow_tx.store.client import ClientConfig, connect, disconnect
-    from airflow_tx.store.zookeeper import ZooKeeperStore
+    from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+    from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
     client = connect(ClientConfig(hosts))
     try:
@@ -133,8 +133,8 @@ def connected(hosts: str) -> Iterator[ZooKeeperStore]:
 
 def begin(spec: TransactionSpec, run_id: str) -> Begun:
     """What the task `begin` does."""
-    from airflow_tx.processing.begin import ask
-    from airflow_tx.protocol.answers import Begun
+    from airflow_tx.ledger.answers import Begun
+    from airflow_tx.transaction.processing.begin import ask
 
     begun = ask(
         spec, TaskInstance(spec.begin, run_id), RunInfo(run_id, "manual", None, None, None, None, None, {}), retry=False
@@ -145,9 +145,9 @@ def begin(spec: TransactionSpec, run_id: str) -> Begun:
 
 def process(spec: TransactionSpec, begun: Begun, task: str) -> None:
     """What is done around a `@task` function that has returned `output(begun)`."""
-    from airflow_tx.processing.outputs import returned
-    from airflow_tx.processing.task import Processing
-    from airflow_tx.protocol.attempt import TaskTry
+    from airflow_tx.ledger.attempt import TaskTry
+    from airflow_tx.transaction.processing.outputs import returned
+    from airflow_tx.transaction.processing.task import Processing
 
     task_try = TaskTry(task, -1, TaskInstance(task, "").id)
     processing = Processing(spec, begun, task_try, anchored=True)

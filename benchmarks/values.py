@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.files.source import FileSource
 from benchmarks.figures import machine, spark_session
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from airflow_tx.failpoints import VARIABLE
-from airflow_tx.protocol.api import Paths, Store
+from airflow_tx.base.failpoints import VARIABLE
+from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.testing.failpoints import Failpoints
 from examples import report
 from examples.cluster_airflow import ClusterAirflow, clear_ledger_and_states, ledger, state_url

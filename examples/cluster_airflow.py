@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.testing.airflow_client import AIRFLOW_PATIENCE, RUN_ENDED, AirflowClient, run_path
 from airflow_tx.testing.eventually import eventually
 
@@ -68,7 +68,7 @@ def ledger() -> Iterator[Store]:
 
 def state_url() -> str:
     """The database of the states, with its password."""
-    from airflow_tx.connections.sql import url_of_connection
+    from airflow_tx.base.connections.sql import url_of_connection
 
     return url_of_connection("tx_state").render_as_string(hide_password=False)
 
@@ -78,7 +78,7 @@ def clear_ledger_and_states() -> None:
     import sqlalchemy as sa
 
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
-    from airflow_tx.store.client import disconnect
+    from airflow_tx.ledger.store.client import disconnect
 
     hook = ZooKeeperHook()
     client = hook.get_conn()

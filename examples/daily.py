@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually
 from examples.example import Example, differences

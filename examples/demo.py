@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airflow_tx.protocol.api import Paths, Store
+from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

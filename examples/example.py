@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from airflow_tx.protocol.api import Paths, Store
+from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

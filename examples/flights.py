@@ -6,7 +6,7 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 
 FLIGHTS = 336_776
 # The columns, for a source that reads them with Spark. A cancelled flight has NA as its delay.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.testing.airflow import LocalAirflow
 from examples.example import Example, differences
 from examples.ledger import history

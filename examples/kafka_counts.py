@@ -6,7 +6,7 @@ import json
 import random
 from collections import Counter
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.airflow_client import AirflowClient
 from examples.cluster_airflow import ClusterAirflow

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.lake.delta import Folder
 from airflow_tx.testing.airflow import LocalAirflow

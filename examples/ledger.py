@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
-from airflow_tx.protocol.api import Paths, Store
-from airflow_tx.protocol.records import History, Metadata, Outcome, TransactionRecord, decode
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.records import History, Metadata, Outcome, TransactionRecord, decode
 from airflow_tx.testing.airflow_client import AirflowClient
 from examples.report import Transaction
 
@@ -15,8 +15,8 @@ from examples.report import Transaction
 @contextmanager
 def opened(hosts: str) -> Iterator[Store]:
     """The ledger's store on a ZooKeeper without login."""
-    from airflow_tx.store.client import ClientConfig, connect, disconnect
-    from airflow_tx.store.zookeeper import ZooKeeperStore
+    from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+    from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
     client = connect(ClientConfig(hosts))
     try:

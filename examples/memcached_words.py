@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.state import MemcachedState
 from airflow_tx.testing.airflow import LocalAirflow
 from examples.example import Example, differences

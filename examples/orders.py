@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.eventually import eventually
 from examples.example import Example, differences

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from examples.example import Example, differences

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.testing.airflow import LocalAirflow
 from examples.example import Example, differences
 from tests.servers.mariadb import LocalMariaDB

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from airflow_tx.commit.contributions import Difference, StagingPlace, difference_of
-from airflow_tx.commit.write import write_instead, write_update
-from airflow_tx.journal.entry import Contribution, encoded_rows
-from airflow_tx.protocol.attempt import Grant, TransactionAttempt
-from airflow_tx.staging import StagingArea
+from airflow_tx.ledger.attempt import Grant, TransactionAttempt
+from airflow_tx.outputs.journal import Contribution, encoded_rows
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.state.column_types import type_of
+from airflow_tx.transaction.commit.contributions import Difference, StagingPlace, difference_of
+from airflow_tx.transaction.commit.write import write_instead, write_update
 from tests.stage import update
 
 log = logging.getLogger(__name__)

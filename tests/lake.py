@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from deltalake import QueryBuilder
 
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
 from airflow_tx.state.appended import TXID, staged_folder

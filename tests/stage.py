@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.update import Update
-from airflow_tx.compat import RunInfo
-from airflow_tx.processing.begin import ask
-from airflow_tx.processing.outputs import RETURN_KEY, returned
-from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.base.compat import RunInfo
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.sources.api import Source
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.transaction.commit.case import CommitCase
+from airflow_tx.transaction.commit.commit import Commit
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.begin import ask
+from airflow_tx.transaction.processing.outputs import RETURN_KEY, returned
+from airflow_tx.transaction.processing.task import Processing
+from airflow_tx.transaction.spec import TransactionSpec
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 
 

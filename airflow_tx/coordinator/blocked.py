@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tx.alarms import AlarmKind
 from airflow_tx.operators.commit import RetriedOperator
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.transaction.alarms import AlarmKind
+from airflow_tx.transaction.spec import TransactionSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,9 +40,9 @@ class BlockedOperator(RetriedOperator):
         """
         from datetime import datetime, timezone
 
-        from airflow_tx.protocol.recovery import raised_alarms
-        from airflow_tx.protocol.step import Reader
-        from airflow_tx.protocol.view import open_records
+        from airflow_tx.ledger.steps.recovery import raised_alarms
+        from airflow_tx.ledger.steps.step import Reader
+        from airflow_tx.ledger.view import open_records
 
         spec = self.transaction
         with spec.store() as store:

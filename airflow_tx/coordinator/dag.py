@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import DAG, BaseOperator
 
-from airflow_tx.config import Settings
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import StoreError
 from airflow_tx.coordinator.blocked import BlockedOperator, blocked_dag_id
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
-from airflow_tx.errors import StoreError
-from airflow_tx.spec import PlacedTask, TransactionSpec, coordinator_id
-from airflow_tx.topology.transaction import Transaction, defined
+from airflow_tx.operators.transaction import Transaction, defined
+from airflow_tx.transaction.spec import PlacedTask, TransactionSpec, coordinator_id
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_tx.coordinator.monitor import CoordinatorAlarms
     from airflow_tx.coordinator.plan import CoordinatorMemory
     from airflow_tx.coordinator.worker import Pace
-    from airflow_tx.store.zookeeper import ZooKeeperStore
+    from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
 
 # --- operator ---
@@ -122,8 +122,8 @@ class CoordinateOperator(PlacedTask, BaseOperator):
     def _alarms(self, store: ZooKeeperStore, context: Context) -> CoordinatorAlarms:
         from airflow_tx.coordinator.blocked import blocked_dag_id
         from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
-        from airflow_tx.metrics import LAG_PATIENCE
         from airflow_tx.sources.api import rebuild
+        from airflow_tx.transaction.metrics import LAG_PATIENCE
 
         spec = self.transaction
         source = (lambda: rebuild(*spec.source.serialize())) if spec.allocates else None

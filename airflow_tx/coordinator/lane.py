@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_tx import compat
-from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.handoff import clean_up
-from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.base import compat
+from airflow_tx.base.errors import SkippedTransaction, StoreError, TxError
+from airflow_tx.base.failpoints import failpoint
 from airflow_tx.coordinator.lane_applications import LaneApplications
 from airflow_tx.coordinator.lane_plan import LanePlan
 from airflow_tx.coordinator.lane_tasks import (
@@ -32,21 +31,22 @@ from airflow_tx.coordinator.lane_tasks import (
     lane_run,
 )
 from airflow_tx.coordinator.plan import LedgerSnapshot
-from airflow_tx.errors import SkippedTransaction, StoreError, TxError
-from airflow_tx.failpoints import failpoint
-from airflow_tx.metrics import send_failure
-from airflow_tx.processing.begin import allocate
-from airflow_tx.protocol import commit
-from airflow_tx.protocol.answers import Begun, NoData, WindowFull
-from airflow_tx.protocol.attempt import LANE_TRY, TaskTry, TransactionAttempt
-from airflow_tx.protocol.json_text import dumps
-from airflow_tx.protocol.reading import read_opened
-from airflow_tx.protocol.records import Counter
-from airflow_tx.protocol.step import Reader
+from airflow_tx.ledger.answers import Begun, NoData, WindowFull
+from airflow_tx.ledger.attempt import LANE_TRY, TaskTry, TransactionAttempt
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.reading import read_opened
+from airflow_tx.ledger.records import Counter
+from airflow_tx.ledger.steps import commit
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.transaction.commit.case import CommitCase
+from airflow_tx.transaction.commit.handoff import clean_up
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.metrics import send_failure
+from airflow_tx.transaction.processing.begin import allocate
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.api import Store
-    from airflow_tx.staging import TryDir
+    from airflow_tx.ledger.api import Store
+    from airflow_tx.outputs.staging import TryDir
 
 
 # --- lane window ---

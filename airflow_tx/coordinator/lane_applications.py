@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_tx import compat
-from airflow_tx.connections.spark import connect_url
+from airflow_tx.base import compat
+from airflow_tx.base.connections.spark import connect_url
+from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.lane_plan import LaneApplication, TimeLimit
-from airflow_tx.errors import TxError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_tx.outputs.staging import Descriptor, Manifest, TryDir
     from airflow_tx.spark.app import BatchApp
     from airflow_tx.spark.connect import ConnectApplication
-    from airflow_tx.staging import Descriptor, Manifest, TryDir
 
 # At the end of a lane, for the sessions to end on their servers.
 _PATIENCE = 5.0

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx import compat
-from airflow_tx.commit.update import Update
-from airflow_tx.errors import ConfigError, TxError
+from airflow_tx.base import compat
+from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.processing.task import digest_of_callable
 from airflow_tx.sources.api import DatedSource, Source
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.task import digest_of_callable
+from airflow_tx.transaction.spec import TransactionSpec
 
 if TYPE_CHECKING:
     from airflow_tx.operators.spark import SparkConnectBatchOperator

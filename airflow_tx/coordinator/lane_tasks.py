@@ -11,31 +11,31 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx import compat
-from airflow_tx.commit.case import CommitCase, CommitPorts, CommittingRun, Prepared
-from airflow_tx.commit.commit import Commit, acquire_step, processed_step
+from airflow_tx.base import compat
+from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
-from airflow_tx.errors import TxError
-from airflow_tx.processing.application import (
+from airflow_tx.ledger.answers import Begun, Done, Processed
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.steps import processing
+from airflow_tx.ledger.steps.begin import in_one_multi
+from airflow_tx.transaction.commit.case import CommitCase, CommitPorts, CommittingRun, Prepared
+from airflow_tx.transaction.commit.commit import Commit, acquire_step, processed_step
+from airflow_tx.transaction.processing.application import (
     ack_application,
     describe_batch,
     emitted_refs,
     with_files,
 )
-from airflow_tx.processing.outputs import RETURN_KEY, check_returned, returned
-from airflow_tx.processing.task import Processing
-from airflow_tx.protocol import processing
-from airflow_tx.protocol.answers import Begun, Done, Processed
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.begin import in_one_multi
+from airflow_tx.transaction.processing.outputs import RETURN_KEY, check_returned, returned
+from airflow_tx.transaction.processing.task import Processing
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.lane_applications import ApplicationRun, LaneApplications
-    from airflow_tx.protocol.answers import AlreadyCommitted, Committed, Joined
-    from airflow_tx.protocol.begin import BoundStep
-    from airflow_tx.protocol.commit import AcquireAnswer
-    from airflow_tx.protocol.ledger import Ledger
-    from airflow_tx.spec import TransactionSpec
+    from airflow_tx.ledger.answers import AlreadyCommitted, Committed, Joined
+    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.ledger.steps.begin import BoundStep
+    from airflow_tx.ledger.steps.commit import AcquireAnswer
+    from airflow_tx.transaction.spec import TransactionSpec
 
 
 # --- lane commit ---

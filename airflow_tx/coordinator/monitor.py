@@ -9,24 +9,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx import compat
-from airflow_tx.acks.messages import AckerWatch
-from airflow_tx.alarms import Alarm, AlarmChange, AlarmKind, AlarmTopology, certain, changes
-from airflow_tx.commit.handoff import raise_alarm
+from airflow_tx.base import compat
+from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.plan import LedgerSnapshot
-from airflow_tx.errors import TxError
-from airflow_tx.metrics import GAUGES_EVERY, Cadence, Metric, send_acker_load, send_open
-from airflow_tx.protocol.loss import position_now
-from airflow_tx.protocol.recovery import raised_alarms
-from airflow_tx.protocol.step import Reader
+from airflow_tx.ledger.audit.loss import position_now
+from airflow_tx.ledger.steps.recovery import raised_alarms
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.outputs.messages.messages import AckerWatch
+from airflow_tx.transaction.alarms import (
+    Alarm,
+    AlarmChange,
+    AlarmKind,
+    AlarmTopology,
+    certain,
+    changes,
+)
+from airflow_tx.transaction.commit.handoff import raise_alarm
+from airflow_tx.transaction.metrics import GAUGES_EVERY, Cadence, Metric, send_acker_load, send_open
 
 if TYPE_CHECKING:
-    from airflow_tx.acks.stores import AckerStore
-    from airflow_tx.protocol.api import Paths, Store
-    from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.ledger.api import Paths, Store
+    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.outputs.messages.stores import AckerStore
     from airflow_tx.sources.api import Source
     from airflow_tx.sources.lag import Lag
-    from airflow_tx.spec import TransactionSpec
+    from airflow_tx.transaction.spec import TransactionSpec
 
 
 log = logging.getLogger(__name__)

@@ -12,15 +12,21 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-from airflow_tx.commit.run_slots import Comeback, comeback
-from airflow_tx.protocol.api import Paths, Store
-from airflow_tx.protocol.attempt import of_lane
-from airflow_tx.protocol.loss import start_after
-from airflow_tx.protocol.reading import LedgerReader, LedgerReading, RotatingTransactionalState
-from airflow_tx.protocol.records import Phase, TransactionRecord
-from airflow_tx.protocol.replay import LIVE_RUN_STATES, Wish, most_restated, wishes, wishes_to_start
-from airflow_tx.protocol.step import Reader
-from airflow_tx.protocol.view import in_lane
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.attempt import of_lane
+from airflow_tx.ledger.audit.loss import start_after
+from airflow_tx.ledger.reading import LedgerReader, LedgerReading, RotatingTransactionalState
+from airflow_tx.ledger.records import Phase, TransactionRecord
+from airflow_tx.ledger.steps.replay import (
+    LIVE_RUN_STATES,
+    Wish,
+    most_restated,
+    wishes,
+    wishes_to_start,
+)
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import in_lane
+from airflow_tx.transaction.commit.run_slots import Comeback, comeback
 
 # --- snapshot ---
 # The ledger of a topology, as its coordinator looks at it. Source: protocol.md §6.

@@ -14,9 +14,8 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_tx import compat
-from airflow_tx.acks.stores import AckerStore, shared_ackers
-from airflow_tx.alarms import AlarmLimits, AlarmTopology
+from airflow_tx.base import compat
+from airflow_tx.base.errors import TxError, UnreadableRecord
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.plan import (
     CoordinatorMemory,
@@ -26,11 +25,12 @@ from airflow_tx.coordinator.plan import (
     plan,
 )
 from airflow_tx.coordinator.worker import STATES_EVERY
-from airflow_tx.errors import TxError, UnreadableRecord
-from airflow_tx.processing.begin import has_batch
-from airflow_tx.protocol.api import Paths, Store
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.outputs.messages.stores import AckerStore, shared_ackers
 from airflow_tx.sources.api import Source, rebuild
+from airflow_tx.transaction.alarms import AlarmLimits, AlarmTopology
+from airflow_tx.transaction.processing.begin import has_batch
 from airflow_tx.triggers.base import LedgerTrigger, until
 
 _ASKING = "airflow_tx-source"

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx import compat
-from airflow_tx.commit.run_slots import TaskRuns
-from airflow_tx.compat import is_live, text
+from airflow_tx.base import compat
+from airflow_tx.base.compat import is_live, text
+from airflow_tx.base.errors import ConfigError, Refused, SourceError
+from airflow_tx.base.failpoints import failpoint
 from airflow_tx.coordinator.lane import NoLane
 from airflow_tx.coordinator.plan import (
     Action,
@@ -32,17 +33,16 @@ from airflow_tx.coordinator.plan import (
     Unblock,
     plan,
 )
-from airflow_tx.errors import ConfigError, Refused, SourceError
-from airflow_tx.failpoints import failpoint
-from airflow_tx.protocol import recovery
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.records import Counter
-from airflow_tx.protocol.step import Reader
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.records import Counter
+from airflow_tx.ledger.steps import recovery
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.transaction.commit.run_slots import TaskRuns
+from airflow_tx.transaction.spec import TransactionSpec
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.monitor import CoordinatorAlarms
-    from airflow_tx.protocol.api import Store
+    from airflow_tx.ledger.api import Store
 
 # While the topology's DAG or the coordinator's is paused, nothing is started.
 PAUSED = 60.0
@@ -278,8 +278,8 @@ class Coordination:
             self._say(f"{type(action).__name__} {getattr(action, 'run_id', '')}", str(error))
 
     def _allocate(self) -> None:
-        from airflow_tx.processing.begin import allocate
-        from airflow_tx.protocol.answers import Begun, NoData
+        from airflow_tx.ledger.answers import Begun, NoData
+        from airflow_tx.transaction.processing.begin import allocate
 
         before = self._lane.begun
         try:
@@ -334,8 +334,8 @@ class Coordination:
         return created
 
     def _replay(self, action: Replay) -> None:
-        from airflow_tx.protocol.answers import AlreadyCommitted, Blocked, GivenUp, ReplayNoted
-        from airflow_tx.protocol.recovery import ReplayRequest
+        from airflow_tx.ledger.answers import AlreadyCommitted, Blocked, GivenUp, ReplayNoted
+        from airflow_tx.ledger.steps.recovery import ReplayRequest
 
         self.memory = self.memory.tried(action.txid)
         attempt = TransactionAttempt(action.txid, action.attempt)

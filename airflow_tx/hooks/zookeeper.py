@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_tx.config import Settings
-from airflow_tx.connections.lookup import connection_of_airflow, no_connection
-from airflow_tx.errors import ConfigError, TxError
+from airflow_tx.base.config import Settings
+from airflow_tx.base.connections.lookup import connection_of_airflow, no_connection
+from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.provider_info import CONNECTION_FIELDS
 
 if TYPE_CHECKING:
-    from airflow_tx.store.client import ClientConfig, Tls
-    from airflow_tx.store.zookeeper import WatchedStore, ZooKeeperStore
+    from airflow_tx.ledger.store.client import ClientConfig, Tls
+    from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
 
 
 # --- zookeeper ---
@@ -69,19 +69,19 @@ class ZooKeeperHook(BaseHook):
         return client_config(connection, conn_id=conn_id, settings=self.settings)
 
     def get_conn(self) -> Any:
-        """Connect a kazoo client; the caller stops it with `airflow_tx.store.client.disconnect`.
+        """Connect a kazoo client; the caller stops it with `airflow_tx.ledger.store.client.disconnect`.
 
         :raises ConfigError: see `config`.
         :raises StoreUnavailable: no server answered.
         """
-        from airflow_tx.store.client import connect
+        from airflow_tx.ledger.store.client import connect
 
         return connect(self.config())
 
     @contextmanager
     def store(self) -> Iterator[ZooKeeperStore]:
         """Connect the ledger's store, on a client of its own that lives as long as the block. Raises as `get_conn`."""
-        from airflow_tx.store.client import disconnect
+        from airflow_tx.ledger.store.client import disconnect
 
         client, store = self.connect()
         try:
@@ -100,8 +100,8 @@ class ZooKeeperHook(BaseHook):
 
     def connect(self) -> tuple[Any, ZooKeeperStore]:
         """Return a new client and the store on it; the caller closes the client. Raises as `get_conn`."""
-        from airflow_tx.store.client import connect
-        from airflow_tx.store.zookeeper import ZooKeeperStore
+        from airflow_tx.ledger.store.client import connect
+        from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
         config = self.config()
         client = connect(config)
@@ -113,7 +113,7 @@ class ZooKeeperHook(BaseHook):
 
 def client_config(connection: Any, *, conn_id: str, settings: Settings) -> ClientConfig:
     """Read what a client needs of an Airflow connection; ConfigError names the field that cannot be used."""
-    from airflow_tx.store.client import ClientConfig
+    from airflow_tx.ledger.store.client import ClientConfig
 
     extra = _extra(connection, conn_id)
     return ClientConfig(
@@ -215,7 +215,7 @@ def _scheme(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str | No
 
 
 def _tls(extra: Mapping[str, Any], conn_id: str) -> Tls | None:
-    from airflow_tx.store.client import Tls
+    from airflow_tx.ledger.store.client import Tls
 
     files = {
         name: _text(extra, name, conn_id)
@@ -322,7 +322,7 @@ class KeptClient:
 
         :param patience: seconds that a read takes at most.
         """
-        from airflow_tx.store.zookeeper import WatchedStore
+        from airflow_tx.ledger.store.zookeeper import WatchedStore
 
         with self._lock:
             store = self.store()
@@ -332,7 +332,7 @@ class KeptClient:
 
     def close(self) -> None:
         """Close the client, without waiting for that."""
-        from airflow_tx.store.client import disconnect
+        from airflow_tx.ledger.store.client import disconnect
 
         with self._lock:
             if self._client is not None:
@@ -342,8 +342,8 @@ class KeptClient:
             self._watched = None
 
     def _connect(self) -> ZooKeeperStore:
-        from airflow_tx.store.client import connect
-        from airflow_tx.store.zookeeper import ZooKeeperStore
+        from airflow_tx.ledger.store.client import connect
+        from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
         self._config = config = self._read_config()
         self._client = connect(config)

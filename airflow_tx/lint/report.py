@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.lint.checks import application_hits, plain_hits, transaction_hits
 from airflow_tx.lint.dags import FileDags, dags_of
 from airflow_tx.lint.rules import RULES, Hit

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 
 # --- scope ---
 

@@ -16,10 +16,9 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_tx import compat
-from airflow_tx.commit.update import Update, checked_updates
-from airflow_tx.config import Settings
-from airflow_tx.errors import (
+from airflow_tx.base import compat
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import (
     AheadOfOrder,
     FailedBatch,
     FenceOutranked,
@@ -35,21 +34,34 @@ from airflow_tx.errors import (
     StateUnavailable,
     TxError,
 )
-from airflow_tx.failpoints import failpoint
-from airflow_tx.metrics import Metric, send_failure
-from airflow_tx.processing.task import advice_of, check_arguments, noted_reason, refusal_of
-from airflow_tx.spec import COMMIT_KEY, WHY_NOT, HasTransaction, TransactionSpec, begun_by, spec_of
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.transaction.commit.update import Update, checked_updates
+from airflow_tx.transaction.metrics import Metric, send_failure
+from airflow_tx.transaction.processing.task import (
+    advice_of,
+    check_arguments,
+    noted_reason,
+    refusal_of,
+)
+from airflow_tx.transaction.spec import (
+    COMMIT_KEY,
+    WHY_NOT,
+    HasTransaction,
+    TransactionSpec,
+    begun_by,
+    spec_of,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-    from airflow_tx.commit.case import CommitCase, CommitPart
-    from airflow_tx.commit.commit import Commit
-    from airflow_tx.commit.turn import WaitingLine
-    from airflow_tx.journal.entry import Entry
-    from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
-    from airflow_tx.protocol.records import TopologyRecord
+    from airflow_tx.ledger.answers import AlreadyCommitted, Begun, NoData, WindowFull
+    from airflow_tx.ledger.records import TopologyRecord
+    from airflow_tx.outputs.journal import Entry
+    from airflow_tx.transaction.commit.case import CommitCase, CommitPart
+    from airflow_tx.transaction.commit.commit import Commit
+    from airflow_tx.transaction.commit.turn import WaitingLine
     from airflow_tx.triggers.base import WaitTrigger
 
 
@@ -72,7 +84,7 @@ class LineageOperator:
 
         :param rows: of its batch, if they are counted.
         """
-        from airflow_tx.protocol.attempt import POSITION_KEPT, as_kept
+        from airflow_tx.ledger.attempt import POSITION_KEPT, as_kept
 
         position = as_kept(begun.position, POSITION_KEPT)
         restates = None if begun.replaces is None else begun.replaces.txid
@@ -111,8 +123,8 @@ _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, Stag
 
 def note_commit_failure(context: Context) -> None:
     """Run when a task that commits, or one of a commit phase, has failed and is not tried again."""
-    from airflow_tx.commit.run_slots import Yielded
-    from airflow_tx.protocol import commit
+    from airflow_tx.ledger.steps import commit
+    from airflow_tx.transaction.commit.run_slots import Yielded
 
     if isinstance(context.get("exception"), Yielded):
         return
@@ -155,7 +167,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
     def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Run when the turn is near, or when this run is to give up its run slot."""
-        from airflow_tx.commit.run_slots import yield_slot
+        from airflow_tx.transaction.commit.run_slots import yield_slot
 
         if event and "yield" in event:
             spec = spec_of(context["dag"])
@@ -170,9 +182,9 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
         :param part: the part of the commit that the task does; None: the whole commit.
         """
-        from airflow_tx.commit.commit import Commit
-        from airflow_tx.commit.handoff import raise_own_alarms
-        from airflow_tx.commit.turn import RESUMED, commit_in_turn
+        from airflow_tx.transaction.commit.commit import Commit
+        from airflow_tx.transaction.commit.handoff import raise_own_alarms
+        from airflow_tx.transaction.commit.turn import RESUMED, commit_in_turn
 
         with final_errors(), commit_case(context, updates, self.log) as case:
             settings = Settings.load()
@@ -194,7 +206,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         return commit
 
     def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:
-        from airflow_tx.commit.run_slots import slots_of
+        from airflow_tx.transaction.commit.run_slots import slots_of
         from airflow_tx.triggers.turn import MessagesTrigger, TurnTrigger
 
         common: dict[str, Any] = {
@@ -247,7 +259,7 @@ def final_errors() -> Iterator[None]:
 @contextmanager
 def commit_case(context: Context, updates: Sequence[Update], log: Any) -> Iterator[CommitCase]:
     """Connect one task's part of a commit to the ledger as long as the block."""
-    from airflow_tx.commit.case import CommitCase
+    from airflow_tx.transaction.commit.case import CommitCase
 
     ti = context["ti"]
     spec = spec_of(context["dag"])
@@ -288,7 +300,7 @@ def note_commit(operator: Any, context: Context, case: CommitCase, *, is_first: 
 def _is_emitted(outlet: Any, case: CommitCase) -> bool:
     if not compat.is_asset(outlet):
         return False
-    from airflow_tx.protocol.status import moment
+    from airflow_tx.ledger.status import moment
 
     own = case.begun.attempt
     said = {"topology": case.spec.topology, "txid": own.txid}
@@ -342,7 +354,7 @@ class CommitOperator(InTurnOperator):
 
     def _write_in_phase(self, context: Context) -> dict[str, Any] | None:
         """Write; the last task of the phase looks at what it returns."""
-        from airflow_tx.commit.commit import write_in_phase
+        from airflow_tx.transaction.commit.commit import write_in_phase
 
         with final_errors(), commit_case(context, self.updates, self.log) as case:
             wrote, left = write_in_phase(case)
@@ -363,7 +375,7 @@ class AcquireTurnOperator(InTurnOperator):
         :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
-        from airflow_tx.commit.commit import FIRST_OF_PHASE
+        from airflow_tx.transaction.commit.commit import FIRST_OF_PHASE
 
         return self.take_turn(context, _updates(context), FIRST_OF_PHASE).left
 
@@ -381,7 +393,7 @@ class MarkCommittedOperator(RetriedOperator, LineageOperator):
 
         :raises AirflowFailException: a task of the phase has failed; naming it.
         """
-        from airflow_tx.commit.commit import mark_in_phase
+        from airflow_tx.transaction.commit.commit import mark_in_phase
 
         with final_errors(), commit_case(context, _updates(context), self.log) as case:
             is_first = case.ledger.status(case.begun.txid) is not None
@@ -407,8 +419,8 @@ def before_inside(context: Context) -> None:
     :raises AirflowSkipException: the transaction is committed.
     :raises AirflowFailException: another grant has taken the turn.
     """
-    from airflow_tx.commit.commit import grant_of, incomplete, read_shared
-    from airflow_tx.processing.task import Processing
+    from airflow_tx.transaction.commit.commit import grant_of, incomplete, read_shared
+    from airflow_tx.transaction.processing.task import Processing
 
     check_arguments(context["task"], Processing.of(context).attempt)
     with commit_case(context, (), None) as case:
@@ -432,9 +444,9 @@ def before_inside(context: Context) -> None:
 
 def after_inside(context: Context, result: Any = None) -> None:
     """Run after a task of the phase: note of which attempt its result is."""
-    from airflow_tx.commit.commit import INSIDE_KEY
-    from airflow_tx.processing.outputs import check_returned, xcom_fingerprint
-    from airflow_tx.protocol.attempt import TaskTry
+    from airflow_tx.ledger.attempt import TaskTry
+    from airflow_tx.transaction.commit.commit import INSIDE_KEY
+    from airflow_tx.transaction.processing.outputs import check_returned, xcom_fingerprint
 
     ti = context["ti"]
     spec = spec_of(context["dag"])
@@ -490,8 +502,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         :raises AirflowSkipException: the source has no data.
         :raises AirflowFailException: the ledger refuses, and would again.
         """
-        from airflow_tx.commit.handoff import raise_own_alarms
-        from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
+        from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
+        from airflow_tx.transaction.commit.handoff import raise_own_alarms
 
         spec = self.transaction
         ti = context["ti"]
@@ -525,7 +537,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         self, context: Context, event: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Run when there may be room in the window, or when this run is to give up its run slot."""
-        from airflow_tx.commit.run_slots import yield_slot
+        from airflow_tx.transaction.commit.run_slots import yield_slot
 
         if event and "yield" in event:
             missing = datetime.fromisoformat(event["missing"]) if "missing" in event else None
@@ -540,12 +552,14 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         return self.execute(context)
 
     def _check_entry(self, entry: Entry, topology: TopologyRecord) -> None:
-        from airflow_tx.commit.restatement import check_entry  # only a restatement loads it
+        from airflow_tx.transaction.commit.restatement import (
+            check_entry,  # only a restatement loads it
+        )
 
         check_entry(self.transaction, self.dag, entry, topology)
 
     def _ask(self, context: Context) -> Begun | NoData | WindowFull | AlreadyCommitted:
-        from airflow_tx.processing.begin import ask, await_lane, comes_soon, key_of
+        from airflow_tx.transaction.processing.begin import ask, await_lane, comes_soon, key_of
 
         spec = self.transaction
         ti = context["ti"]
@@ -570,7 +584,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         return asked()
 
     def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:
-        from airflow_tx.protocol.status import size_in_words
+        from airflow_tx.ledger.status import size_in_words
 
         spec = self.transaction
         attempt = begun.attempt
@@ -599,8 +613,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         return {"topology": spec.topology, **begun.to_json()}
 
     def _wait(self, context: Context, full: WindowFull) -> None:
-        from airflow_tx.commit.run_slots import slots_of
-        from airflow_tx.processing.begin import key_of
+        from airflow_tx.transaction.commit.run_slots import slots_of
+        from airflow_tx.transaction.processing.begin import key_of
         from airflow_tx.triggers.turn import ReadyTrigger
 
         spec = self.transaction
@@ -627,9 +641,9 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         )
 
     def _wait_in_order(self, context: Context, ahead: AheadOfOrder) -> NoReturn:
-        from airflow_tx.commit.run_slots import slots_of
-        from airflow_tx.processing.begin import gap, key_of
-        from airflow_tx.protocol.replay import LIVE_RUN_STATES
+        from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
+        from airflow_tx.transaction.commit.run_slots import slots_of
+        from airflow_tx.transaction.processing.begin import gap, key_of
         from airflow_tx.triggers.turn import OrderTrigger
 
         spec = self.transaction
@@ -653,8 +667,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; the process with the turn skips it, this task if it can."""
-        from airflow_tx.commit.handoff import pass_on, states_of, take_skip_in_peace
-        from airflow_tx.commit.run_slots import TaskRuns
+        from airflow_tx.transaction.commit.handoff import pass_on, states_of, take_skip_in_peace
+        from airflow_tx.transaction.commit.run_slots import TaskRuns
 
         spec = self.transaction
         txid = begun.attempt.txid
@@ -677,7 +691,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
         :raises AirflowFailException: Airflow would skip some of those as well.
         """
-        from airflow_tx.processing.begin import committed_batch
+        from airflow_tx.transaction.processing.begin import committed_batch
 
         spec = self.transaction
         skipped = frozenset(spec.inside).difference(spec.ends)

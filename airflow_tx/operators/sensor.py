@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_tx.config import Settings
-from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.api import Paths
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.ledger.api import Paths
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

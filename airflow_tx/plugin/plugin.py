@@ -10,7 +10,7 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk import BaseOperatorLink
 
-from airflow_tx import compat
+from airflow_tx.base import compat
 from airflow_tx.plugin.api.app import PREFIX, bundle_digest
 
 # --- plugin ---
@@ -117,7 +117,7 @@ _OPERATORS = (
     ("airflow_tx.operators.spark", "SparkBatchOperator"),
 )
 # A `@task` within a transaction. The `@task` of other DAGs is in another module.
-_TASKS = tuple(("airflow_tx.topology.transaction", name) for name in compat.DECORATED_TASKS)
+_TASKS = tuple(("airflow_tx.operators.transaction", name) for name in compat.DECORATED_TASKS)
 
 
 def _named(module: str, name: str) -> type:

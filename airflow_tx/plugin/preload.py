@@ -17,8 +17,8 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 import airflow_tx
-from airflow_tx import compat
-from airflow_tx.config import Settings
+from airflow_tx.base import compat
+from airflow_tx.base.config import Settings
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ _OF_OTHERS = (
 )
 # The rooms that no task enters.
 _LEFT_OUT = (
-    "airflow_tx.actions",
-    "airflow_tx.cli",
+    "airflow_tx.operations.actions",
+    "airflow_tx.operations.cli",
     "airflow_tx.plugin",
     "airflow_tx.testing",
 )

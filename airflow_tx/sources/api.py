@@ -16,19 +16,19 @@ from enum import Enum
 from operator import mul
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from airflow_tx.described import Described
-from airflow_tx.errors import ConfigError, RowsRefused, SourceError
-from airflow_tx.protocol.batch import Batch as Batch
-from airflow_tx.protocol.batch import Json as Json
-from airflow_tx.protocol.batch import Loss as Loss
+from airflow_tx.base.described import Described
+from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
+from airflow_tx.ledger.batch import Batch as Batch
+from airflow_tx.ledger.batch import Json as Json
+from airflow_tx.ledger.batch import Loss as Loss
 from airflow_tx.sources.dates import Interval, Span, span_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_tx.compat import IntervalSchedule, RunInfo, ScheduledInterval
-    from airflow_tx.errors import TxError
-    from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.base.compat import IntervalSchedule, RunInfo, ScheduledInterval
+    from airflow_tx.base.errors import TxError
+    from airflow_tx.ledger.attempt import TransactionAttempt
 
 
 # --- sizing ---

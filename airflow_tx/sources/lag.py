@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from airflow_tx.errors import TxError
-from airflow_tx.inquiry import Inquiry
-from airflow_tx.protocol.attempt import counted
+from airflow_tx.base.errors import TxError
+from airflow_tx.base.inquiry import Inquiry
+from airflow_tx.ledger.attempt import counted
 from airflow_tx.sources.api import Json, Source
 
 

@@ -14,13 +14,13 @@ from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_tx.errors import OtherSource, PartitionUnavailable, SourceError
+from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, SourceKind, as_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.ledger.attempt import TransactionAttempt
 
 log = logging.getLogger(__name__)
 

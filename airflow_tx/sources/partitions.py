@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_tx.errors import PartitionUnavailable, SourceError
-from airflow_tx.protocol.batch import Loss
+from airflow_tx.base.errors import PartitionUnavailable, SourceError
+from airflow_tx.ledger.batch import Loss
 from airflow_tx.sources.api import Batch, BatchSize, Json, Limit, Source, SourceKind, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.ledger.attempt import TransactionAttempt
 
 
 @dataclass(frozen=True)

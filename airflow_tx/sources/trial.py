@@ -10,14 +10,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Limit, Measured, Source, rebuild
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_tx.compat import RunInfo
-    from airflow_tx.errors import TxError
+    from airflow_tx.base.compat import RunInfo
+    from airflow_tx.base.errors import TxError
 
 _Self = TypeVar("_Self", bound="TrialSource")
 _AS_STRUCT = "spark.sql.pyspark.inferNestedDictAsStruct.enabled"

@@ -14,12 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.connections.lookup import all_for_airflow
-from airflow_tx.errors import ConfigError, FailedBatch, RowsRefused, StagingError, TxError
-from airflow_tx.failpoints import failpoint
-from airflow_tx.protocol.attempt import code_digest
-from airflow_tx.spark.batch import Batch
-from airflow_tx.staging import (
+from airflow_tx.base.connections.lookup import all_for_airflow
+from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, StagingError, TxError
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger.attempt import code_digest
+from airflow_tx.outputs.staging import (
     Descriptor,
     OutputRef,
     StagingArea,
@@ -27,7 +26,8 @@ from airflow_tx.staging import (
     read_descriptor,
     read_manifest,
 )
-from airflow_tx.staging.area import dir_of
+from airflow_tx.outputs.staging.area import dir_of
+from airflow_tx.spark.batch import Batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     AckersUnavailable,
     ConfigError,
     FailedBatch,
@@ -18,13 +18,10 @@ from airflow_tx.errors import (
     StateError,
     TxError,
 )
-from airflow_tx.protocol.attempt import RowsDigest, TransactionAttempt
-from airflow_tx.protocol.processing import RowsRead, consumed
-from airflow_tx.rows.spark import column_name, fails
-from airflow_tx.sources.api import Source, rebuild
-from airflow_tx.spark.new_values import hidden_in, pickled, revealed
-from airflow_tx.spark.observed import RowsObserver, is_connect
-from airflow_tx.staging import (
+from airflow_tx.base.rows.spark import column_name, fails
+from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
+from airflow_tx.ledger.steps.processing import RowsRead, consumed
+from airflow_tx.outputs.staging import (
     AppendTo,
     Descriptor,
     OutputRef,
@@ -34,8 +31,11 @@ from airflow_tx.staging import (
     write_manifest,
     write_rows,
 )
-from airflow_tx.staging.area import Output, RowsInTable, check_name, dir_of, refuse
-from airflow_tx.staging.files import literal, spark_uri
+from airflow_tx.outputs.staging.area import Output, RowsInTable, check_name, dir_of, refuse
+from airflow_tx.outputs.staging.files import literal, spark_uri
+from airflow_tx.sources.api import Source, rebuild
+from airflow_tx.spark.new_values import hidden_in, pickled, revealed
+from airflow_tx.spark.observed import RowsObserver, is_connect
 from airflow_tx.state.api import QueryableState
 from airflow_tx.state.appended import TXID, Misfit, staged_folder
 from airflow_tx.state.arrow import from_arrow, to_arrow
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_tx.acks.messages import TaskEmitter
-    from airflow_tx.acks.stores import AckerStore
+    from airflow_tx.outputs.messages.messages import TaskEmitter
+    from airflow_tx.outputs.messages.stores import AckerStore
 
 
 # --- batch ---
@@ -303,9 +303,9 @@ class Batch:
 
 def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
     """Make the emitter of an application's messages, for the try that runs it."""
-    from airflow_tx.acks.messages import TaskEmitter
-    from airflow_tx.acks.stores import open_ackers
-    from airflow_tx.acks.tree import origin_of
+    from airflow_tx.outputs.messages.messages import TaskEmitter
+    from airflow_tx.outputs.messages.stores import open_ackers
+    from airflow_tx.outputs.messages.tree import origin_of
 
     ackers = descriptor.ackers
     origin = origin_of(descriptor.topology, descriptor.attempt, descriptor.incarnation)

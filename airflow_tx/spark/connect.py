@@ -18,11 +18,8 @@ from urllib.parse import urlsplit
 
 import grpc  # type: ignore[import-untyped]
 
-from airflow_tx.errors import TxError
-from airflow_tx.spark.app import BatchApp, load_app
-from airflow_tx.spark.batch import Batch
-from airflow_tx.spark.submit import check_release, explain
-from airflow_tx.staging import (
+from airflow_tx.base.errors import TxError
+from airflow_tx.outputs.staging import (
     Descriptor,
     Manifest,
     StagingArea,
@@ -30,8 +27,11 @@ from airflow_tx.staging import (
     read_manifest,
     scan_output,
 )
-from airflow_tx.staging.area import dir_of
-from airflow_tx.staging.files import literal
+from airflow_tx.outputs.staging.area import dir_of
+from airflow_tx.outputs.staging.files import literal
+from airflow_tx.spark.app import BatchApp, load_app
+from airflow_tx.spark.batch import Batch
+from airflow_tx.spark.submit import check_release, explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

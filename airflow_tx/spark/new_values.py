@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import StagingError, StateError, TxError
-from airflow_tx.failpoints import failpoint
-from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
-from airflow_tx.staging import OutputRef, StagingArea, TryDir, read_manifest
-from airflow_tx.staging.area import Output, StagedFile, check_name, quoted
+from airflow_tx.base.errors import StagingError, StateError, TxError
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger.attempt import TaskTry, Token, TransactionAttempt
+from airflow_tx.outputs.staging import OutputRef, StagingArea, TryDir, read_manifest
+from airflow_tx.outputs.staging.area import Output, StagedFile, check_name, quoted
 from airflow_tx.state.api import RowTally
 from airflow_tx.state.arrow import from_arrow, schema_of, to_arrow, types_of
 from airflow_tx.state.column_types import converted
@@ -124,7 +124,7 @@ def stage_rows(place: OutputFolder, rows: Sequence[Mapping[str, Any]]) -> Output
 
     :raises StagingError: they have no common type.
     """
-    from airflow_tx.staging import write_rows
+    from airflow_tx.outputs.staging import write_rows
 
     return write_rows(place.where, place.name, rows, file=_part(0))
 

@@ -23,12 +23,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx import errors
-from airflow_tx.errors import FenceOutranked, StateError, TxError
-from airflow_tx.protocol.attempt import Grant, RowsDigest, Written
+from airflow_tx.base import errors
+from airflow_tx.base.errors import FenceOutranked, StateError, TxError
+from airflow_tx.ledger.attempt import Grant, RowsDigest, Written
+from airflow_tx.outputs.staging.area import Output, StagedFile
 from airflow_tx.spark.new_values import KEY, pickled, veiled
 from airflow_tx.spark.observed import observed_once
-from airflow_tx.staging.area import Output, StagedFile
 from airflow_tx.state.api import FencedState
 
 if TYPE_CHECKING:

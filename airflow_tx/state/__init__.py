@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_tx.lazy_names import lazy_names
+from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from airflow_tx.state.aggregators import Aggregator as Aggregator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from airflow_tx.state.api import State as State
     from airflow_tx.state.api import StateKind as StateKind
     from airflow_tx.state.lake.state import DeltaTable as DeltaTable
-    from airflow_tx.state.memcached.map import MemcachedMap as MemcachedMap
-    from airflow_tx.state.memcached.map import MemcachedState as MemcachedState
+    from airflow_tx.state.memcached import MemcachedMap as MemcachedMap
+    from airflow_tx.state.memcached import MemcachedState as MemcachedState
     from airflow_tx.state.memory import MemoryDatabase as MemoryDatabase
     from airflow_tx.state.memory import MemoryMap as MemoryMap
     from airflow_tx.state.memory import MemoryState as MemoryState

@@ -15,7 +15,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeGuard, TypeVar
 
-from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.base.errors import ConfigError, StateError
 from airflow_tx.state.column_types import (
     CONVERT,
     KEY_TYPES,

@@ -17,10 +17,10 @@ from itertools import islice, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from airflow_tx.described import Described
-from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.protocol.attempt import NOTHING_WRITTEN, Receipt, Token, Written
-from airflow_tx.protocol.attempt import Grant as Grant
+from airflow_tx.base.described import Described
+from airflow_tx.base.errors import ConfigError, StateError
+from airflow_tx.ledger.attempt import NOTHING_WRITTEN, Receipt, Token, Written
+from airflow_tx.ledger.attempt import Grant as Grant
 
 if TYPE_CHECKING:
     from airflow_tx.state.aggregators import Columns

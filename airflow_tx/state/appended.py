@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
 
 STAGED = "_airflow_tx"
 """The folder within a table for the files that tasks write. VACUUM leaves folders that begin with _ alone."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     FenceForeign,
     FenceOutranked,
     LedgerBehind,
@@ -17,9 +17,9 @@ from airflow_tx.errors import (
     StateBehind,
     StateDiffers,
 )
-from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.end import skip_refused
-from airflow_tx.protocol.records import same_output
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.records import same_output
+from airflow_tx.ledger.steps.end import skip_refused
 from airflow_tx.state.api import Fence, Grant
 
 

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.base.errors import ConfigError, StateError
 from airflow_tx.state.aggregators import Cells, Key, as_key
 from airflow_tx.state.api import (
     Fence,

@@ -13,7 +13,7 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state.aggregators import REFUSALS, Columns, Reduced, as_delta
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.column_types import converted, largest, size_of, type_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.aggregators import CombinerAggregator
 
 

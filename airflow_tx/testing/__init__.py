@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_tx.lazy_names import lazy_names
+from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from airflow_tx.testing.airflow import LocalAirflow as LocalAirflow

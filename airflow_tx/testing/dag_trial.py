@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx import compat
-from airflow_tx.topology.trial import Trial, TrialResult, check_date
+from airflow_tx.base import compat
+from airflow_tx.operators.trial import Trial, TrialResult, check_date
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_tx.failpoints import VARIABLE, Rule
+from airflow_tx.base.failpoints import VARIABLE, Rule
 
 
 @dataclass(frozen=True)

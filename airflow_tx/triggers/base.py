@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_tx import compat
-from airflow_tx.commit.run_slots import QUEUED
-from airflow_tx.errors import StoreError, UnreadableRecord
-from airflow_tx.processing.begin import gap, order_in
-from airflow_tx.protocol import recovery
-from airflow_tx.protocol.answers import Bidding
-from airflow_tx.protocol.api import Paths, Store, SystemClock, SystemIds
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reading import TurnReading
-from airflow_tx.protocol.recovery import Waiter
+from airflow_tx.base import compat
+from airflow_tx.base.errors import StoreError, UnreadableRecord
+from airflow_tx.ledger.answers import Bidding
+from airflow_tx.ledger.api import Paths, Store, SystemClock, SystemIds
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import TurnReading
+from airflow_tx.ledger.steps import recovery
+from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.transaction.commit.run_slots import QUEUED
+from airflow_tx.transaction.processing.begin import gap, order_in
 
 # --- base ---
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, ClassVar
 
-from airflow_tx.acks.stores import shared_ackers
-from airflow_tx.acks.tree import Origin
-from airflow_tx.commit.handoff import is_processing, messages_of
-from airflow_tx.commit.turn import WARM_PLACES, read_line
-from airflow_tx.processing.begin import order_in, room
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.step import Reader
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.records import TransactionRecord
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.outputs.messages.stores import shared_ackers
+from airflow_tx.outputs.messages.tree import Origin
+from airflow_tx.transaction.commit.handoff import is_processing, messages_of
+from airflow_tx.transaction.commit.turn import WARM_PLACES, read_line
+from airflow_tx.transaction.processing.begin import order_in, room
 from airflow_tx.triggers.base import Event, OrderWatch, SlotWatch, WaitTrigger
 
 # --- turn ---

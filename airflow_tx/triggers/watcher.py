@@ -18,20 +18,20 @@ from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-from airflow_tx.config import Settings
-from airflow_tx.described import check_no_template
-from airflow_tx.errors import ConfigError, TxError
-from airflow_tx.protocol.api import Paths, Store
-from airflow_tx.protocol.loss import position_now
-from airflow_tx.protocol.records import Binding, Counter, Skipped, TopologyRecord
-from airflow_tx.protocol.step import Reader
-from airflow_tx.protocol.view import has_topology, listed_topologies
+from airflow_tx.base.config import Settings
+from airflow_tx.base.described import check_no_template
+from airflow_tx.base.errors import ConfigError, TxError
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.audit.loss import position_now
+from airflow_tx.ledger.records import Binding, Counter, Skipped, TopologyRecord
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import has_topology, listed_topologies
 from airflow_tx.sources.api import rebuild
 from airflow_tx.triggers.base import Event, LedgerTrigger, WaitTrigger, until
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.ledger import Ledger
-    from airflow_tx.protocol.records import History
+    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.ledger.records import History
 
 
 # --- watcher ---
@@ -109,7 +109,7 @@ class CommitsProducer(SharedStreamProducer):
             yield found, found["last"]
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        from airflow_tx.protocol.recovery import note_handed_on
+        from airflow_tx.ledger.steps.recovery import note_handed_on
 
         txid = max(item.broker_payload for item in batch)
         if not all(item.outcome.is_clean for item in batch):
@@ -123,9 +123,9 @@ class CommitsProducer(SharedStreamProducer):
         self._stored = txid
 
     def _next(self, store: Store) -> Event | None:
-        from airflow_tx.protocol.records import Counter
-        from airflow_tx.protocol.recovery import open_watcher
-        from airflow_tx.protocol.step import Reader
+        from airflow_tx.ledger.records import Counter
+        from airflow_tx.ledger.steps.recovery import open_watcher
+        from airflow_tx.ledger.steps.step import Reader
 
         ledger = self._ledger(store)
         trigger = self._trigger
@@ -155,8 +155,8 @@ class CommitsProducer(SharedStreamProducer):
         }
 
     def _ledger(self, store: Store) -> Ledger:
-        from airflow_tx.protocol.api import SystemClock, SystemIds
-        from airflow_tx.protocol.ledger import Ledger
+        from airflow_tx.ledger.api import SystemClock, SystemIds
+        from airflow_tx.ledger.ledger import Ledger
 
         return Ledger(store, self._trigger.paths, clock=SystemClock(), ids=SystemIds())
 

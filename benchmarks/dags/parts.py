@@ -96,16 +96,16 @@ PARTS = Parts()
 _DOORS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "airflow.sdk.execution_time.comms": ("Airflow's API", {"CommsDecoder": ("send",)}),
     "airflow_tx.hooks.zookeeper": ("ZooKeeper", {"ZooKeeperHook": ("store",)}),
-    "airflow_tx.store.zookeeper": (
+    "airflow_tx.ledger.store.zookeeper": (
         "ZooKeeper", {"ZooKeeperStore": ("get", "children", "multi", "sync", "ensure", "watch", "announce")},
     ),
     "airflow_tx.sources.files.source": (
         "source", {"FileSource": ("decide", "emit_batch", "begun", "committed", "cleanup_before", "close")},
     ),
-    "airflow_tx.processing.batch": ("source", {"CurrentBatch": ("read",)}),
-    "airflow_tx.staging.files": ("staging", {"LocalFiles": ("write", "read", "list", "remove_tree")}),
-    "airflow_tx.staging.area": ("staging", {"StagingArea": ("check", "sweep")}),
-    "airflow_tx.commit.write": ("staging", {"StagedRows": ("__init__", "__iter__", "batches")}),
+    "airflow_tx.transaction.processing.batch": ("source", {"CurrentBatch": ("read",)}),
+    "airflow_tx.outputs.staging.files": ("staging", {"LocalFiles": ("write", "read", "list", "remove_tree")}),
+    "airflow_tx.outputs.staging.area": ("staging", {"StagingArea": ("check", "sweep")}),
+    "airflow_tx.transaction.commit.write": ("staging", {"StagedRows": ("__init__", "__iter__", "batches")}),
     "airflow_tx.state.sql.state": (
         "state", {"SqlState": ("raise_fence", "write", "raise_and_write", "pass_over", "fence")},
     ),

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.testing.eventually import Hopeless
 from benchmarks.peers.jobs import BEGUN, Data, Job, Totals
 from tests.servers.postgres import LocalPostgres

@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_tx.errors import TxError
-from airflow_tx.protocol.api import Paths
+from airflow_tx.base.errors import TxError
+from airflow_tx.ledger.api import Paths
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
@@ -23,7 +23,7 @@ from benchmarks.peers.place import Peer, Place
 from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER
 
 if TYPE_CHECKING:
-    from airflow_tx.store.zookeeper import ZooKeeperStore
+    from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
 DAGS = Path(__file__).with_name("dags")
 _MODULES = "airflow_tx, pyspark.sql.connect.session"

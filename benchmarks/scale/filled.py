@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from airflow_tx.protocol.api import Children, Create, Node, Put, Requirement, Store, Write
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.store.memory import MemoryStore
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.api import Children, Create, Node, Put, Requirement, Store, Write
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from tests.integration.pipeline import Clock, Pipeline
 
 A_MULTI = 500

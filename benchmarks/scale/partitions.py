@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.errors import TooMuchMetadata
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.view import topology_view, transaction_details
+from airflow_tx.base.errors import TooMuchMetadata
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.view import topology_view, transaction_details
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
 from benchmarks.scale.filled import Repeatable, tree

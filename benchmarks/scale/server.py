@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from airflow_tx.protocol.api import Create, Put, Requirement, Write
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import WatchedStore, ZooKeeperStore
+from airflow_tx.ledger.api import Create, Put, Requirement, Write
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 T = TypeVar("T")

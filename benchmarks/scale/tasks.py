@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_tx.commit.turn import read_line
-from airflow_tx.protocol import processing
-from airflow_tx.protocol.api import Paths
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.step import Reader
-from airflow_tx.protocol.view import topology_view, transaction_details
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.records import TransactionRecord
+from airflow_tx.ledger.steps import processing
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import topology_view, transaction_details
+from airflow_tx.transaction.commit.turn import read_line
 from benchmarks.scale.filled import Repeatable
 from benchmarks.scale.server import COLUMNS, MeteredStore, ScaleZooKeeper, cost, metered, number, row, size, table
 

@@ -7,15 +7,15 @@ import threading
 import time
 from typing import Any
 
-from airflow_tx.alarms import AlarmLimits, AlarmTopology
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
-from airflow_tx.protocol.api import Paths
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.view import topologies, topology_view
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.view import topologies, topology_view
 from airflow_tx.sources.lag import LagWatch
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.transaction.alarms import AlarmLimits, AlarmTopology
 from benchmarks.scale.filled import FlatStore, Repeatable, copied, fill
 from benchmarks.scale.server import (
     COLUMNS,

@@ -96,7 +96,7 @@ def _entry(module: Any, name: str) -> str:
 
 def commands() -> str:
     """Give the page of the commands, as their parser describes them."""
-    definition = importlib.import_module("airflow_tx.cli.definition")
+    definition = importlib.import_module("airflow_tx.operations.cli.definition")
     parts = [
         f"# Commands\n\nEach command is `airflow tx …`. It prints this text, too: `airflow tx list --help`.\n{EXIT}"
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from examples import EXAMPLES
 from examples.example import Example, judge

@@ -118,5 +118,10 @@ def test_the_dag_of_the_first_page_counts_each_word_of_each_file_once_with_its_c
 def test_a_task_finds_imported_what_it_needs_and_the_client_of_spark_connect_that_a_dag_file_uses(stack: Stack) -> None:
     stack.start("preloaded", "r1")
     stack.airflow.wait_run("preloaded", "r1")
-    found = ["airflow_tx.commit.commit", "airflow_tx.store.zookeeper", "colorsys", "pyspark.sql.connect.session"]
+    found = [
+        "airflow_tx.transaction.commit.commit",
+        "airflow_tx.ledger.store.zookeeper",
+        "colorsys",
+        "pyspark.sql.connect.session",
+    ]
     assert stack.airflow.xcom("preloaded", "r1", "imported") == found

@@ -21,25 +21,26 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_tx import CommitOperator, Transaction, compat, current_batch, persistent_aggregate
-from airflow_tx.commit.handoff import DagStates, states_of, take_skip
-from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
+from airflow_tx.base import compat
+from airflow_tx.base.errors import OutcomeUnknown, StateOutcomeUnknown, TxError
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
-from airflow_tx.errors import OutcomeUnknown, StateOutcomeUnknown, TxError
-from airflow_tx.protocol import commit, end
-from airflow_tx.protocol.answers import Begun, Joined
-from airflow_tx.protocol.attempt import Token, of_lane
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import Counter, TransactionRecord
-from airflow_tx.protocol.step import Audit, Reader
+from airflow_tx.ledger.answers import Begun, Joined
+from airflow_tx.ledger.attempt import Token, of_lane
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Counter, TransactionRecord
+from airflow_tx.ledger.steps import commit, end
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.store.client import ClientConfig, connect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.operators.transaction import defined
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.sources.api import Batch, SourceKind
-from airflow_tx.staging import StagingArea
 from airflow_tx.state import RedisState, SqlState, Sum
 from airflow_tx.state.api import StateWrite, StoredState
-from airflow_tx.store.client import ClientConfig, connect
-from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.topology.transaction import defined
+from airflow_tx.transaction.commit.handoff import DagStates, states_of, take_skip
+from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.chaos.mutant import break_rule
 from tests.stage import StageRun
 from tests.unit import bench

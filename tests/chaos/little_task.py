@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 from uuid import UUID
 
-from airflow_tx import compat
+from airflow_tx.base import compat
 from tests.chaos.dates import DAY, FIRST
 from tests.chaos.scheduler import LIVE
 

@@ -53,7 +53,7 @@ def written_again() -> Mutant:
 
 def added_whole() -> Mutant:
     """Give the product without WHOLE."""
-    from airflow_tx.commit import restatement
+    from airflow_tx.transaction.commit import restatement
     from tests.model.mutants import ONE, Mutant
 
     return Mutant("added whole", ((restatement.differences, "if replaces is None:", "if True:"),), ONE)
@@ -61,7 +61,7 @@ def added_whole() -> Mutant:
 
 def bound_at_begin() -> Mutant:
     """Give the product without BOUND."""
-    from airflow_tx.protocol.replay import Restatement
+    from airflow_tx.ledger.steps.replay import Restatement
     from tests.model.mutants import ONE, Mutant
 
     bound = "return replace(self.binding, restating={"

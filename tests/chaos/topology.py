@@ -13,10 +13,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_tx.commit.handoff import states_of
-from airflow_tx.spec import TransactionSpec
 from airflow_tx.state import DeltaTable, SqlGuard
 from airflow_tx.state.api import FencedState
+from airflow_tx.transaction.commit.handoff import states_of
+from airflow_tx.transaction.spec import TransactionSpec
 from tests.chaos.mutant import VARIABLE, break_rule
 
 DAGS = Path(__file__).parent / "dags"
@@ -113,7 +113,7 @@ def _summed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 @lru_cache
 def _module() -> dict[str, Any]:
     """Import the DAG file once a process, after the rule that a mutant lacks was taken out; its DAGs by id."""
-    from airflow_tx.topology.transaction import defined
+    from airflow_tx.operators.transaction import defined
 
     break_rule(os.environ.get(VARIABLE, ""))
     found = importlib.util.spec_from_file_location("under_fire", DAGS / "under_fire.py")

@@ -28,23 +28,23 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_tx import compat
-from airflow_tx.actions.action import ActionTarget
-from airflow_tx.actions.replay import FailedReplay, NamedReplay
-from airflow_tx.actions.skip import Readmission, TransactionSkip
+from airflow_tx.base import compat
+from airflow_tx.base.errors import FailedBatch, RestateRefused
 from airflow_tx.coordinator.lane import Lane, NoLane
 from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
-from airflow_tx.errors import FailedBatch, RestateRefused
-from airflow_tx.journal.entry import JournalArea
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import LedgerReader
+from airflow_tx.ledger.records import Binding
+from airflow_tx.ledger.steps.replay import WishRequest, most_restated, want, wishes, wishes_to_start, withdraw
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
+from airflow_tx.operations.actions.skip import Readmission, TransactionSkip
 from airflow_tx.operators.commit import note_commit_failure
-from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reading import LedgerReader
-from airflow_tx.protocol.records import Binding
-from airflow_tx.protocol.replay import WishRequest, most_restated, want, wishes, wishes_to_start, withdraw
-from airflow_tx.protocol.step import Audit, Reader
+from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.transaction.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from tests.chaos.bug import CHANGING, correct, is_corrected, mend, numbers_of
 from tests.chaos.dags.under_fire import number_of
 from tests.chaos.little_task import LittleTi, TasksSkipped, answered
@@ -218,8 +218,8 @@ RESTATING: Mapping[str, Callable[[FiredTopology, ActionTarget, Mapping[str, Any]
 
 
 def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: datetime) -> str:
-    from airflow_tx.cli.backfill import BackfilledDates, left_to_do
-    from airflow_tx.cli.context import Progress
+    from airflow_tx.operations.cli.backfill import BackfilledDates, left_to_do
+    from airflow_tx.operations.cli.context import Progress
 
     dates = BackfilledDates(topology.spec, ledger, first, last)
     dates.check_order(note=True)
@@ -230,9 +230,9 @@ def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: da
 
 def verify(topology: FiredTopology, ti: LittleTi) -> str:
     """As `airflow tx verify --values`; raises if there is a finding."""
-    from airflow_tx.actions.request import evidence_of
-    from airflow_tx.protocol.chain import ledger_evidence
-    from airflow_tx.protocol.verification import verified
+    from airflow_tx.ledger.audit.chain import ledger_evidence
+    from airflow_tx.ledger.audit.verification import verified
+    from airflow_tx.operations.actions.request import evidence_of
 
     with topology.spec.store() as store:
         ledger = ledger_evidence(store, topology.spec.paths)
@@ -287,7 +287,7 @@ def main(address: str, program: str, name: str, task: dict[str, Any], log: str) 
     form = f"%(asctime)s {os.getpid()} {program} {task['run_id']} {task['task_id']} %(message)s"
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, force=True)
     logging.getLogger("kazoo").setLevel(logging.ERROR)
-    logging.getLogger("airflow_tx.store").setLevel(logging.ERROR)
+    logging.getLogger("airflow_tx.ledger.store").setLevel(logging.ERROR)
     tell_stacks(output)
     connection = Client(address, "AF_UNIX")
     ti = LittleTi(connection, **task)

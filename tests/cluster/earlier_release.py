@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.state import SqlState, Sum
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.pipeline import Pipeline
 
 

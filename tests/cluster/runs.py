@@ -45,8 +45,8 @@ class Runs:
     output = "return_value"
 
     def __init__(self, url: str, topology: str) -> None:
-        from airflow_tx.spec import TransactionSpec
         from airflow_tx.state import SqlState, Sum
+        from airflow_tx.transaction.spec import TransactionSpec
 
         fields: dict[str, Any] = {"max_pending": 4, "zookeeper_conn_id": "zk", "root": "/airflow_tx"}
         self.spec = TransactionSpec(
@@ -57,16 +57,16 @@ class Runs:
         self.rows: dict[str, Any] = {}
 
     def begin(self, run: str) -> str:
-        from airflow_tx.processing.begin import ask
+        from airflow_tx.transaction.processing.begin import ask
 
         answer: Any = ask(self.spec, _ti("begin", run), _run_of(run), retry=False)
         self.begun[run] = answer
         return str(getattr(answer, "attempt", type(answer).__name__))
 
     def work(self, run: str) -> None:
-        from airflow_tx.processing.outputs import returned
-        from airflow_tx.processing.task import Processing
-        from airflow_tx.protocol.attempt import TaskTry
+        from airflow_tx.ledger.attempt import TaskTry
+        from airflow_tx.transaction.processing.outputs import returned
+        from airflow_tx.transaction.processing.task import Processing
 
         begun = self.begun[run]
         processing = Processing(self.spec, begun, TaskTry("count", -1, str(uuid.uuid4())), anchored=True)
@@ -79,10 +79,10 @@ class Runs:
         self.rows[run] = rows
 
     def commit(self, run: str) -> str:
-        from airflow_tx.commit.case import CommitCase
-        from airflow_tx.commit.commit import Commit
-        from airflow_tx.commit.turn import commit_in_turn
-        from airflow_tx.commit.update import Update
+        from airflow_tx.transaction.commit.case import CommitCase
+        from airflow_tx.transaction.commit.commit import Commit
+        from airflow_tx.transaction.commit.turn import commit_in_turn
+        from airflow_tx.transaction.commit.update import Update
 
         made: Any = Update
         update = made(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key=self.output), self.state)
@@ -133,7 +133,7 @@ class Runs:
 
     def take(self, given: str) -> None:
         """Go on with a run of which another process has executed the tasks so far."""
-        from airflow_tx.protocol.answers import Begun
+        from airflow_tx.ledger.answers import Begun
 
         value = json.loads(given)
         self.begun[value["run"]], self.rows[value["run"]] = Begun.from_json(value["begun"]), value["rows"]
@@ -184,7 +184,7 @@ def serve(kind: type[Runs], is_current_try: Callable[[str], bool] = lambda task_
     if "FAKETIME" in os.environ:  # it breaks the system call of this one, and not that of an event
         sleep: Any = lambda seconds: threading.Event().wait(seconds)  # noqa: E731
         time.sleep = sleep
-    from airflow_tx import compat
+    from airflow_tx.base import compat
 
     compat.is_current_try = lambda task_try: is_current_try(task_try)
     _without(os.environ.get("FIRE_WITHOUT", ""))

@@ -32,9 +32,9 @@ class SparkRuns(Runs):
         self._submit(run, deploy_mode="cluster")
 
     def _submit(self, run: str, **options: Any) -> None:
+        from airflow_tx.ledger.attempt import TaskTry
         from airflow_tx.operators.spark import SparkBatchOperator
-        from airflow_tx.processing.task import _KEY, Processing
-        from airflow_tx.protocol.attempt import TaskTry
+        from airflow_tx.transaction.processing.task import _KEY, Processing
         from tests.integration.spark_runs import PushingTi
 
         settings = json.loads(os.environ["FIRE_SETTINGS"])

@@ -12,9 +12,9 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoAuthError  # type: ignore[import-untyped]
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl_credential  # type: ignore[import-untyped]
 
-from airflow_tx.errors import LoginRefused, NoConnection, StoreRefused, TxError
+from airflow_tx.base.errors import LoginRefused, NoConnection, StoreRefused, TxError
 from airflow_tx.hooks.zookeeper import ZooKeeperHook
-from airflow_tx.store.client import disconnect
+from airflow_tx.ledger.store.client import disconnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.cluster.certificates import Certificates
 from tests.cluster.committer import Committer, expected

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import UnreadableRecord
+from airflow_tx.base.errors import UnreadableRecord
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.state import SqlState, Sum
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from airflow_tx.failpoints import Rule
+from airflow_tx.base.failpoints import Rule
 from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually

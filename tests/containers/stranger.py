@@ -15,9 +15,9 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoAuthError  # type: ignore[import-untyped]
 from kazoo.security import OPEN_ACL_UNSAFE  # type: ignore[import-untyped]
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.hooks.zookeeper import ZooKeeperHook
-from airflow_tx.store.client import disconnect
+from airflow_tx.ledger.store.client import disconnect
 
 OWNER = "AIRFLOW_CONN_ZOOKEEPER_DEFAULT"
 

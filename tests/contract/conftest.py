@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_tx.protocol.api import Store
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.memory import MemoryStore
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.suites.aggregator_cases import CASES
 
 

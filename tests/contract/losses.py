@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.answers import Begun, NoData
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Loss, Outside, TopologyRequest
-from airflow_tx.protocol.records import (
-    TransactionRecord,
-    decode,
-)
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.answers import Begun, NoData
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Loss, Outside, TopologyRequest
+from airflow_tx.ledger.records import TransactionRecord, decode
+from airflow_tx.ledger.steps.step import Audit
 from tests.integration.pipeline import Pipeline
 
 AUDIT = Audit("ann", "the retention was too short")

@@ -8,25 +8,17 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Create, Paths, Put, Store
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Loss, Outside
-from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.loss import start_after
-from airflow_tx.protocol.records import (
-    RECORD_FORMAT,
-    History,
-    Metadata,
-    RepairRecord,
-    TopologyRecord,
-    decode,
-    encode,
-)
-from airflow_tx.protocol.step import Reader
-from airflow_tx.protocol.view import topology_view, transaction_details
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import LossRefused, SourceError, UnreadableRecord
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Create, Paths, Put, Store
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.audit.loss import start_after
+from airflow_tx.ledger.batch import Batch, BeginRequest, Loss, Outside
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.records import RECORD_FORMAT, History, Metadata, RepairRecord, TopologyRecord, decode, encode
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.view import topology_view, transaction_details
 from tests.contract.losses import AUDIT, Log, Topology
 
 

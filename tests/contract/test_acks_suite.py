@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from airflow_tx.acks.stores import ZnodeAckers, open_ackers
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.outputs.messages.stores import ZnodeAckers, open_ackers
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.servers.redis import LocalRedis
 from tests.suites.acker_case import MakeStore

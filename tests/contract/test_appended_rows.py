@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.update import Update
-from airflow_tx.errors import StateError
-from airflow_tx.protocol.attempt import Receipt
-from airflow_tx.protocol.records import History, decode
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import StateError
+from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.records import History, decode
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.state import Count, DeltaTable, MemoryState, SqlState
+from airflow_tx.transaction.commit.update import Update
 from tests.stage import Stage, StageRun, begin_run, update
 from tests.unit.bench import CountingStore, MemorySpec, Numbers
 from tests.unit.commit.phase_run import PhaseRun
@@ -98,8 +98,8 @@ def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: DeltaTable) 
     making.complete()
     prepared = making.prepare()
     # The committer dies after it has written, and before it marks.
-    from airflow_tx.commit.commit import acquire_step, write
-    from airflow_tx.commit.handoff import NewValues
+    from airflow_tx.transaction.commit.commit import acquire_step, write
+    from airflow_tx.transaction.commit.handoff import NewValues
 
     making.take(making.case.ledger.run(acquire_step(making.case, prepared)))
     assert making.granted is not None

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import AlreadyFinal, ChangeRefused, FailedTransaction, Outranked, RowsChanged
-from airflow_tx.protocol import commit, end, replay
-from airflow_tx.protocol.answers import Begun, Granted, NotYet
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.records import History, Phase, TransactionRecord, decode
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.view import transaction_details
+from airflow_tx.base.errors import AlreadyFinal, ChangeRefused, FailedTransaction, Outranked, RowsChanged
+from airflow_tx.ledger.answers import Begun, Granted, NotYet
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.records import History, Phase, TransactionRecord, decode
+from airflow_tx.ledger.steps import commit, end, replay
+from airflow_tx.ledger.steps.commit import AcquireRequest
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.view import transaction_details
 from tests.integration.pipeline import Pipeline
 
 AUDIT = Audit("ann", "the file is mended")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import NotComparable, NotComparableNow
+from airflow_tx.base.errors import NotComparable, NotComparableNow
 from airflow_tx.state import (
     Avg,
     CollectSet,

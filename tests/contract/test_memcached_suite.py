@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_tx.state.memcached.map import MemcachedMap
+from airflow_tx.state.memcached import MemcachedMap
 from airflow_tx.testing.suites.map_suite import MapSuite
 from airflow_tx.testing.suites.map_tools import MakeBacking
 from tests.servers.memcached import LocalMemcached

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from airflow_tx.sources.api import Source
-from airflow_tx.sources.rabbit.source import RabbitQueueSource
+from airflow_tx.sources.rabbit import RabbitQueueSource
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite
 from tests.servers.rabbit import RABBIT_PASSWORD, LocalRabbit

@@ -12,12 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit import contributions as forming
-from airflow_tx.commit import write
-from airflow_tx.commit.contributions import difference_of, old_side
-from airflow_tx.commit.write import portions
-from airflow_tx.errors import NotTakenBack
-from airflow_tx.staging import StagingArea
+from airflow_tx.base.errors import NotTakenBack
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.state import (
     Avg,
     CollectSet,
@@ -34,6 +30,10 @@ from airflow_tx.state import (
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.state.trident.state import TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.transaction.commit import contributions as forming
+from airflow_tx.transaction.commit import write
+from airflow_tx.transaction.commit.contributions import difference_of, old_side
+from airflow_tx.transaction.commit.write import portions
 from tests.contributions import contribution, place, restate
 
 Rows = list[dict[str, Any]]

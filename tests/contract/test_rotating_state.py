@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import RequirementFailed, UnreadableRecord
-from airflow_tx.protocol.api import Create, Paths, Put, Store, Write
-from airflow_tx.protocol.reading import RotatingTransactionalState
-from airflow_tx.protocol.records import Counter, Metadata, encode
-from airflow_tx.protocol.step import Reader
+from airflow_tx.base.errors import RequirementFailed, UnreadableRecord
+from airflow_tx.ledger.api import Create, Paths, Put, Store, Write
+from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.records import Counter, Metadata, encode
+from airflow_tx.ledger.steps.step import Reader
 
 Change = Callable[[RotatingTransactionalState], tuple[Write, ...]]
 

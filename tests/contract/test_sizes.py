@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.processing.begin import allocate
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.view import topology_view
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.view import topology_view
 from airflow_tx.sources.api import FIRST_ROWS, Batch, BatchSize, Json, TransactionalSource
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.transaction.processing.begin import allocate
+from airflow_tx.transaction.spec import TransactionSpec
 from tests.integration.pipeline import Pipeline
 from tests.stage import begin_run
 

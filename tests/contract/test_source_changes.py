@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_tx.errors import SourceKindChanged, SourceShapeChanged
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.protocol.view import topology_view
+from airflow_tx.base.errors import SourceKindChanged, SourceShapeChanged
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.records import TopologyRecord
+from airflow_tx.ledger.view import topology_view
 from tests.contract.losses import Log, Topology
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.compat import RunInfo
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.compat import RunInfo
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.memory import MemorySource

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from airflow_tx.protocol.api import Store
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.memory import MemoryStore
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.suites.store_suite import StoreSuite
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.errors import StaleAttempt, UnknownTransaction, UnreadableRecord
-from airflow_tx.protocol import commit, processing, recovery
-from airflow_tx.protocol.answers import Begun, Granted
-from airflow_tx.protocol.api import Create, Delete, Put, Store
-from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.end import commit_skip, grant_skip, note_readmission, note_skip
-from airflow_tx.protocol.recovery import ReplayRequest, Waiter
-from airflow_tx.protocol.status import TransactionView
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.view import topologies, topology_view, transaction_details
+from airflow_tx.base.errors import StaleAttempt, UnknownTransaction, UnreadableRecord
+from airflow_tx.ledger.answers import Begun, Granted
+from airflow_tx.ledger.api import Create, Delete, Put, Store
+from airflow_tx.ledger.attempt import LANE_TRY, TaskTry
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.status import TransactionView
+from airflow_tx.ledger.steps import commit, processing, recovery
+from airflow_tx.ledger.steps.end import commit_skip, grant_skip, note_readmission, note_skip
+from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.view import topologies, topology_view, transaction_details
 from tests.integration.pipeline import Pipeline
 
 AUDIT = Audit("ann", "the file is broken")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.errors import StateError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import StateError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.lake.files import write_python_rows
 from airflow_tx.testing.suites.state_tools import Grants

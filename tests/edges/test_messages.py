@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx import KafkaSource, RedisListSource
-from airflow_tx.errors import FailedBatch, RowsRefused
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.rows.nested import nested_columns_of, with_objects
-from airflow_tx.sources.rabbit.source import QueueMessage, QueueRows
+from airflow_tx.base.errors import FailedBatch, RowsRefused
+from airflow_tx.base.rows.nested import nested_columns_of, with_objects
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.sources.rabbit import QueueMessage, QueueRows
 from tests.edges.messages import COLUMNS, LEFT, MESSAGES, SCHEMA, TAKEN, Message
 from tests.servers.kafka import LocalKafka
 from tests.servers.redis import LocalRedis

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.rows.spark import columns_of, read_text
+from airflow_tx.base.rows.spark import columns_of, read_text
 from tests.edges.values import EDGES, TEXTS, TYPES
 from tests.imports.doc_pages import hook
 

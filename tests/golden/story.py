@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_tx.protocol import loss, recovery, replay
-from airflow_tx.protocol.batch import Loss
-from airflow_tx.protocol.recovery import Waiter, note_alarm
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.audit import loss
+from airflow_tx.ledger.batch import Loss
+from airflow_tx.ledger.steps import recovery, replay
+from airflow_tx.ledger.steps.recovery import Waiter, note_alarm
+from airflow_tx.ledger.steps.step import Audit
 from tests.model.driver import Run, Topology
 
 AUDIT = Audit("ada", "the example of a record")

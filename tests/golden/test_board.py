@@ -27,19 +27,19 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.actions import dag_server, dags
-from airflow_tx.cli import context
-from airflow_tx.cli.definition import get_tx_cli_commands
-from airflow_tx.config import Settings
+from airflow_tx.base.config import Settings
 from airflow_tx.hooks import zookeeper
+from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.batch import Loss
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.operations.actions import dag_server, dags
+from airflow_tx.operations.cli import context
+from airflow_tx.operations.cli.definition import get_tx_cli_commands
 from airflow_tx.plugin.api import access, app, dag_process, lag_board, snapshots
-from airflow_tx.protocol.batch import Loss
-from airflow_tx.protocol.rebuild import state_lost
-from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.sql.state import SqlState
-from airflow_tx.store.memory import MemoryStore
 from tests.golden.story import story
 from tests.golden.written import check_golden
 from tests.model.driver import Topology
@@ -231,7 +231,7 @@ def test_every_route_that_reads_answers_as_ever(client: TestClient) -> None:
 
 
 def test_every_action_is_previewed_and_done_as_ever(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_tx import compat
+    from airflow_tx.base import compat
 
     monkeypatch.setattr(compat, "clear_run", lambda *args, **kwargs: True)
     logged: list[Any] = []
@@ -279,7 +279,7 @@ def test_every_command_prints_as_ever(
 ) -> None:
     from airflow.utils import db
 
-    from airflow_tx import compat
+    from airflow_tx.base import compat
 
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(db, "check_and_run_migrations", lambda: None)

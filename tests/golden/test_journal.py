@@ -8,8 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.journal.entry import Contribution, Entry, JournalArea, KeptFile
-from airflow_tx.staging import StagingArea
+from airflow_tx.outputs.journal import Contribution, Entry, JournalArea, KeptFile
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.state.aggregators import Avg, Columns, Count, Sum
 from tests.golden.written import check_golden
 

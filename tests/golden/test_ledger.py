@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from airflow_tx.protocol import loss
-from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.batch import Loss
-from airflow_tx.protocol.rebuild import HeldState, Repairs
+from airflow_tx.ledger.api import Create, Delete, Put
+from airflow_tx.ledger.audit import loss
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.batch import Loss
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.sql.state import SqlState
-from airflow_tx.store.memory import MemoryStore
 from tests.golden.story import AUDIT, story
 from tests.golden.written import check_golden
 from tests.model.driver import Run, Topology
@@ -64,7 +64,7 @@ def test_the_tables_of_a_state_are_written_as_ever(topology: Topology, database:
 
 
 def test_the_record_of_a_rename_is_written_as_ever(topology: Topology) -> None:
-    from airflow_tx.protocol.move import Mover
+    from airflow_tx.ledger.steps.move import Mover
 
     Run(topology, "r1").whole(2, {"a": 2})
     Mover(topology.ledger()).close_for_deletion()

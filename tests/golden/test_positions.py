@@ -22,8 +22,8 @@ from airflow_tx import (
     RedisStreamSource,
     SqlSource,
 )
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, Source
 from airflow_tx.sources.kafka import source as topics
 from airflow_tx.sources.kafka.offsets import Extent, KafkaOffsets, LastMessage, OffsetsSnapshot, position_json

@@ -19,7 +19,7 @@ from airflow_tx import (
     RunPartitionSource,
     SqlSource,
 )
-from airflow_tx.compat.runs import IntervalSchedule
+from airflow_tx.base.compat.runs import IntervalSchedule
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.sources.run.data_interval import NextIntervalSource

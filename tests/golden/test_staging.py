@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.processing import OutputName
-from airflow_tx.staging.area import MANIFEST, StagingArea, write_manifest, write_rows
-from airflow_tx.staging.descriptor import Ackers, Descriptor, Input
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.steps.processing import OutputName
+from airflow_tx.outputs.staging.area import MANIFEST, StagingArea, write_manifest, write_rows
+from airflow_tx.outputs.staging.descriptor import Ackers, Descriptor, Input
 from tests.golden.written import check_golden
 
 ATTEMPT = TransactionAttempt(3, 2, "b17")

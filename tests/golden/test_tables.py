@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.ledger.attempt import Token, TransactionAttempt
 from airflow_tx.state.api import Fence
 from airflow_tx.state.appended import staged_folder
 from airflow_tx.state.lake.schema import TableFile

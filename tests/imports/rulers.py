@@ -191,6 +191,36 @@ def _reached(module: str, imports: dict[str, set[str]]) -> set[str]:
     return found
 
 
+# --- walls -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def given() -> dict[str, set[str]]:
+    """Return the names that rooms take from each other, by the module that has them; a module itself is `*`."""
+    files = measured_files()
+    modules = frozenset(map(module_name, files))
+    found: dict[str, set[str]] = {}
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    module, name = (whole, "*") if whole in modules else (node.module, alias.name)
+                    if module in modules and _room(module) != room_of(file):
+                        found.setdefault(module, set()).add(name)
+    return found
+
+
+def _room(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def _rooms() -> int:
+    """Count what stands directly in the package, without what no other room may import, and what every package has."""
+    apart = {"__init__", "provider_info", "acks", "example_dags", "lint"}
+    return len({room_of(file) for file in measured_files()} - apart)
+
+
 # --- the table ---------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +237,16 @@ class Ruler:
 
 
 RULERS = [
-    Ruler("statements", 25_500, _statements),
+    Ruler("statements", 36_800, _statements),
+    Ruler("files", 240, lambda: len(measured_files())),
+    Ruler("rooms", 13, _rooms),
+    Ruler("names that rooms take from each other", 350, lambda: sum(map(len, given().values()))),
+    Ruler("files that give these names", 40, lambda: len(given())),
+    Ruler(
+        "names that the ledger gives",
+        110,
+        lambda: sum(len(given()[each]) for each in given() if _room(each) == "ledger"),
+    ),
     Ruler("characters a line of code", 38, _characters_a_line),
     Ruler("tuple assignments per 1,000 statements", 2, _tuple_assignments),
     Ruler("functions of more than 5 positional arguments", 0, _positional_arguments),

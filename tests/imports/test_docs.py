@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 from sqlalchemy.dialects import postgresql
 
-from airflow_tx.cli.definition import TX_COMMANDS
+from airflow_tx.operations.cli.definition import TX_COMMANDS
 from airflow_tx.provider_info import OPTIONS
 from airflow_tx.state.sql.postgres import Postgres
 from airflow_tx.state.sql.schema import fence_table, portions_table, receipts_table

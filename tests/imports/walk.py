@@ -18,7 +18,7 @@ from typing import Any
 from tests.imports.rulers import PACKAGE, ROOT
 
 _PACKAGE = str(PACKAGE)
-_WRITE = "commit/write.py"
+_WRITE = "transaction/commit/write.py"
 
 
 def layers() -> dict[str, int]:
@@ -98,10 +98,10 @@ def _noted(walk: Walk, write: Walk | None = None) -> Iterator[None]:
 
 def walks() -> dict[str, Walk]:
     """Run a transaction and return the walk of each of its steps; `write` is a part of `commit`."""
-    from airflow_tx.processing.outputs import returned
     from airflow_tx.sources.memory import MemorySource
     from airflow_tx.state import Sum
     from airflow_tx.state.memory import MemoryState
+    from airflow_tx.transaction.processing.outputs import returned
     from tests.integration.spark_runs import Topology, update
 
     found = {name: Walk() for name in ("begin", "processing", "commit", "write")}

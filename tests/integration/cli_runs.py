@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_tx.protocol import commit, processing
-from airflow_tx.protocol.answers import Begun, Granted
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.answers import Begun, Granted
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.steps import commit, processing
+from airflow_tx.ledger.steps.commit import AcquireRequest
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
 from tests.integration.commands import Commands

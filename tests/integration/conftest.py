@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.cli_runs import DAG_ID, Runs, state_of

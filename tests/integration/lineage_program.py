@@ -23,8 +23,8 @@ from openlineage.client.transport.file import (  # type: ignore[import-not-found
     FileTransport,
 )
 
+from airflow_tx.ledger.answers import Begun
 from airflow_tx.operators.commit import BeginTransactionOperator
-from airflow_tx.protocol.answers import Begun
 from tests.stage import begin_run
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers
 

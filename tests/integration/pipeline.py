@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.commit.handoff import take_skip
-from airflow_tx.protocol import end, processing
-from airflow_tx.protocol.answers import Begun, Granted, Processed, Replaced
-from airflow_tx.protocol.api import Paths, Store
-from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt, Written
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
-from airflow_tx.protocol.commit import AcquireRequest, acquire, commit
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.answers import Begun, Granted, Processed, Replaced
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt, Written
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps import end, processing
+from airflow_tx.ledger.steps.commit import AcquireRequest, acquire, commit
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.state.api import FencedState, RowTally
+from airflow_tx.transaction.commit.handoff import take_skip
 
 
 class Clock:

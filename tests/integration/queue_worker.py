@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_tx import compat
-from airflow_tx.failpoints import failpoint
-from airflow_tx.processing.begin import ask, note_committed
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun
-from airflow_tx.sources.rabbit.source import RabbitQueueSource
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.base import compat
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.sources.rabbit import RabbitQueueSource
 from airflow_tx.state import Count, SqlState
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.transaction.processing.begin import ask, note_committed
+from airflow_tx.transaction.spec import TransactionSpec
 from tests.integration.pipeline import Pipeline
 from tests.unit.bench import FakeTi, run_of
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.commit.update import Update
-from airflow_tx.processing.task import _KEY, Processing
-from airflow_tx.protocol.answers import Begun
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.outputs.staging import StagingArea, scan_output, write_manifest, write_rows
+from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.sources.api import Source
-from airflow_tx.staging import StagingArea, scan_output, write_manifest, write_rows
-from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.state.api import FencedState
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.task import _KEY, Processing
 from tests.stage import Stage, StageRun
 from tests.stage import update as stage_update
 from tests.unit.bench import FakeTi

@@ -22,7 +22,7 @@ from typing import Any
 import pandas  # type: ignore[import-untyped] # noqa: F401
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
 from airflow_tx.state.lake import delta

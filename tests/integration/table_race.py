@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state import DeltaTable
 from tests.lake import staged
 

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.errors import StagingError, TxError
+from airflow_tx.base.errors import StagingError, TxError
 from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
-from airflow_tx.processing.batch import inputs_of, rows_of_output
-from airflow_tx.processing.task import _KEY
 from airflow_tx.state import DeltaTable, MemoryState, Sum
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from airflow_tx.transaction.processing.batch import inputs_of, rows_of_output
+from airflow_tx.transaction.processing.task import _KEY
 from tests.integration.spark_runs import PushingTi, SparkRun, Topology, update
 from tests.unit.bench import Numbers
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state import Count, SqlState, Sum
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.databases import query

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_tx.errors import FenceForeign, StateBehind, StateRenamed
-from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.staging import StagingArea
+from airflow_tx.base.errors import FenceForeign, StateBehind, StateRenamed
+from airflow_tx.ledger.api import Create, Delete, Put
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import FenceForeign, Outranked, TopologyClaimed
-from airflow_tx.protocol import end, recovery
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.recovery import ReplayRequest, Waiter
-from airflow_tx.protocol.step import Reader
-from airflow_tx.staging import StagingArea
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.base.errors import FenceForeign, Outranked, TopologyClaimed
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.steps import end, recovery
+from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.outputs.staging import StagingArea
 from tests.integration.cli_runs import AUDIT, DAG_ID, Runs, fail, granted, one_line, state_of
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.journal.entry import Entry, JournalArea
-from airflow_tx.protocol.api import Delete, Paths, Put, SystemClock, SystemIds
-from airflow_tx.protocol.attempt import Receipt
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import Binding, encode
-from airflow_tx.staging import StagingArea
+from airflow_tx.ledger.api import Delete, Paths, Put, SystemClock, SystemIds
+from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Binding, encode
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.outputs.journal import Entry, JournalArea
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.state import SqlState, Sum
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.commands import Commands
 from tests.integration.pipeline import Pipeline
 

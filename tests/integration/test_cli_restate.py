@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.journal.entry import Entry, JournalArea
-from airflow_tx.protocol.answers import Begun, Granted
-from airflow_tx.protocol.commit import AcquireRequest, acquire
-from airflow_tx.protocol.replay import wishes
-from airflow_tx.staging import StagingArea
+from airflow_tx.ledger.answers import Begun, Granted
+from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
+from airflow_tx.ledger.steps.replay import wishes
+from airflow_tx.outputs.journal import Entry, JournalArea
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.state import Sum
 from airflow_tx.state.aggregators import Columns
 from tests.integration.cli_runs import Runs, one_line, state_of
@@ -180,8 +180,8 @@ def test_while_the_dag_is_paused_nothing_is_wanted(
 
 _ACT = """
 import json
-from airflow_tx.actions.dag_server import DagServer
-from airflow_tx.errors import TxError
+from airflow_tx.operations.actions.dag_server import DagServer
+from airflow_tx.base.errors import TxError
 try:
     print(json.dumps(DagServer().answer(json.loads(arguments[0]))))
 except TxError as error:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import SourceError
-from airflow_tx.processing.begin import decide
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.batch import BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.view import topology_view
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.batch import BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.view import topology_view
 from airflow_tx.sources.api import Source
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.transaction.processing.begin import decide
 from tests.integration.cli_runs import Runs, one_line
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
@@ -22,8 +22,8 @@ _LOG = '''
 import json, time
 from pathlib import Path
 
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.batch import Loss
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.batch import Loss
 from airflow_tx.sources.api import Batch, SourceKind, TransactionalSource
 
 

@@ -10,11 +10,11 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_tx.cli.values import parse_key
-from airflow_tx.errors import ConfigError, StateRenamed
+from airflow_tx.base.errors import ConfigError, StateRenamed
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.operations.cli.values import parse_key
 from airflow_tx.state import Avg, Count, SqlState, Sum
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.commands import Commands
@@ -25,8 +25,8 @@ _DAG = """
 from airflow.sdk import DAG, task
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
 from airflow_tx.sources.files.source import FileSource
-from airflow_tx.cli.values import parse_key
-from airflow_tx.errors import ConfigError
+from airflow_tx.operations.cli.values import parse_key
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.state import Avg, Count, SqlState, Sum
 
 words = SqlState("tx_state", table="words", keys=["word"], values={"n": Sum()})

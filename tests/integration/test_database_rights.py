@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state import SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.testing.suites.state_tools import Grants, is_applied

@@ -19,7 +19,7 @@ import pytest
 from deltalake import TableFeatures
 from deltalake.transaction import AddAction, RemoveAction
 
-from airflow_tx.errors import FenceOutranked, SkipRefused, StateBehind, StateDiffers, StateError
+from airflow_tx.base.errors import FenceOutranked, SkipRefused, StateBehind, StateDiffers, StateError
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant, RowTally
 from airflow_tx.state.appended import STAGED

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from deltalake.transaction import AddAction, RemoveAction
 
-from airflow_tx.errors import StateDiffers, StateError
+from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.state import DeltaTable
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.lake import read_back, staged

@@ -17,7 +17,7 @@ import deltalake
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown
+from airflow_tx.base.errors import ConfigError, StateError, StateOutcomeUnknown
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.lake.delta import DeltaStore
 from airflow_tx.testing.suites.state_tools import Grants

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.outputs.staging import AppendTo
 from airflow_tx.spark.batch import write_appended
 from airflow_tx.spark.observed import RowsObserver
-from airflow_tx.staging import AppendTo
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.appended import Misfit, staged_folder
 from airflow_tx.state.lake.delta import Folder

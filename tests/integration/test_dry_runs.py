@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.request import ActionName
-from airflow_tx.protocol import end, recovery
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside
-from airflow_tx.protocol.recovery import Waiter
-from airflow_tx.protocol.view import open_records
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside
+from airflow_tx.ledger.steps import end, recovery
+from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.ledger.view import open_records
+from airflow_tx.operations.actions.request import ActionName
 from tests.integration.cli_runs import AUDIT, Runs, fail, granted
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
@@ -32,8 +32,8 @@ coordinator = DAG("flights_coordinator", schedule=None)
 with DAG("the_dag\""""
 _ASK = """
 import json
-from airflow_tx.actions.dag_server import DagServer
-from airflow_tx.errors import TxError
+from airflow_tx.operations.actions.dag_server import DagServer
+from airflow_tx.base.errors import TxError
 try:
     print(json.dumps(DagServer().answer(json.loads(arguments[0]))))
 except TxError as error:

@@ -10,7 +10,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
-from airflow_tx.errors import TrialRefused
+from airflow_tx.base.errors import TrialRefused
 from airflow_tx.testing.dag_trial import trial
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.servers.memcached import LocalMemcached

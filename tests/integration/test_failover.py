@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.commit import write
-from airflow_tx.errors import PortionsLost, StateBehind
+from airflow_tx.base.errors import PortionsLost, StateBehind
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.api import Grant
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.suites.state_tools import Grants, rows
+from airflow_tx.transaction.commit import write
 from tests.integration.databases import query
 from tests.integration.spark_runs import Topology, update
 from tests.servers.postgres import LocalPostgres, postgres_program

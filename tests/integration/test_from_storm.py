@@ -81,7 +81,7 @@ def test_each_method_of_ours_is_one_of_its_class() -> None:
     named = [(names, row[1]) for row in ROWS for names in re.findall(r"`(airflow_tx\.[\w.]+)`: ([^;]*)", row[1])]
     methods = [(path, method) for (path, methods), _ in named for method in re.findall(r"`(\w+)`", methods)]
     assert len(methods) > 12
-    made = {"current_batch": "airflow_tx.processing.batch.CurrentBatch"}
+    made = {"current_batch": "airflow_tx.transaction.processing.batch.CurrentBatch"}
     for path, method in methods:
         assert hasattr(resolved(made.get(path.split(".")[-1], path)), method), f"{path}.{method}"
 

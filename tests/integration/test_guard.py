@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     ConfigError,
     FenceForeign,
     FenceOutranked,

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.errors import SourceError
+from airflow_tx.base.errors import SourceError
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.state import Count, SqlState
 from airflow_tx.testing.eventually import eventually

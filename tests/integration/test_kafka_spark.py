@@ -12,12 +12,12 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from confluent_kafka import Producer
 
-from airflow_tx.errors import RowsRefused
+from airflow_tx.base.errors import RowsRefused
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.operators.spark import SparkConnectBatchOperator
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.outputs.staging import read_output
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.spark.connect import session
-from airflow_tx.staging import read_output
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology

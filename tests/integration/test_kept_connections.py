@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state import SqlGuard, SqlState, Sum
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.databases import query

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from airflow_tx import append
-from airflow_tx.commit.update import Update
 from airflow_tx.coordinator.lane import Lane
+from airflow_tx.ledger.answers import NoData
 from airflow_tx.operators.spark import SparkConnectBatchOperator
-from airflow_tx.protocol.answers import NoData
+from airflow_tx.outputs.staging import TryDir
 from airflow_tx.spark import connect
-from airflow_tx.staging import TryDir
 from airflow_tx.state import DeltaTable
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from airflow_tx.transaction.commit.update import Update
 from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, ShowingStore
 
 pytestmark = pytest.mark.spark

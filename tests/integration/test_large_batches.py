@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.handoff import take_skip
-from airflow_tx.errors import RequirementFailed, StoreUnavailable, TooMuchMetadata
-from airflow_tx.protocol import end
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Create, Put, Requirement, Store, Write, ack_name
-from airflow_tx.protocol.attempt import Grant, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.rebuild import HeldState, Repairs
-from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord, decode, encode
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import RequirementFailed, StoreUnavailable, TooMuchMetadata
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Create, Put, Requirement, Store, Write, ack_name
+from airflow_tx.ledger.attempt import Grant, TransactionAttempt
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.records import Ack, TopologyRecord, TransactionRecord, decode, encode
+from airflow_tx.ledger.steps import end
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.state import Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.sql.state import SqlState
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.transaction.commit.handoff import take_skip
 from tests.integration.pipeline import Pipeline
 
 TASKS, INSTANCES = 6, 1024

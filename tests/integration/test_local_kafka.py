@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.processes import marked
 from tests.servers.jars import JarsUnavailable, fetch_jars

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.testing import LocalZooKeeper
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.processes import MARK, marked

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.errors import StateBehind, StateDiffers
+from airflow_tx.base.errors import StateBehind, StateDiffers
 from airflow_tx.state import SqlGuard, SqlState, Sum
 from airflow_tx.state.sql import fence
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals

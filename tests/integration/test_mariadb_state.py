@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.base.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.state import Last, Max, SqlState, Sum
 from airflow_tx.state.sql import dialect
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals

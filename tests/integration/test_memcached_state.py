@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, StateError, StateUnavailable
+from airflow_tx.base.errors import ConfigError, StateError, StateUnavailable
 from airflow_tx.state import (
     CombinerValueUpdater,
     Count,
@@ -20,7 +20,7 @@ from airflow_tx.state import (
     Sum,
     TransactionalValue,
 )
-from airflow_tx.state.memcached.map import MemcachedMap, MemcachedState
+from airflow_tx.state.memcached import MemcachedMap, MemcachedState
 from tests.servers.memcached import LocalMemcached
 
 Map = SnapshottableMap[Any]

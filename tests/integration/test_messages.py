@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.acks.stores import open_ackers
-from airflow_tx.errors import MessagesFailed, MessagesLost
+from airflow_tx.base.errors import MessagesFailed, MessagesLost
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.outputs.messages.stores import open_ackers
 from airflow_tx.state import Count, MemoryState
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.servers.redis import LocalRedis
 from tests.unit.bench import Numbers

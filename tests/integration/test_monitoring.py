@@ -16,12 +16,12 @@ import pytest
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
-from airflow_tx.compat import MetricKind
-from airflow_tx.metrics import Metric
-from airflow_tx.protocol.api import Paths
+from airflow_tx.base.compat import MetricKind
+from airflow_tx.ledger.api import Paths
 from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.server import free_ports
+from airflow_tx.transaction.metrics import Metric
 
 MONITORING = Path(__file__).resolve().parents[2] / "docker/monitoring"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())

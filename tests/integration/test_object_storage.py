@@ -11,11 +11,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.outputs.staging.files import open_files
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
-from airflow_tx.staging.files import open_files
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite
 from tests.servers.s3 import Bucket, LocalS3

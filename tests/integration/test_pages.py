@@ -14,8 +14,8 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
-from airflow_tx.alarms import Alarm, AlarmKind
 from airflow_tx.testing.dag_trial import trial
+from airflow_tx.transaction.alarms import Alarm, AlarmKind
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 FILE = re.compile(r"^```python\n# (?:dags/)?(\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pika import BasicProperties  # type: ignore[import-untyped]
 
-from airflow_tx.errors import ConfigError, FailedBatch, OtherSource, SourceError
-from airflow_tx.processing.begin import has_batch
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import ConfigError, FailedBatch, OtherSource, SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.sources import rabbit as rabbit_source
 from airflow_tx.sources.api import Batch
-from airflow_tx.sources.rabbit import source as rabbit_source
-from airflow_tx.sources.rabbit.source import RabbitQueueSource
+from airflow_tx.sources.rabbit import RabbitQueueSource
 from airflow_tx.testing.eventually import eventually
+from airflow_tx.transaction.processing.begin import has_batch
 from tests.servers.rabbit import LocalRabbit
 
 if TYPE_CHECKING:

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from pika import BasicProperties  # type: ignore[import-untyped]
 
-from airflow_tx.errors import UnreadableRecord
-from airflow_tx.processing.begin import note_committed
-from airflow_tx.protocol.answers import Begun, NoData
-from airflow_tx.protocol.api import Paths, Requirement, Write
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.move import Mover
-from airflow_tx.protocol.rebuild import Repairs
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.view import open_records
-from airflow_tx.sources.rabbit.source import RabbitQueueSource
-from airflow_tx.staging import StagingArea
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import UnreadableRecord
+from airflow_tx.ledger.answers import Begun, NoData
+from airflow_tx.ledger.api import Paths, Requirement, Write
+from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.steps.move import Mover
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.view import open_records
+from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.sources.rabbit import RabbitQueueSource
 from airflow_tx.testing.eventually import eventually
+from airflow_tx.transaction.processing.begin import note_committed
 from tests.servers.rabbit import LocalRabbit
 from tests.stage import begin_run
 from tests.unit.bench import MemorySpec

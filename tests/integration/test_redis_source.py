@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, PartitionUnavailable, RowsRefused, SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import ConfigError, PartitionUnavailable, RowsRefused, SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.numbered import RedisNumberedSource

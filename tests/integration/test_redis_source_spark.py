@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_tx.errors import RowsRefused, SourceError
+from airflow_tx.base.errors import RowsRefused, SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.outputs.staging import read_output
 from airflow_tx.sources.redis import source as redis_source
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.spark.app import Failure
-from airflow_tx.staging import read_output
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology
 from tests.servers.redis import REDIS_PASSWORD, LocalRedis

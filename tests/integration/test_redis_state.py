@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     ChunkConflict,
     ConfigError,
     FenceForeign,
@@ -32,7 +32,7 @@ from airflow_tx.errors import (
     StateOutcomeUnknown,
     StateUnavailable,
 )
-from airflow_tx.failpoints import VARIABLE
+from airflow_tx.base.failpoints import VARIABLE
 from airflow_tx.state import Grant, MemoryDatabase, MemoryState, Sum
 from airflow_tx.state.redis import state as module
 from airflow_tx.state.redis.fence import RedisFence

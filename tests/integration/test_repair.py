@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.handoff import take_skip
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     FenceForeign,
     FenceOutranked,
     IncompleteBatch,
@@ -32,18 +31,19 @@ from airflow_tx.errors import (
     UnknownTransaction,
     UnreadableRecord,
 )
-from airflow_tx.protocol import end, processing
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.attempt import TaskTry, Token
-from airflow_tx.protocol.rebuild import HeldState, Repairs, ResetIncomplete, rename_state, state_lost
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.view import repairs, topology_view
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.attempt import TaskTry, Token
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, ResetIncomplete, rename_state, state_lost
+from airflow_tx.ledger.steps import end, processing
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.view import repairs, topology_view
 from airflow_tx.state import Sum
 from airflow_tx.state.api import Fence, StateKind
 from airflow_tx.state.sql.state import SqlState
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from airflow_tx.transaction.commit.handoff import take_skip
 from tests.integration.databases import query
 from tests.integration.pipeline import Pipeline
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_tx.commit.turn import Wait, read_line
-from airflow_tx.errors import IncompleteBatch
-from airflow_tx.protocol import processing
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Create, Paths, Put
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.records import Counter, History, Metadata, Outcome, encode
-from airflow_tx.protocol.view import transaction_details
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.base.errors import IncompleteBatch
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Create, Paths, Put
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.records import Counter, History, Metadata, Outcome, encode
+from airflow_tx.ledger.steps import processing
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.view import transaction_details
+from airflow_tx.transaction.commit.turn import Wait, read_line
 from tests.integration.pipeline import Pipeline
 
 MOST = 20

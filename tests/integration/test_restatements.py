@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import failpoints
-from airflow_tx.commit import contributions as forming
-from airflow_tx.commit import write
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.errors import FenceOutranked, Outranked
-from airflow_tx.failpoints import FailpointError
-from airflow_tx.protocol.records import Binding
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit, Reader
-from airflow_tx.staging import StagingArea, write_manifest, write_rows
+from airflow_tx.base import failpoints
+from airflow_tx.base.errors import FenceOutranked, Outranked
+from airflow_tx.base.failpoints import FailpointError
+from airflow_tx.ledger.records import Binding
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
 from airflow_tx.state import Count, SqlState, Sum
 from airflow_tx.state.redis.state import RedisState
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from airflow_tx.transaction.commit import contributions as forming
+from airflow_tx.transaction.commit import write
+from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.servers.postgres import LocalPostgres
 from tests.servers.redis import LocalRedis
 from tests.stage import Stage, StageRun, update

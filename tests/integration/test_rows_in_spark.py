@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.protocol.attempt import RowsDigest
-from airflow_tx.protocol.processing import RowsRead
+from airflow_tx.ledger.attempt import RowsDigest
+from airflow_tx.ledger.steps.processing import RowsRead
+from airflow_tx.outputs.staging.area import batches_in
+from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.spark.connect import session
 from airflow_tx.spark.observed import RowsObserver
-from airflow_tx.staging.area import batches_in
-from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.state import Max, MemoryState
 from airflow_tx.state.rows import combined
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect

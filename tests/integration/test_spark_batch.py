@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx.acks import Collector, open_ackers
-from airflow_tx.acks.tree import Origin
-from airflow_tx.connections.lookup import Endpoint, handed_over
-from airflow_tx.errors import ConfigError, FailedBatch, SourceError, StagingError, TransactionDefinitionError
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt, code_digest
-from airflow_tx.sources.api import Batch as Rows
-from airflow_tx.sources.files.source import FileSource
-from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.spark import Batch, batch_app
-from airflow_tx.spark.app import Failure, load_app, read_failure
-from airflow_tx.spark.connect import session
-from airflow_tx.spark.submit import driver_environment
-from airflow_tx.staging import (
+from airflow_tx.base.connections.lookup import Endpoint, handed_over
+from airflow_tx.base.errors import ConfigError, FailedBatch, SourceError, StagingError, TransactionDefinitionError
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt, code_digest
+from airflow_tx.outputs.messages.tree import Origin
+from airflow_tx.outputs.staging import (
     Ackers,
     Descriptor,
     StagingArea,
@@ -35,7 +28,14 @@ from airflow_tx.staging import (
     scan_output,
     write_descriptor,
 )
-from airflow_tx.staging.area import SMALL_ROWS, Output, dir_of
+from airflow_tx.outputs.staging.area import SMALL_ROWS, Output, dir_of
+from airflow_tx.sources.api import Batch as Rows
+from airflow_tx.sources.files.source import FileSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.spark import Batch, batch_app
+from airflow_tx.spark.app import Failure, load_app, read_failure
+from airflow_tx.spark.connect import session
+from airflow_tx.spark.submit import driver_environment
 from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.servers.redis import REDIS_PASSWORD, LocalRedis

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
+from airflow_tx.outputs.staging import read_output
+from airflow_tx.outputs.staging.files import LocalFiles
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.connect import SparkUnreachable, session
 from airflow_tx.spark.submit import ApplicationFailed
-from airflow_tx.staging import read_output
-from airflow_tx.staging.files import LocalFiles
 from airflow_tx.state import Count, MemoryState, Sum
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology, update

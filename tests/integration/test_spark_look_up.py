@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.commit.update import partition_persist
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
+from airflow_tx.outputs.staging import read_output
 from airflow_tx.spark.batch import Batch
 from airflow_tx.spark.connect import session
-from airflow_tx.staging import read_output
 from airflow_tx.state import (
     Avg,
     CollectSet,
@@ -39,6 +38,7 @@ from airflow_tx.state import (
 )
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.transaction.commit.update import partition_persist
 from tests.integration.spark_runs import Topology
 from tests.integration.watch import Watch
 from tests.servers.memcached import LocalMemcached

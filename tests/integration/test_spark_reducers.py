@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.commit import write
 from airflow_tx.operators.spark import SparkConnectBatchOperator
-from airflow_tx.processing.batch import rows_of_output
-from airflow_tx.staging import read_output
+from airflow_tx.outputs.staging import read_output
 from airflow_tx.state import Count, RedisState, SqlState, Sum
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
+from airflow_tx.transaction.commit import write
+from airflow_tx.transaction.processing.batch import rows_of_output
 from tests.integration.spark_runs import Topology, update
 from tests.servers.postgres import LocalPostgres
 from tests.servers.redis import LocalRedis

@@ -16,19 +16,19 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.commit import commit as committing
-from airflow_tx.commit import write
-from airflow_tx.commit.write import StagedRows
-from airflow_tx.errors import ConfigError, OutputChanged, RowsDiffer, StateError
-from airflow_tx.failpoints import VARIABLE
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import ConfigError, OutputChanged, RowsDiffer, StateError
+from airflow_tx.base.failpoints import VARIABLE
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.spark.writers import WritersFailed
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit import write
+from airflow_tx.transaction.commit.write import StagedRows
 from tests.integration.spark_runs import SparkRun, Topology, update
 from tests.integration.watch import Watch
 from tests.servers.postgres import LocalPostgres
@@ -289,7 +289,7 @@ def test_a_transactional_state_has_one_digest_whoever_writes(
 
 COMMITTER = """
 import sys, pickle
-from airflow_tx.commit import write
+from airflow_tx.transaction.commit import write
 write.ROWS_A_WRITER = 1000
 update, grant, rows = pickle.load(sys.stdin.buffer)
 import logging
@@ -304,8 +304,8 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
 ) -> None:
     import pickle
 
-    from airflow_tx.protocol.attempt import TaskTry
-    from airflow_tx.staging import write_manifest, write_rows
+    from airflow_tx.ledger.attempt import TaskTry
+    from airflow_tx.outputs.staging import write_manifest, write_rows
     from airflow_tx.testing.suites.state_tools import Grants
 
     url = postgres.url(postgres.new_database())
@@ -316,7 +316,7 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
     old, new = grants(1), grants(1, 2)
 
     def staged(attempt: int, keys: int) -> StagedRows:
-        from airflow_tx.protocol.attempt import TransactionAttempt
+        from airflow_tx.ledger.attempt import TransactionAttempt
 
         own = TransactionAttempt(1, attempt)
         where = area.try_dir("flights", own, TaskTry("count", -1, "try"))
@@ -387,11 +387,11 @@ def test_sqlite_has_one_writer_and_says_so(numbers: Topology, tmp_path: Path) ->
 FLAT = """
 import json, sys, logging
 from types import SimpleNamespace
-from airflow_tx.commit import write
-from airflow_tx.commit.write import StagedRows
-from airflow_tx.commit.update import Update
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.staging import StagingArea
+from airflow_tx.transaction.commit import write
+from airflow_tx.transaction.commit.write import StagedRows
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.state import Count, SqlState, Sum
 from airflow_tx.testing.suites.state_tools import Grants
 told = json.loads(sys.argv[1])
@@ -415,8 +415,8 @@ print(peak)
 def test_the_memory_of_the_writer_is_flat_at_a_million_keys(
     path: str, postgres: LocalPostgres, tmp_path: Path, spark_connect: LocalSparkConnect
 ) -> None:
-    from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-    from airflow_tx.staging import StagingArea, write_manifest, write_rows
+    from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+    from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
 
     million = 1_000_000
     area = StagingArea(str(tmp_path / "staging"))

@@ -17,8 +17,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Source
 from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
 from airflow_tx.testing.airflow import connection

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
 from airflow_tx.testing.airflow import connection

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from tests.servers.mariadb import LocalMariaDB

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     ChunkConflict,
     ConfigError,
     FenceForeign,

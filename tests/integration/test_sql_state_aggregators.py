@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import ChunkConflict, FenceForeign, FenceOutranked, StateError, StateUnavailable
+from airflow_tx.base.errors import ChunkConflict, FenceForeign, FenceOutranked, StateError, StateUnavailable
 from airflow_tx.state import (
     Aggregator,
     ApproxCountDistinct,

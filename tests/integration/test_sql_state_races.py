@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import FenceOutranked, StateUnavailable
+from airflow_tx.base.errors import FenceOutranked, StateUnavailable
 from airflow_tx.state import Grant, SqlState, Sum
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.servers.mariadb import LocalMariaDB

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.update import Update, append, persistent_aggregate
-from airflow_tx.failpoints import VARIABLE, FailpointError
-from airflow_tx.processing.outputs import returned
-from airflow_tx.protocol.api import Store
+from airflow_tx.base.failpoints import VARIABLE, FailpointError
+from airflow_tx.ledger.api import Store
 from airflow_tx.state import (
     Count,
     DeltaTable,
@@ -25,6 +23,8 @@ from airflow_tx.state import (
     SqlState,
     state_query,
 )
+from airflow_tx.transaction.commit.update import Update, append, persistent_aggregate
+from airflow_tx.transaction.processing.outputs import returned
 from tests.servers.memcached import LocalMemcached
 from tests.servers.postgres import LocalPostgres
 from tests.servers.redis import LocalRedis

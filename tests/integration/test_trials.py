@@ -28,15 +28,15 @@ from airflow_tx import (
     partition_persist,
     persistent_aggregate,
 )
-from airflow_tx.compat import prepare_test
-from airflow_tx.errors import TrialRefused
-from airflow_tx.journal.entry import JournalArea
+from airflow_tx.base.compat import prepare_test
+from airflow_tx.base.errors import TrialRefused
+from airflow_tx.operators.trial import Trial
+from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.spec import spec_of
 from airflow_tx.state import Avg, Count, MemoryMap, MemoryState, OpaqueMap, SqlGuard, SqlState, Sum
 from airflow_tx.testing.dag_trial import trial
 from airflow_tx.testing.suites.state_tools import Grants
-from airflow_tx.topology.trial import Trial
+from airflow_tx.transaction.spec import spec_of
 
 ROWS = [{"word": "cat", "n": 2}, {"word": "dog", "n": 5}, {"word": "cat", "n": 4}]
 COUNTED = [{"word": "cat", "count": 2}, {"word": "dog", "count": 1}]

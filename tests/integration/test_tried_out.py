@@ -13,13 +13,13 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import set_current_context
 
 from airflow_tx.hooks.zookeeper import ZooKeeperHook
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Store
 from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.processing.task import before_task
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Store
-from airflow_tx.spec import spec_of
+from airflow_tx.operators.transaction import Transaction
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from airflow_tx.topology.transaction import Transaction
+from airflow_tx.transaction.processing.task import before_task
+from airflow_tx.transaction.spec import spec_of
 from tests.stage import begin_run
 from tests.unit.bench import FakeTi, Numbers
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import compat
+from airflow_tx.base import compat
 from airflow_tx.coordinator.plan import CoordinatorMemory, LedgerSnapshot, Rules, SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.hooks import zookeeper as kept_client
 from airflow_tx.hooks.zookeeper import shared_store, shared_watched_store
-from airflow_tx.protocol import processing
-from airflow_tx.protocol.api import Paths, SystemClock, SystemIds
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps import processing
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.triggers.turn import ReadyTrigger
 from tests.stage import begin_run

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_tx.actions.dags import LedgerPlace
+from airflow_tx.ledger.api import Create, Delete, Put
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
+from airflow_tx.ledger.view import topology_view
+from airflow_tx.operations.actions.dags import LedgerPlace
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.view import topology_view
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import WatchedStore, ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
@@ -105,7 +105,7 @@ def test_what_changes_while_the_connection_is_lost_is_seen(
 def test_long_records_are_remembered_up_to_a_size_together(
     watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_tx.store.zookeeper.MOST_BYTES", 2_000)
+    monkeypatch.setattr("airflow_tx.ledger.store.zookeeper.MOST_BYTES", 2_000)
     store.ensure(zookeeper_root)
     paths = [f"{zookeeper_root}/{number}" for number in range(9)]
     store.multi([], [Create(path, b"x" * 900) for path in paths])

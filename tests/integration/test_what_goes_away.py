@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import SourceError, StateBehind, StateUnavailable
-from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.rebuild import state_lost
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.view import topology_view
+from airflow_tx.base.errors import SourceError, StateBehind, StateUnavailable
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.view import topology_view
 from airflow_tx.sources.files.source import PartitionedFileSource
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.sql import fence
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.integration.databases import query
 from tests.servers.postgres import LocalPostgres, postgres_program
 from tests.stage import Stage, StageRun, update

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.errors import ConfigError, StoreRefused, StoreUnavailable
+from airflow_tx.base.errors import ConfigError, StoreRefused, StoreUnavailable
 from airflow_tx.hooks import zookeeper as kept_client
 from airflow_tx.hooks.zookeeper import ZooKeeperHook, shared_store, shared_watched_store
+from airflow_tx.ledger.store.client import disconnect
 from airflow_tx.plugin.api.snapshots import LedgerClient
-from airflow_tx.store.client import disconnect
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.server import find_java, pyspark_jars
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

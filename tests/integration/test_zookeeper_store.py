@@ -16,13 +16,13 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     ThrottledOpError,
 )
 
+from airflow_tx.base.errors import OutcomeUnknown, StoreDeclined, StoreRefused, StoreUnavailable, TooMuchMetadata
 from airflow_tx.coordinator.plan import SnapshotReader
-from airflow_tx.errors import OutcomeUnknown, StoreDeclined, StoreRefused, StoreUnavailable, TooMuchMetadata
-from airflow_tx.protocol.api import Create, Node, Put, Unchanged
-from airflow_tx.protocol.view import topologies, topology_view
+from airflow_tx.ledger.api import Create, Node, Put, Unchanged
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect, request_refused
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.view import topologies, topology_view
 from airflow_tx.state.api import Grant
-from airflow_tx.store.client import ClientConfig, connect, disconnect, request_refused
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers import zookeeper
 from airflow_tx.testing.servers.server import free_ports

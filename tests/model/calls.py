@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from airflow_tx.commit.turn import read_line
-from airflow_tx.errors import FenceOutranked, OutcomeUnknown, StateUnavailable, TxError
-from airflow_tx.processing.begin import room
-from airflow_tx.protocol.api import Node, Unchanged
-from airflow_tx.protocol.records import Ack, decode
+from airflow_tx.base.errors import FenceOutranked, OutcomeUnknown, StateUnavailable, TxError
+from airflow_tx.ledger.api import Node, Unchanged
+from airflow_tx.ledger.records import Ack, decode
+from airflow_tx.transaction.commit.turn import read_line
+from airflow_tx.transaction.processing.begin import room
 from tests.model.machine import STATE_READS, Answer, Machine, Place, Reply
 from tests.model.product import memory_state, run_id
 from tests.model.promises import became_final, check_phases

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum
 from airflow_tx.state.memory import MemoryState
-from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Topology
 
 
@@ -22,8 +22,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[Callable[[], Any]]:
         only = MemoryStore()
         yield lambda: only
         return
-    from airflow_tx.store.client import ClientConfig, connect
-    from airflow_tx.store.zookeeper import ZooKeeperStore
+    from airflow_tx.ledger.store.client import ClientConfig, connect
+    from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
     server = request.getfixturevalue("zookeeper")
     with ExitStack() as stack:

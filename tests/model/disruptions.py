@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from airflow_tx.protocol.api import Node
+from airflow_tx.ledger.api import Node
 from tests.model.machine import STATE_READS, Reply
 from tests.model.promises import begun_late
 from tests.model.repairs import rebuilt

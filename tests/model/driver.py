@@ -9,30 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.commit.handoff import take_skip, undoable
-from airflow_tx.commit.write import take_other_output
-from airflow_tx.protocol import commit, end, processing, recovery
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed, Replaced
-from airflow_tx.protocol.api import Create, Paths, Put
-from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reading import RotatingTransactionalState, stale_successors
-from airflow_tx.protocol.records import (
-    Binding,
-    Counter,
-    History,
-    Phase,
-    TopologyRecord,
-    TransactionRecord,
-    decode,
-)
-from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.replay import WishRequest, held_at, want
-from airflow_tx.protocol.step import Audit, Decision, Reader, Stamp
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Committed, Granted, Processed, Replaced
+from airflow_tx.ledger.api import Create, Paths, Put
+from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import RotatingTransactionalState, stale_successors
+from airflow_tx.ledger.records import Binding, Counter, History, Phase, TopologyRecord, TransactionRecord, decode
+from airflow_tx.ledger.steps import commit, end, processing, recovery
+from airflow_tx.ledger.steps.commit import AcquireRequest
+from airflow_tx.ledger.steps.recovery import ReplayRequest
+from airflow_tx.ledger.steps.replay import WishRequest, held_at, want
+from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp
 from airflow_tx.state.api import FencedState
+from airflow_tx.transaction.commit.handoff import take_skip, undoable
+from airflow_tx.transaction.commit.write import take_other_output
 
 Deltas = Mapping[str, int]
 Rows = int | Mapping[str, int]

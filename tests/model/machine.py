@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_tx.errors import RequirementFailed, TxError
+from airflow_tx.base.errors import RequirementFailed, TxError
 from tests.model.showing import shown, variables
 
 READS = ("get", "children", "versions", "sync", "xcom", "tasks", "run", "lost", "current")

@@ -17,19 +17,21 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit import commit as writing
-from airflow_tx.commit import handoff as taking
-from airflow_tx.commit import turn
-from airflow_tx.errors import AlreadyFinal, IncompleteBatch, SkippedTransaction, TooMuchContention, TxError
-from airflow_tx.protocol import begin, commit, end, processing, reading, rebuild, recovery, replay, step
-from airflow_tx.protocol import end as skip
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reading import RotatingTransactionalState
-from airflow_tx.protocol.step import Reader
+from airflow_tx.base.errors import AlreadyFinal, IncompleteBatch, SkippedTransaction, TooMuchContention, TxError
+from airflow_tx.ledger import reading
+from airflow_tx.ledger.audit import rebuild
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.steps import begin, commit, end, processing, recovery, replay, step
+from airflow_tx.ledger.steps import end as skip
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.state.trident.maps import OpaqueValue
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.transaction.commit import commit as writing
+from airflow_tx.transaction.commit import handoff as taking
+from airflow_tx.transaction.commit import turn
 from tests.model import (
     test_actions,
     test_answers,

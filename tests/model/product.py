@@ -14,17 +14,17 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from airflow_tx import compat
-from airflow_tx.actions import skip
-from airflow_tx.commit.update import Update
-from airflow_tx.compat import RunInfo
-from airflow_tx.config import Settings
-from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.base import compat
+from airflow_tx.base.compat import RunInfo
+from airflow_tx.base.config import Settings
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.operations.actions import skip
 from airflow_tx.sources.api import Batch, Source, SourceKind
-from airflow_tx.spec import PhaseSpec, TransactionSpec
 from airflow_tx.state import Sum
 from airflow_tx.state.api import QueryableState
 from airflow_tx.state.memory import MemoryDatabase, MemoryState
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.spec import PhaseSpec, TransactionSpec
 from tests.model.machine import Env
 from tests.model.shapes import TASK, Shape
 
@@ -117,7 +117,7 @@ class ModelSource(Source):
     def _next(self, name: str, size: int, position: Any, lost: int | None) -> list[int] | None:
         start = (position.get(name) if isinstance(position, dict) else position) or 0
         if lost is not None and start == lost:
-            from airflow_tx.errors import SourceError
+            from airflow_tx.base.errors import SourceError
 
             raise SourceError(source="model", problem=f"row {lost} is lost", remedy="Accept it.")
         limit = self._shape.rows

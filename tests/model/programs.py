@@ -10,32 +10,32 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from airflow_tx.actions.action import ActionTarget
-from airflow_tx.actions.replay import NamedReplay
-from airflow_tx.actions.skip import NotInEffect, TransactionSkip
-from airflow_tx.commit import run_slots
-from airflow_tx.commit.case import CommitCase, CommitPart
-from airflow_tx.commit.commit import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
-from airflow_tx.commit.handoff import pass_on, take_skip
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.compat import TaskFunction
+from airflow_tx.base.compat import TaskFunction
+from airflow_tx.base.errors import FailedBatch, FenceOutranked, Outranked, PreviewOutdated, Refused, TxError
 from airflow_tx.coordinator.lane_plan import LanePlan, LaneTask
 from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneOutputs, LaneTransaction, LaneTurn, lane_run
 from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
-from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, PreviewOutdated, Refused, TxError
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
+from airflow_tx.ledger.attempt import LANE_TRY, TaskTry
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import TopologyRecord, TransactionRecord
+from airflow_tx.ledger.steps.end import note_readmission
+from airflow_tx.ledger.steps.recovery import Waiter, bid
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.replay import NamedReplay
+from airflow_tx.operations.actions.skip import NotInEffect, TransactionSkip
 from airflow_tx.operators.commit import final_errors
-from airflow_tx.processing import begin as beginning
-from airflow_tx.processing.outputs import RETURN_KEY, returned
-from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
-from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
-from airflow_tx.protocol.end import note_readmission
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
-from airflow_tx.protocol.recovery import Waiter, bid
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit, Reader
+from airflow_tx.transaction.commit import run_slots
+from airflow_tx.transaction.commit.case import CommitCase, CommitPart
+from airflow_tx.transaction.commit.commit import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
+from airflow_tx.transaction.commit.handoff import pass_on, take_skip
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.processing import begin as beginning
+from airflow_tx.transaction.processing.outputs import RETURN_KEY, returned
+from airflow_tx.transaction.processing.task import Processing
 from tests.model.machine import Env
 from tests.model.product import LOG, ModelSpec, ModelTi, run_id, run_info, spec_of, states_of, updates_of
 from tests.model.shapes import TASK, Shape

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.attempt import Receipt, of_lane
-from airflow_tx.protocol.chain import ledger_evidence
-from airflow_tx.protocol.reading import RotatingTransactionalState
-from airflow_tx.protocol.records import Ack, History, Phase, decode
-from airflow_tx.protocol.step import Reader
-from airflow_tx.protocol.verification import verified
+from airflow_tx.base.errors import UnreadableRecord
+from airflow_tx.ledger.attempt import Receipt, of_lane
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.records import Ack, History, Phase, decode
+from airflow_tx.ledger.steps.step import Reader
 from tests.model.product import memory_state
 from tests.model.programs import spans
 from tests.model.shapes import PATHS, Shape

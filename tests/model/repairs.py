@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_tx.errors import RepairRefused
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.rebuild import HeldState, Repairs
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import RepairRefused
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps.step import Audit
 from tests.model.machine import Env
 from tests.model.product import memory_state
 from tests.model.programs import spans

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     FenceOutranked,
     OutcomeUnknown,
     OutputChanged,
@@ -18,8 +18,8 @@ from airflow_tx.errors import (
     StateUnavailable,
     UnknownTransaction,
 )
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.state.memory import MemoryDatabase
 from tests.model import product
 from tests.model.calls import Calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_tx.protocol.api import Paths
+from airflow_tx.ledger.api import Paths
 
 PATHS = Paths("/tx", "model")
 TASK = "p"

@@ -10,7 +10,7 @@ from itertools import chain
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType, TracebackType
 from typing import Any
 
-from airflow_tx.protocol.api import Children, Node
+from airflow_tx.ledger.api import Children, Node
 
 _PLAIN = (str, bytes, int, float, bool, type(None), Enum, type, BuiltinFunctionType, ModuleType)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_tx.errors import PreviewOutdated
-from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.recovery import note_action, version_of
-from airflow_tx.protocol.step import Reader
+from airflow_tx.base.errors import PreviewOutdated
+from airflow_tx.ledger.records import TransactionRecord
+from airflow_tx.ledger.steps.recovery import note_action, version_of
+from airflow_tx.ledger.steps.step import Reader
 from tests.model.driver import Run, Topology
 
 

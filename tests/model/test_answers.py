@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.errors import FailedTransaction, IncompleteBatch
-from airflow_tx.protocol.answers import NotYet
-from airflow_tx.protocol.api import Paths, Put
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import Counter, encode
-from airflow_tx.protocol.step import Decision, Reader, Stamp
+from airflow_tx.base.errors import FailedTransaction, IncompleteBatch
+from airflow_tx.ledger.answers import NotYet
+from airflow_tx.ledger.api import Paths, Put
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Counter, encode
+from airflow_tx.ledger.steps.step import Decision, Reader, Stamp
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.transaction.commit.case import CommitCase
+from airflow_tx.transaction.commit.commit import Commit
+from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.model.driver import CountedIds, HandClock, Run, Topology
 from tests.model.product import LOG
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import AlreadyFinal, StaleAttempt, TxError
-from airflow_tx.protocol import processing
+from airflow_tx.base.errors import AlreadyFinal, StaleAttempt, TxError
+from airflow_tx.ledger.steps import processing
 from tests.model.driver import Run, Topology
 from tests.model.explorer import Report, explore
 from tests.model.mutants import MUTANTS, Mutant, Trace, applied, why_found

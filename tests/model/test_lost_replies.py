@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import OutcomeUnknown, Outranked
-from airflow_tx.protocol import end, recovery
-from airflow_tx.protocol.answers import Committed
-from airflow_tx.protocol.recovery import Waiter
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import OutcomeUnknown, Outranked
+from airflow_tx.ledger.answers import Committed
+from airflow_tx.ledger.steps import end, recovery
+from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.ledger.steps.step import Audit
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import StaleBatch
+from airflow_tx.base.errors import StaleBatch
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 

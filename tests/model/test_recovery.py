@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import RunHeld, SkippedTransaction, StaleAttempt, StaleBatch, StateBehind
-from airflow_tx.protocol import recovery
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Blocked, NoData, ReplayNoted, WindowFull
-from airflow_tx.protocol.batch import BeginRequest, Outside
-from airflow_tx.protocol.records import Phase
+from airflow_tx.base.errors import RunHeld, SkippedTransaction, StaleAttempt, StaleBatch, StateBehind
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Blocked, NoData, ReplayNoted, WindowFull
+from airflow_tx.ledger.batch import BeginRequest, Outside
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.steps import recovery
 from airflow_tx.state import MemoryState
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology, decides

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     NotTakenBack,
     Outranked,
     RestatementSkipped,
@@ -16,8 +16,7 @@ from airflow_tx.errors import (
     StaleBatch,
     UnknownTransaction,
 )
-from airflow_tx.processing.begin import room
-from airflow_tx.protocol.answers import (
+from airflow_tx.ledger.answers import (
     AlreadyCommitted,
     Begun,
     Blocked,
@@ -28,17 +27,18 @@ from airflow_tx.protocol.answers import (
     Restarted,
     WindowFull,
 )
-from airflow_tx.protocol.api import Delete, Put
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.chain import ledger_evidence
-from airflow_tx.protocol.commit import note_commit_failed
-from airflow_tx.protocol.end import note_readmission, withdraw_skip
-from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.rebuild import HeldState, Repairs, note_change, rename_state, state_lost
-from airflow_tx.protocol.records import Binding, Phase, encode
-from airflow_tx.protocol.replay import Wish, WishRequest, want, wishes, withdraw
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.verification import verified
+from airflow_tx.ledger.api import Delete, Put
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, note_change, rename_state, state_lost
+from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.records import Binding, Phase, encode
+from airflow_tx.ledger.steps.commit import note_commit_failed
+from airflow_tx.ledger.steps.end import note_readmission, withdraw_skip
+from airflow_tx.ledger.steps.replay import Wish, WishRequest, want, wishes, withdraw
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.transaction.processing.begin import room
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 

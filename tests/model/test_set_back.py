@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.handoff import undoable
-from airflow_tx.errors import ChangeRefused, FenceOutranked, OutputChanged, SkipRefused
-from airflow_tx.protocol import end
-from airflow_tx.protocol.replay import note_changed
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import ChangeRefused, FenceOutranked, OutputChanged, SkipRefused
+from airflow_tx.ledger.steps import end
+from airflow_tx.ledger.steps.replay import note_changed
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.transaction.commit.handoff import undoable
 from tests.model.conftest import counts
 from tests.model.driver import Committer, Run, Topology
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     AlreadyFinal,
     FailedTransaction,
     FenceOutranked,
@@ -19,9 +19,9 @@ from airflow_tx.errors import (
     StateMissing,
     UnknownTransaction,
 )
-from airflow_tx.protocol import end
-from airflow_tx.protocol.answers import AlreadyCommitted, AlreadySkipped, Committed, Done, NotYet, ToBeSkipped
-from airflow_tx.protocol.records import Outcome, Phase
+from airflow_tx.ledger.answers import AlreadyCommitted, AlreadySkipped, Committed, Done, NotYet, ToBeSkipped
+from airflow_tx.ledger.records import Outcome, Phase
+from airflow_tx.ledger.steps import end
 from tests.model.conftest import counts
 from tests.model.driver import Run, Skipper, Topology
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.errors import FenceOutranked, LedgerBehind
+from airflow_tx.base.errors import FenceOutranked, LedgerBehind
 from airflow_tx.state import FencedState, Grant, MemoryState, SqlState, Sum
 from airflow_tx.state.aggregators import add
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals

@@ -23,20 +23,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from airflow_tx.errors import TxError
-from airflow_tx.protocol import commit, end, processing, recovery
-from airflow_tx.protocol.answers import Begun, Granted, Processed
-from airflow_tx.protocol.api import Paths, Store
-from airflow_tx.protocol.attempt import TaskTry, Token
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.rebuild import state_lost
-from airflow_tx.protocol.recovery import ReplayRequest, Waiter
-from airflow_tx.protocol.step import Audit
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.memory import MemoryStore
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.base.errors import TxError
+from airflow_tx.ledger.answers import Begun, Granted, Processed
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.attempt import TaskTry, Token
+from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps import commit, end, processing, recovery
+from airflow_tx.ledger.steps.commit import AcquireRequest
+from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.examples import examples
 

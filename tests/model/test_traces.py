@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     FenceOutranked,
     OutputChanged,
     Outranked,
@@ -15,9 +15,9 @@ from airflow_tx.errors import (
     StaleTry,
     UnreadableRecord,
 )
-from airflow_tx.protocol.answers import AlreadyCommitted, NotYet, Restarted
-from airflow_tx.protocol.move import Mover
-from airflow_tx.protocol.records import Phase
+from airflow_tx.ledger.answers import AlreadyCommitted, NotYet, Restarted
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.steps.move import Mover
 from tests.model.driver import Run, Topology
 
 

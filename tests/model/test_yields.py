@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.errors import Outbid
-from airflow_tx.protocol import recovery
-from airflow_tx.protocol.answers import Bidding, Committed, Done, NotNeeded
-from airflow_tx.protocol.recovery import Waiter
+from airflow_tx.base.errors import Outbid
+from airflow_tx.ledger.answers import Bidding, Committed, Done, NotNeeded
+from airflow_tx.ledger.steps import recovery
+from airflow_tx.ledger.steps.recovery import Waiter
 from tests.model.driver import Run, Topology
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from airflow_tx.protocol.records import Binding, Counter, Skipped, TopologyRecord, TransactionRecord, decode
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.records import Binding, Counter, Skipped, TopologyRecord, TransactionRecord, decode
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.machine import Place
 from tests.model.product import number_of, run_id
 from tests.model.shapes import PATHS, Shape

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from airflow_tx.version import __version__
+from airflow_tx import __version__
 from hatch_build import addresses, described
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_the_version_stands_in_one_file(metadata: Message) -> None:
     texts = [name for name in tracked if name.endswith((".py", ".md", ".toml", ".yml", "Dockerfile"))]
     setting = re.compile(rf"(?m)^_*version_* = .{re.escape(__version__)}")
     saying = [name for name in texts if setting.search((ROOT / name).read_text())]
-    assert saying == ["airflow_tx/version.py"]
+    assert saying == ["airflow_tx/provider_info.py"]
 
 
 def test_no_name_of_a_wheel_in_the_pages_has_a_version() -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.server import JavaServer, find_java, free_port, pyspark_jars
 from tests.servers.jars import fetch_jars

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.testing.deadline import run_command
 from tests.servers.jars import cache_dir
 from tests.servers.mariadb import LocalMariaDB

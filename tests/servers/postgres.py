@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from tests.servers.database import SqlServer, as_system_user
 
 POSTGRES_USER = "postgres"

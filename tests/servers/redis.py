@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.testing.servers.server import LocalServer, find_program
 
 # A password with characters that a URL would trip over.

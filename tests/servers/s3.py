@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.testing.servers.server import LocalServer
 
 PACKAGES = Path(sys.prefix) / "s3"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from airflow_tx.acks.messages import Collector, RootEmitter
-from airflow_tx.acks.stores import AckerStore
-from airflow_tx.acks.tree import Origin
-from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.outputs.messages.messages import Collector, RootEmitter
+from airflow_tx.outputs.messages.stores import AckerStore
+from airflow_tx.outputs.messages.tree import Origin
 
 SPLIT = TaskTry("split", -1, "try-1")
 MakeStore = Callable[[], AckerStore]

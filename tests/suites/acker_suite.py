@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_tx.acks.messages import Collector, RootEmitter
-from airflow_tx.acks.stores import AckerStore
-from airflow_tx.acks.tree import Origin, Portion, Reference
-from airflow_tx.errors import AckersBehind, EmittedBefore, StaleMessage, UnknownMessage
-from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.base.errors import AckersBehind, EmittedBefore, StaleMessage, UnknownMessage
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.outputs.messages.messages import Collector, RootEmitter
+from airflow_tx.outputs.messages.stores import AckerStore
+from airflow_tx.outputs.messages.tree import Origin, Portion, Reference
 from tests.suites.acker_case import SPLIT, MakeStore, emitter, opened
 from tests.suites.acker_trees import AckerTrees
 

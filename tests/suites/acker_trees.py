@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.acks.messages import Collector, RootEmitter
-from airflow_tx.acks.stores import AckerStore
-from airflow_tx.acks.tree import Origin, Portion, Reference
-from airflow_tx.errors import MessageDone, MixedAnchors, UnknownMessage
+from airflow_tx.base.errors import MessageDone, MixedAnchors, UnknownMessage
+from airflow_tx.outputs.messages.messages import Collector, RootEmitter
+from airflow_tx.outputs.messages.stores import AckerStore
+from airflow_tx.outputs.messages.tree import Origin, Portion, Reference
 from tests.suites.acker_case import SPLIT, AckerCase, MakeStore, opened
 
 

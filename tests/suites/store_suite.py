@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_tx.errors import RequirementFailed, TooMuchMetadata
-from airflow_tx.protocol.api import ANY_VERSION, Absent, Create, Delete, Node, Put, Requirement, Store, Unchanged, Write
+from airflow_tx.base.errors import RequirementFailed, TooMuchMetadata
+from airflow_tx.ledger.api import ANY_VERSION, Absent, Create, Delete, Node, Put, Requirement, Store, Unchanged, Write
 
 _SOON = 10.0  # far more than an answer takes
 _NOT_YET = 0.2

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_tx.compat import RunInfo
-from airflow_tx.protocol.api import Children, Node, Requirement, Write
+from airflow_tx.base.compat import RunInfo
+from airflow_tx.ledger.api import Children, Node, Requirement, Write
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
-from airflow_tx.spec import TransactionSpec
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.transaction.spec import TransactionSpec
 from airflow_tx.triggers.base import SlotWatch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from airflow_tx.compat import RunInfo
+from airflow_tx.base.compat import RunInfo
 from tests.unit.bench import run_of
 
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -25,9 +25,9 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.utils.state import State, TaskInstanceState
 
-from airflow_tx import compat
-from airflow_tx.errors import FailedBatch
-from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.base import compat
+from airflow_tx.base.errors import FailedBatch
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
 from airflow_tx.testing.airflow_client import RUN_ENDED, TASK_ENDED
 
 

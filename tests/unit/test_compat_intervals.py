@@ -28,9 +28,9 @@ from airflow.serialization.encoders import coerce_to_core_timetable
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import TimeRestriction
 
-from airflow_tx import compat
-from airflow_tx.compat import IntervalSchedule
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base import compat
+from airflow_tx.base.compat import IntervalSchedule
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.run.data_interval import DataIntervalSource, NextIntervalSource
 
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -169,7 +169,7 @@ def test_commands_list_every_interval_from_a_date_to_another_when_the_clocks_cha
 ) -> None:
     dag = DAG("d", schedule=scheduled.timetable, start_date=FIRST, catchup=False)
     kept = DagSerialization.from_dict(DagSerialization.to_dict(dag))
-    monkeypatch.setattr("airflow_tx.compat.runs._backfilled_dag", lambda dag_id, session: kept)
+    monkeypatch.setattr("airflow_tx.base.compat.runs._backfilled_dag", lambda dag_id, session: kept)
     starts = [start for start, _ in scheduled.intervals]
     for number, start in enumerate(starts):
         found = compat.scheduled_intervals("d", start, starts[-1])

@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from airflow_tx.config import Settings
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.provider_info import OPTIONS
 
 

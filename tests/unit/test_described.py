@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_tx import DataIntervalSource, FileSource, SqlSource, committed_asset
-from airflow_tx.described import Described
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.described import Described
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.state import DeltaTable, RedisState, SqlState, Sum
 
 

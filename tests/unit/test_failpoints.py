@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.failpoints import VARIABLE, FailpointError, Rule, failpoint
+from airflow_tx.base.failpoints import VARIABLE, FailpointError, Rule, failpoint
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 
@@ -54,7 +54,7 @@ def test_a_pause_ends_when_it_is_released(failpoints: Failpoints) -> None:
 
 def test_a_killed_process_ends_by_sigkill_and_the_next_one_passes(failpoints: Failpoints) -> None:
     failpoints.arm("here", "kill")
-    code = "from airflow_tx.failpoints import failpoint; failpoint('here'); print('passed')"
+    code = "from airflow_tx.base.failpoints import failpoint; failpoint('here'); print('passed')"
     ends = [subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode for _ in range(2)]
     assert ends == [-9, 0]
 

@@ -14,23 +14,23 @@ import pytest
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
-from airflow_tx.acks.stores import ZnodeAckers
-from airflow_tx.acks.tree import Origin
-from airflow_tx.alarms import AlarmTopology
-from airflow_tx.commit.handoff import take_skip
+from airflow_tx.base.errors import FailedBatch
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
-from airflow_tx.errors import FailedBatch
-from airflow_tx.metrics import Cadence, Metric, oldest_seconds, send_commit, send_failure
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.records import Phase, TransactionRecord
+from airflow_tx.ledger.steps import processing
+from airflow_tx.ledger.steps.end import note_skip
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operators.commit import BeginTransactionOperator
-from airflow_tx.processing.begin import allocate
-from airflow_tx.protocol import processing
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.end import note_skip
-from airflow_tx.protocol.records import Phase, TransactionRecord
-from airflow_tx.protocol.step import Audit
+from airflow_tx.outputs.messages.stores import ZnodeAckers
+from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.sources.memory import MemorySource
+from airflow_tx.transaction.alarms import AlarmTopology
+from airflow_tx.transaction.commit.handoff import take_skip
+from airflow_tx.transaction.metrics import Cadence, Metric, oldest_seconds, send_commit, send_failure
+from airflow_tx.transaction.processing.begin import allocate
 from tests.stage import begin_run
 from tests.suites.acker_case import opened
 from tests.unit.bench import CountingStore, MemorySpec
@@ -153,7 +153,7 @@ def test_without_metrics_nothing_is_read_for_them(make: Any) -> None:
     world.coordinate()
     before = world.store.requests
     ledger: Any = world.spec.ledger(world.store)
-    from airflow_tx.metrics import send_open_of
+    from airflow_tx.transaction.metrics import send_open_of
 
     send_commit(ledger, 2)
     send_open_of(ledger)

@@ -34,8 +34,8 @@ from fastapi import Depends, HTTPException, Request, status
 from pydantic import AfterValidator, PlainSerializer
 from sqlalchemy import select
 
-from airflow_tx.protocol.records import RepairRecord
-from airflow_tx.protocol.status import REDACTION, AcceptedLoss, ChangedRows, Person, Words
+from airflow_tx.ledger.records import RepairRecord
+from airflow_tx.ledger.status import REDACTION, AcceptedLoss, ChangedRows, Person, Words
 
 # --- access ---
 

@@ -10,12 +10,21 @@ from typing import Annotated, NoReturn
 from fastapi import APIRouter, Depends, HTTPException, status
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from airflow_tx import compat
-from airflow_tx.actions.action import ActionTarget, EffectLine, PersonalAction, PreviewAnswer
-from airflow_tx.actions.dags import ledger_places
-from airflow_tx.actions.request import ActionName, ActionRequest
-from airflow_tx.config import Settings
-from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_controls
+from airflow_tx.base import compat
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import Refused, TxError, UnreadableRecord, without_controls
+from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import TopologyRecord
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.operations.actions.action import (
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PreviewAnswer,
+)
+from airflow_tx.operations.actions.dags import ledger_places
+from airflow_tx.operations.actions.request import ActionName, ActionRequest
 from airflow_tx.plugin.api.access import (
     CREATE_RUNS,
     PAUSE,
@@ -28,10 +37,6 @@ from airflow_tx.plugin.api.access import (
 from airflow_tx.plugin.api.dag_process import dag_process, questions
 from airflow_tx.plugin.api.routes import Problem, topology_for
 from airflow_tx.plugin.api.snapshots import TopologySnapshot, ledger_client, ledger_snapshots
-from airflow_tx.protocol.api import Paths, SystemClock, SystemIds
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.protocol.step import Audit
 
 MOST_TXIDS = 100
 """Each one is read on its own; of more, `replay-failed` is the action."""

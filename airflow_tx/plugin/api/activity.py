@@ -14,10 +14,10 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
+from airflow_tx.ledger.records import Outcome, Phase
+from airflow_tx.ledger.status import TransactionView
 from airflow_tx.plugin.api.access import EVERY_SECONDS, redacted, without_credentials
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.protocol.records import Outcome, Phase
-from airflow_tx.protocol.status import TransactionView
 
 # --- row filter ---
 # Which rows of a timeline a viewer wants to see: chosen by the server, of a bounded number of transactions.

@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from airflow_tx.actions.request import ActionName
-from airflow_tx.errors import typed
+from airflow_tx.base.errors import typed
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.status import TransactionView, Words
+from airflow_tx.ledger.view import HealthCode, failure, topology_health, transaction_remedy
+from airflow_tx.operations.actions.request import ActionName
 from airflow_tx.plugin.api.access import SEE_TASKS, Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, failed_tasks
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.status import TransactionView, Words
-from airflow_tx.protocol.view import HealthCode, failure, topology_health, transaction_remedy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,11 +23,11 @@ from airflow.utils.types import DagRunType
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from airflow_tx.ledger.records import Binding, Outcome
+from airflow_tx.ledger.status import Words
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish
+from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.protocol.records import Binding, Outcome
-from airflow_tx.protocol.replay import LIVE_RUN_STATES, Wish
-from airflow_tx.protocol.status import Words
-from airflow_tx.protocol.step import Reader
 from airflow_tx.sources.dates import interval_of_key, key_of_interval
 
 # --- airflow runs ---

@@ -20,8 +20,8 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any
 
-from airflow_tx.config import Settings
-from airflow_tx.errors import Refused, TxError
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import Refused, TxError
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 IDLE = 300.0
 """Seconds without a question after which the process ends."""
-COMMAND = (sys.executable, "-m", "airflow_tx.actions.dag_server")
+COMMAND = (sys.executable, "-m", "airflow_tx.operations.actions.dag_server")
 
 
 _OF_SYSTEM = (

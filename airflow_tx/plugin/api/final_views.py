@@ -6,8 +6,8 @@ import threading
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from airflow_tx.protocol.records import Outcome, TopologyRecord
-from airflow_tx.protocol.status import TransactionView
+from airflow_tx.ledger.records import Outcome, TopologyRecord
+from airflow_tx.ledger.status import TransactionView
 
 MOST_REMEMBERED = 2_000
 """Of one topology: more than a timeline and the figures of one moment show."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.alarms import AlarmLimits
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
+from airflow_tx.ledger.status import Words
 from airflow_tx.plugin.api.dag_process import DagProcess, dag_process
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.protocol.status import Words
+from airflow_tx.transaction.alarms import AlarmLimits
 
 
 @dataclass(frozen=True, kw_only=True)

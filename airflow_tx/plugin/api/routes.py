@@ -17,17 +17,24 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response, status
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
-from airflow_tx import compat
-from airflow_tx.actions.dag_server import MOST_FOUND, MOST_LOOKED_THROUGH
-from airflow_tx.actions.dags import BEGIN, ledger_places
-from airflow_tx.actions.text_search import (
+from airflow_tx.base import compat
+from airflow_tx.base.errors import Refused, TxError
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.attempt import TransactionAttempt, counted
+from airflow_tx.ledger.records import Binding, History, TransactionRecord
+from airflow_tx.ledger.status import TransactionView, Words
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import HealthCode
+from airflow_tx.operations.actions.dag_server import MOST_FOUND, MOST_LOOKED_THROUGH
+from airflow_tx.operations.actions.dags import BEGIN, ledger_places
+from airflow_tx.operations.actions.text_search import (
     MatchedPart,
     SearchedLedger,
     TextFound,
     TextMatch,
     WantedText,
 )
-from airflow_tx.errors import Refused, TxError
 from airflow_tx.plugin.api.access import (
     SEE_TASKS,
     SEE_XCOMS,
@@ -56,14 +63,7 @@ from airflow_tx.plugin.api.topologies import (
     topology_page,
 )
 from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_page
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import TransactionAttempt, counted
-from airflow_tx.protocol.records import Binding, History, TransactionRecord
-from airflow_tx.protocol.status import TransactionView, Words
-from airflow_tx.protocol.step import Reader
-from airflow_tx.protocol.view import HealthCode
-from airflow_tx.spec import WHY_NOT
+from airflow_tx.transaction.spec import WHY_NOT
 
 # --- search ---
 # Which transaction has what a person looks for.

@@ -16,9 +16,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from airflow_tx.actions.dags import LedgerPlace, LedgerPlaces, ledger_places
-from airflow_tx.actions.replay import with_run_ends
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     StoreError,
     StoreUnavailable,
     TxError,
@@ -26,15 +24,14 @@ from airflow_tx.errors import (
     UnreadableRecord,
 )
 from airflow_tx.hooks.zookeeper import KeptClient
-from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
-from airflow_tx.protocol.api import Paths, Store
-from airflow_tx.protocol.attempt import batch_in_words
-from airflow_tx.protocol.end import HOUR
-from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.protocol.recovery import raised_alarms
-from airflow_tx.protocol.status import TransactionView
-from airflow_tx.protocol.step import Reader
-from airflow_tx.protocol.view import (
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.attempt import batch_in_words
+from airflow_tx.ledger.records import TopologyRecord
+from airflow_tx.ledger.status import TransactionView
+from airflow_tx.ledger.steps.end import HOUR
+from airflow_tx.ledger.steps.recovery import raised_alarms
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import (
     HealthCode,
     TopologyState,
     TopologyView,
@@ -50,9 +47,12 @@ from airflow_tx.protocol.view import (
     transaction_details,
     with_restatements,
 )
+from airflow_tx.operations.actions.dags import LedgerPlace, LedgerPlaces, ledger_places
+from airflow_tx.operations.actions.replay import with_run_ends
+from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
 
 if TYPE_CHECKING:
-    from airflow_tx.store.zookeeper import WatchedStore, ZooKeeperStore
+    from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
 
 
 # --- ledger client ---

@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx import compat
-from airflow_tx.actions.dags import BEGIN, ledger_places
+from airflow_tx.base import compat
+from airflow_tx.ledger.records import Outcome, Phase
+from airflow_tx.ledger.status import TransactionView, WaitingRun, Words, moment
+from airflow_tx.ledger.view import HealthCode, TopologyState, waiting_runs
+from airflow_tx.operations.actions.dags import BEGIN, ledger_places
 from airflow_tx.plugin.api.access import (
     SEE_AUDIT,
     Access,
@@ -34,9 +37,6 @@ from airflow_tx.plugin.api.advice import Advice, topology_advice
 from airflow_tx.plugin.api.airflow_runs import TaskBar, paused_dags, task_tries
 from airflow_tx.plugin.api.lag_board import AckersLine, LagLine, SourceLine, lag_board
 from airflow_tx.plugin.api.snapshots import HOURS, TopologySnapshot
-from airflow_tx.protocol.records import Outcome, Phase
-from airflow_tx.protocol.status import TransactionView, WaitingRun, Words, moment
-from airflow_tx.protocol.view import HealthCode, TopologyState, waiting_runs
 
 # --- topology lines ---
 

@@ -15,8 +15,12 @@ from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from airflow_tx import compat
-from airflow_tx.actions.request import ActionName
+from airflow_tx.base import compat
+from airflow_tx.ledger.attempt import Token, is_shortened, tasks_of
+from airflow_tx.ledger.records import Outcome
+from airflow_tx.ledger.status import Person, TransactionView, Words, size_in_words
+from airflow_tx.ledger.view import TransactionDetails
+from airflow_tx.operations.actions.request import ActionName
 from airflow_tx.plugin.api.access import (
     SEE_AUDIT,
     SEE_TASKS,
@@ -40,10 +44,6 @@ from airflow_tx.plugin.api.advice import (
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcoms
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import AttemptBar, TimelineRow, timeline_row
-from airflow_tx.protocol.attempt import Token, is_shortened, tasks_of
-from airflow_tx.protocol.records import Outcome
-from airflow_tx.protocol.status import Person, TransactionView, Words, size_in_words
-from airflow_tx.protocol.view import TransactionDetails
 
 # --- attempts ---
 # The attempts of a transaction, to be compared: error, rows, tasks and code of each, from the ledger and Airflow.

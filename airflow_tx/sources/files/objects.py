@@ -10,10 +10,9 @@ from functools import cached_property, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from airflow_tx.connections.lookup import for_airflow
-from airflow_tx.protocol.json_text import digest
-from airflow_tx.rows.nested import found_columns_of, lines_of_objects, nested_columns_of
-from airflow_tx.rows.spark import (
+from airflow_tx.base.connections.lookup import for_airflow
+from airflow_tx.base.rows.nested import found_columns_of, lines_of_objects, nested_columns_of
+from airflow_tx.base.rows.spark import (
     REFUSED_VALUE,
     ColumnType,
     DecimalType,
@@ -27,6 +26,9 @@ from airflow_tx.rows.spark import (
     valid_text,
     with_columns,
 )
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.outputs.staging.area import batches_in, read_schema
+from airflow_tx.outputs.staging.files import RemoteFiles, literal
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
     CsvFormat,
@@ -43,8 +45,6 @@ from airflow_tx.sources.files.schema import (
     with_text,
 )
 from airflow_tx.sources.files.storage import FilePath, Fingerprint, Listing, Look, Storage
-from airflow_tx.staging.area import batches_in, read_schema
-from airflow_tx.staging.files import RemoteFiles, literal
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote
 
-from airflow_tx.errors import OtherSource, PartitionUnavailable, SourceError, TxError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.outputs.staging.files import Listed
 from airflow_tx.sources.api import (
     Batch,
     BatchSize,
@@ -40,7 +41,6 @@ from airflow_tx.sources.files.storage import (
     words_of,
 )
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
-from airflow_tx.staging.files import Listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,7 +157,7 @@ class FolderArguments(Source):
 
     def _no_missing_columns(self) -> str | None:
         """Say why `missing_columns` cannot be used; None: it can be."""
-        from airflow_tx.rows.spark import columns_of
+        from airflow_tx.base.rows.spark import columns_of
         from airflow_tx.sources.files.objects import reader_options
         from airflow_tx.sources.files.schema import CsvFormat
 

@@ -13,8 +13,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_tx.outputs.staging.files import Files, Listed, LocalFiles, literal, spark_uri
 from airflow_tx.sources.api import pack, unpack
-from airflow_tx.staging.files import Files, Listed, LocalFiles, literal, spark_uri
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

@@ -14,9 +14,15 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_tx.connections.kafka import KafkaAddress
-from airflow_tx.errors import OtherSource, PartitionUnavailable, RowsRefused, SourceError, TxError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.connections.kafka import KafkaAddress
+from airflow_tx.base.errors import (
+    OtherSource,
+    PartitionUnavailable,
+    RowsRefused,
+    SourceError,
+    TxError,
+)
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind
 from airflow_tx.sources.kafka import offsets as kafka_rows
 from airflow_tx.sources.kafka.offsets import (
@@ -53,8 +59,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
     from pyspark.sql import SparkSession
 
-    from airflow_tx.protocol.batch import Loss
-    from airflow_tx.rows.spark import ColumnType
+    from airflow_tx.base.rows.spark import ColumnType
+    from airflow_tx.ledger.batch import Loss
 
 
 # --- log ---

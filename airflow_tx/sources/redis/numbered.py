@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import PartitionUnavailable
+from airflow_tx.base.errors import PartitionUnavailable
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.message import is_number_below, is_number_within
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
@@ -18,7 +18,7 @@ from airflow_tx.sources.redis.list import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.source import RedisDatabase, RedisMessage, RedisSource, spelled, texts
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.ledger.attempt import TransactionAttempt
 
 NEXT_READ = "NEXT_READ"
 NEXT_WRITE = "NEXT_WRITE"

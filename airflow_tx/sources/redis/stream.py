@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from airflow_tx.errors import SourceError
+from airflow_tx.base.errors import SourceError
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
 from airflow_tx.sources.redis.source import (

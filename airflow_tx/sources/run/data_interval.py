@@ -7,15 +7,15 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_tx.compat import IntervalSchedule
-from airflow_tx.errors import AheadOfOrder
+from airflow_tx.base.compat import IntervalSchedule
+from airflow_tx.base.errors import AheadOfOrder
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.dates import Interval, key_of_interval, order_end
 from airflow_tx.sources.run.partition import IntervalSource
 
 if TYPE_CHECKING:
-    from airflow_tx.compat import ScheduledInterval
-    from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.base.compat import ScheduledInterval
+    from airflow_tx.ledger.attempt import TransactionAttempt
     from airflow_tx.sources.api import DatedSource
 
 

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta, timezone
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from airflow_tx.errors import AheadOfOrder, OtherSource
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import AheadOfOrder, OtherSource
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import (
     Batch,
     DatedSource,
@@ -36,7 +36,7 @@ from airflow_tx.sources.dates import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_tx.compat import RunInfo
+    from airflow_tx.base.compat import RunInfo
 
 
 # --- reader ---

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Dialect
 
-from airflow_tx.errors import SourceError
+from airflow_tx.base.errors import SourceError
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
 from airflow_tx.sources.sql.database import READER, SETTINGS, Database, TableErrors

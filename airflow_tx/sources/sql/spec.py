@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 
 SETTLE = 5.0
 PATIENCE = 30.0

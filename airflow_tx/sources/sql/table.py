@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine import Connection, Dialect
 
-from airflow_tx.errors import SourceError
+from airflow_tx.base.errors import SourceError
 from airflow_tx.sources.dates import span_of
 from airflow_tx.sources.sql.database import OrderOfTable, TableErrors
 from airflow_tx.sources.sql.spec import SqlSpec

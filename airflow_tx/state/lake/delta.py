@@ -26,8 +26,8 @@ from threading import Barrier
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import quote, unquote
 
-from airflow_tx.connections.aws import S3_SCHEMES, endpoint_of, scrubbed
-from airflow_tx.errors import (
+from airflow_tx.base.connections.aws import S3_SCHEMES, endpoint_of, scrubbed
+from airflow_tx.base.errors import (
     ConfigError,
     StateDiffers,
     StateError,

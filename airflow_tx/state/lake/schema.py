@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_tx.errors import StateDiffers
+from airflow_tx.base.errors import StateDiffers
 from airflow_tx.state.aggregators import RESERVED
 from airflow_tx.state.appended import STAGED, TXID, Misfit
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from airflow_tx.connections.redis import (
+from airflow_tx.base.connections.redis import (
     RedisFailure,
     make_client,
     parameters_of_connection,
     parameters_of_url,
     redis_failures,
 )
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     ConfigError,
     FenceOutranked,
     OutputChanged,
@@ -26,8 +26,8 @@ from airflow_tx.errors import (
     StateOutcomeUnknown,
     StateUnavailable,
 )
-from airflow_tx.failpoints import failpoint
-from airflow_tx.protocol.attempt import Receipt, Token
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger.attempt import Receipt, Token
 from airflow_tx.state import fence
 from airflow_tx.state.api import (
     Addressed,

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     ConfigError,
     StateDiffers,
     StateError,

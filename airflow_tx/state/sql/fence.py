@@ -12,8 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
-from airflow_tx.errors import StateDiffers, StateError
-from airflow_tx.protocol.attempt import Receipt, Token
+from airflow_tx.base.errors import StateDiffers, StateError
+from airflow_tx.ledger.attempt import Receipt, Token
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Cells, Columns, decode_key, encode_key, wanted_keys
 from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, StoredReceipt

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
-from airflow_tx.errors import ConfigError, StateError, TxidBehind
+from airflow_tx.base.errors import ConfigError, StateError, TxidBehind
 from airflow_tx.state.api import Grant, StateKind, StateWrite, named
 from airflow_tx.state.sql.database import NOTHING, check_durable
 from airflow_tx.state.sql.dialect import inserted
@@ -86,7 +86,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         self.clear()
 
     def _open(self) -> GuardStore:
-        from airflow_tx.connections.sql import located
+        from airflow_tx.base.connections.sql import located
 
         url, where = located(self.conn_id, self._url)
         return GuardStore(

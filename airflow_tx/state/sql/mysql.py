@@ -22,7 +22,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.types import TypeEngine
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.column_types import json_text
 from airflow_tx.state.sql.dialect import (
     NOTHING_KEPT,

@@ -18,8 +18,8 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from airflow_tx.errors import ConfigError, StateDiffers
-from airflow_tx.protocol.attempt import Receipt
+from airflow_tx.base.errors import ConfigError, StateDiffers
+from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.state.aggregators import Columns, CombinerAggregator, encode_key
 from airflow_tx.state.api import StateKind, StoredReceipt
 from airflow_tx.state.column_types import json_text

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.types import TypeEngine
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.aggregators import add
 from airflow_tx.state.sql.dialect import (
     NOTHING_KEPT,

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_tx.errors import ChunkConflict, StateError, TxidBehind
+from airflow_tx.base.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.state.aggregators import PUSHED_DOWN, Cells, explained
 from airflow_tx.state.api import Grant, StateKind, StateWrite
 from airflow_tx.state.rows import CheckedRows

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import count
 from typing import Any, TypeVar
 
-from airflow_tx.errors import ConfigError, StateError, TxError
+from airflow_tx.base.errors import ConfigError, StateError, TxError
 from airflow_tx.state.aggregators import (
     Aggregator,
     Cells,

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.testing.eventually import NotInTime, eventually
 from airflow_tx.testing.processes import ProcessFamily, signal_process
 

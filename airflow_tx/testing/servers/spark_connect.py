@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.spark.submit import WITH_JARS, check_release
 from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.spark.submit import WITH_JARS
 from airflow_tx.testing.servers.server import JavaServer, find_java, pyspark_jars
 

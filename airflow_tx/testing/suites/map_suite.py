@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from airflow_tx.errors import StateError, TxidBehind
+from airflow_tx.base.errors import StateError, TxidBehind
 from airflow_tx.state.aggregators import Key
 from airflow_tx.state.trident.maps import OpaqueValue, Replace, SnapshottableMap, TransactionalValue
 from airflow_tx.testing.suites import map_tools

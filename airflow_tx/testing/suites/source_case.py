@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.reading import position_after
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.reading import position_after
 from airflow_tx.sources.api import Batch, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_tx.compat import RunInfo
+    from airflow_tx.base.compat import RunInfo
 
 Row = dict[str, Any]
 _MANY = 1_000  # more batches than any test makes

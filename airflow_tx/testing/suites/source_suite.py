@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import SourceKind, rebuild
 from airflow_tx.testing.suites.source_case import SourceCase, SourceLedger, plain, sorted_texts
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.base.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind
+from airflow_tx.ledger.attempt import Token
 from airflow_tx.state.api import Fence, FencedState, Grant
 from airflow_tx.testing.suites.state_tools import (
     Grants,

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ChunkConflict, FenceOutranked, OutputChanged, SkipRefused, StateError
+from airflow_tx.base.errors import (
+    ChunkConflict,
+    FenceOutranked,
+    OutputChanged,
+    SkipRefused,
+    StateError,
+)
 from airflow_tx.state.api import Fence, FencedState, Grant
 from airflow_tx.testing.suites.state_tools import (
     Grants,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state.aggregators import Aggregator, Avg, CollectSet, Count, Last, Sum
 from airflow_tx.state.api import FencedState, QueryableState
 from airflow_tx.state.sketches import ApproxCountDistinct

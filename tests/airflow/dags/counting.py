@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk import DAG, get_current_context, task
 
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources import Batch, Json, TransactionalSource
 from airflow_tx.state import Count, SqlState, Sum
 

@@ -4,7 +4,12 @@ import sys
 
 from airflow.sdk import DAG, task
 
-NAMES = {"airflow_tx.commit.commit", "airflow_tx.store.zookeeper", "colorsys", "pyspark.sql.connect.session"}
+NAMES = {
+    "airflow_tx.transaction.commit.commit",
+    "airflow_tx.ledger.store.zookeeper",
+    "colorsys",
+    "pyspark.sql.connect.session",
+}
 
 with DAG("preloaded", schedule=None):
 

@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator, get_current_context, task
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_tx import compat
+from airflow_tx.base import compat
 
 
 # Beside a worker that is killed, Airflow's LocalExecutor once failed the next task before it began.

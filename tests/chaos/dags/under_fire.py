@@ -27,9 +27,9 @@ from airflow_tx import (
     partition_persist,
     persistent_aggregate,
 )
-from airflow_tx.commit.update import Update
-from airflow_tx.processing.task import Processing
 from airflow_tx.state import CombinerAggregator, Count, DeltaTable, RedisState, SqlGuard, SqlState, Sum
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.task import Processing
 from tests.chaos.bug import CORRECTED, is_mended, mended_after, output_of
 from tests.chaos.dates import FIRST, LAST, numbers_of_dates
 from tests.chaos.stacks import tell_stacks

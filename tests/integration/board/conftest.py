@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.plugin.api.snapshots import AGE
-from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.browser import People, Person, chromium
 from tests.integration.board.server import ROOT, Board
@@ -54,7 +54,7 @@ coordinator_dag("hangs")
 LOSSY = """
 from airflow.sdk import DAG
 from airflow_tx import CommitOperator, Transaction
-from airflow_tx.protocol.batch import Loss
+from airflow_tx.ledger.batch import Loss
 from airflow_tx.sources.files.source import FileSource
 
 class LossySource(FileSource):

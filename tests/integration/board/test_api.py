@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_tx.acks.stores import ZnodeAckers
-from airflow_tx.acks.tree import origin_of
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.end import note_skip
-from airflow_tx.protocol.step import Audit
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.steps.end import note_skip
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.outputs.messages.stores import ZnodeAckers
+from airflow_tx.outputs.messages.tree import origin_of
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.board.conftest import ELSEWHERE_ROOT, MARKERS
@@ -114,7 +114,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import update
-from airflow_tx.spec import WHY_NOT
+from airflow_tx.transaction.spec import WHY_NOT
 
 run_id, state, said = arguments
 begin = {"dag_id": "the_dag", "run_id": run_id, "task_id": "begin"}
@@ -312,8 +312,8 @@ def test_no_answer_has_a_host_or_a_secret_and_markup_is_text_that_no_browser_tak
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     text = f"{MARKUP} {MARKERS[0]}:5432 password={MARKERS[1]} postgresql://u:{MARKERS[2]}@h/d"
-    from airflow_tx.protocol import processing
-    from airflow_tx.protocol.attempt import TaskTry
+    from airflow_tx.ledger.attempt import TaskTry
+    from airflow_tx.ledger.steps import processing
 
     begun = pipeline.begin("r1")
     broken = TaskTry("task0", -1, "999999")

@@ -6,15 +6,15 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from airflow_tx.commit.handoff import take_skip
-from airflow_tx.protocol.api import Create, Put
-from airflow_tx.protocol.end import note_readmission, note_skip
-from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
-from airflow_tx.protocol.recovery import note_person
-from airflow_tx.protocol.replay import WishRequest, note_changed, want
-from airflow_tx.protocol.step import Audit, Reader
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.api import Create, Put
+from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
+from airflow_tx.ledger.steps.end import note_readmission, note_skip
+from airflow_tx.ledger.steps.recovery import note_person
+from airflow_tx.ledger.steps.replay import WishRequest, note_changed, want
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
+from airflow_tx.transaction.commit.handoff import take_skip
 from tests.integration.board.routes import address, routes
 from tests.integration.board.server import LIMITED, ROOT, SAME_ORIGIN, Board
 from tests.integration.cli_runs import Runs, fail

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.plugin.api.dag_process import AGAIN_AFTER, MOST_OF_TOPOLOGY
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from tests.integration.board.server import OF_ONE_DAG, ROOT, Board
 from tests.integration.pipeline import Pipeline

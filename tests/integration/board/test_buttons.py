@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Route, expect
 
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.view import topology_view, transaction_details
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.view import topology_view, transaction_details
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.browser import People, Person
 from tests.integration.board.server import ROOT, SAME_ORIGIN, Board

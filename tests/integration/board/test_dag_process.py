@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.plugin.api.dag_process import DagProcess, RefusedThere
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.board.server import ROOT, Board
 from tests.integration.pipeline import Pipeline
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import ViewportSize, expect
 
-from airflow_tx.journal.entry import Entry, JournalArea
-from airflow_tx.protocol.answers import Begun, Granted
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.commit import AcquireRequest, acquire
-from airflow_tx.protocol.replay import WishRequest, want, wishes
-from airflow_tx.protocol.step import Audit
-from airflow_tx.staging import StagingArea
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.answers import Begun, Granted
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
+from airflow_tx.ledger.steps.replay import WishRequest, want, wishes
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.outputs.journal import Entry, JournalArea
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People
 from tests.integration.board.server import ROOT, STRANGER, Board

@@ -7,9 +7,9 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.view import topology_view
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.view import topology_view
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People
 from tests.integration.board.server import ROOT, Board

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, ViewportSize, expect
 
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People, Person
 from tests.integration.board.server import ROOT, Board

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.commands import Commands
 from tests.integration.kinds.ledger import REDIS, ROOT, Ledger

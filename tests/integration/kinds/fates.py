@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
-from airflow_tx.commit import commit
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import lane_plan
-from airflow_tx.processing.begin import key_of
-from airflow_tx.protocol import end, recovery
-from airflow_tx.protocol.recovery import ReplayRequest, Waiter, note_alarm
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.steps import end, recovery
+from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter, note_alarm
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.transaction.commit import commit
+from airflow_tx.transaction.processing.begin import key_of
 from tests.integration.kinds.life import Topology, log
 from tests.unit.bench import FakeTi
 

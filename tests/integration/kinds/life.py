@@ -16,17 +16,18 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from airflow_tx import CommitOperator, compat
-from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.compat import RunInfo
-from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.protocol import processing as steps
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.spec import spec_of
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx import CommitOperator
+from airflow_tx.base import compat
+from airflow_tx.base.compat import RunInfo
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps import processing as steps
+from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.transaction.commit.case import CommitCase
+from airflow_tx.transaction.commit.commit import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.processing.batch import CurrentBatch
+from airflow_tx.transaction.spec import spec_of
 from tests.integration.kinds.topologies import Kind
 from tests.stage import StageRun
 from tests.unit.bench import FakeTi

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.cli.cli_config import GroupCommand
 
-from airflow_tx.cli.definition import TX_COMMANDS
+from airflow_tx.operations.cli.definition import TX_COMMANDS
 from tests.integration.kinds.topologies import Kind
 
 OUTPUTS = ("table", "json", "yaml")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_tx.cli.render import TOPOLOGY_STATES, TRANSACTION_STATES
+from airflow_tx.operations.cli.render import TOPOLOGY_STATES, TRANSACTION_STATES
 from tests.integration.kinds.answers import check_filled_by_commands, check_same, check_told, rows_of
 from tests.integration.kinds.ledger import Ledger
 from tests.integration.kinds.questions import QUESTIONS, commands_that_read

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from airflow_tx import compat
+from airflow_tx.base import compat
 from tests.integration.kinds import fates
 from tests.integration.kinds.life import Topology
 from tests.integration.kinds.topologies import KINDS, LONG_KINDS, Kind

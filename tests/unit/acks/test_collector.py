@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from airflow_tx.acks.messages import Collector, RootEmitter
-from airflow_tx.acks.stores import ZnodeAckers
-from airflow_tx.acks.tree import Lineage, Origin, Portion, Reference, new_id
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     AckersBehind,
     AckersUnavailable,
     ForeignMessage,
@@ -18,9 +15,12 @@ from airflow_tx.errors import (
     OutcomeUnknown,
     StaleMessage,
 )
-from airflow_tx.protocol.api import Requirement, Write
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.api import Requirement, Write
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.outputs.messages.messages import Collector, RootEmitter
+from airflow_tx.outputs.messages.stores import ZnodeAckers
+from airflow_tx.outputs.messages.tree import Lineage, Origin, Portion, Reference, new_id
 from airflow_tx.testing.eventually import eventually
 
 ORIGIN = Origin("words", 7, 2)
@@ -107,7 +107,7 @@ def test_a_write_whose_outcome_is_unknown_counts_once(ackers: Ackers, root: str)
 def test_a_worker_sends_by_itself_and_goes_on_while_the_ackers_are_away(
     ackers: Ackers, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "airflow_tx.acks.messages")
+    caplog.set_level(logging.WARNING, "airflow_tx.outputs.messages.messages")
     tries: list[int] = []
 
     def away() -> None:
@@ -163,7 +163,7 @@ def test_ackers_that_have_lost_what_a_worker_sent_fail_the_attempt_at_once(acker
 
 
 def test_many_trees_are_sent_in_portions(ackers: Ackers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_tx.acks.messages.TREES_A_PORTION", 10)
+    monkeypatch.setattr("airflow_tx.outputs.messages.messages.TREES_A_PORTION", 10)
     sent: list[int] = []
     ackers.after = lambda: sent.append(1)
     ackers.open(ORIGIN, "", 2)
@@ -180,7 +180,7 @@ def test_many_trees_are_sent_in_portions(ackers: Ackers, monkeypatch: pytest.Mon
 def test_a_worker_that_has_forgotten_a_lineage_goes_on(
     ackers: Ackers, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_tx.acks.messages._REMEMBERED", 1)
+    monkeypatch.setattr("airflow_tx.outputs.messages.messages._REMEMBERED", 1)
     collector = Collector(ackers, interval=600)
     held = collector.process(root)
     collector.process(str(Reference(Lineage(ORIGIN), new_id())))

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.acks.messages import AckerLoad, AckerWatch, Collector
-from airflow_tx.acks.stores import ZnodeAckers
-from airflow_tx.acks.tree import Origin
-from airflow_tx.errors import AckersUnavailable
-from airflow_tx.protocol.records import Phase
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import AckersUnavailable
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.outputs.messages.messages import AckerLoad, AckerWatch, Collector
+from airflow_tx.outputs.messages.stores import ZnodeAckers
+from airflow_tx.outputs.messages.tree import Origin
 from tests.suites.acker_case import opened
 
 

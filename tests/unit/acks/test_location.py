@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from airflow_tx.acks.stores import ZnodeAckers, ackers_of, open_ackers, shared_ackers
-from airflow_tx.acks.tree import Origin
-from airflow_tx.errors import AckersUnavailable, ConfigError
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import AckersUnavailable, ConfigError
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.outputs.messages.stores import ZnodeAckers, ackers_of, open_ackers, shared_ackers
+from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.testing.servers.server import free_ports
 
 ORIGIN = Origin("words", 1, 1)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.acks.tree import Lineage, Origin, Reference
-from airflow_tx.errors import NotAReference
+from airflow_tx.base.errors import NotAReference
+from airflow_tx.outputs.messages.tree import Lineage, Origin, Reference
 
 IDS = st.integers(1, 2**64 - 1)
 

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.acks.tree import Acker, Origin, Portion, Tree, TreeReport, emitter_text, emitter_try, new_id
-from airflow_tx.errors import AckersBehind
-from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.base.errors import AckersBehind
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.outputs.messages.tree import (
+    Acker,
+    Origin,
+    Portion,
+    Tree,
+    TreeReport,
+    emitter_text,
+    emitter_try,
+    new_id,
+)
 
 ORIGIN = Origin("words", 7, 2)
 SPOUT = emitter_text(TaskTry("sentences", -1, "try 1"))

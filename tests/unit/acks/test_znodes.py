@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_tx.acks.stores import ZnodeAckers
-from airflow_tx.acks.tree import Origin
-from airflow_tx.errors import AckersRefused, AckersUnavailable, RequirementFailed, StoreUnavailable
-from airflow_tx.protocol.api import Node, Requirement, Write
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import AckersRefused, AckersUnavailable, RequirementFailed, StoreUnavailable
+from airflow_tx.ledger.api import Node, Requirement, Write
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.outputs.messages.stores import ZnodeAckers
+from airflow_tx.outputs.messages.tree import Origin
 from tests.suites.acker_case import opened
 
 ORIGIN = Origin("words", 1, 1)
@@ -42,6 +42,6 @@ class Overtaken(MemoryStore):
 
 
 def test_a_write_that_is_overtaken_for_ever_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_tx.acks.stores._PASSES", 5)
+    monkeypatch.setattr("airflow_tx.outputs.messages.stores._PASSES", 5)
     with pytest.raises(AckersUnavailable, match="overtaken 5 times in a row"):
         ZnodeAckers(Overtaken(), "/airflow_tx").open(ORIGIN, "", 1)

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_tx.actions import request as requests
-from airflow_tx.actions.action import ActionTarget
-from airflow_tx.actions.request import MOST_DATED, ActionName, ActionRequest, UnclearRequest
-from airflow_tx.actions.restatement import TransactionRestatement
-from airflow_tx.protocol.api import Paths
+from airflow_tx.ledger.api import Paths
+from airflow_tx.operations.actions import request as requests
+from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.request import MOST_DATED, ActionName, ActionRequest, UnclearRequest
+from airflow_tx.operations.actions.restatement import TransactionRestatement
 
 DAYS = {"first": "2026-05-01", "last": "2026-05-30"}
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.dags import LedgerPlace
-from airflow_tx.cli import commands
 from airflow_tx.hooks import zookeeper
-from airflow_tx.protocol.api import Paths
+from airflow_tx.ledger.api import Paths
+from airflow_tx.operations.actions.dags import LedgerPlace
+from airflow_tx.operations.cli import commands
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch, *conn_ids: str, connect: Callable[[str], Any]) -> None:

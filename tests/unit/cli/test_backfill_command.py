@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from airflow.sdk import CronDataIntervalTimetable
 
-from airflow_tx import compat
-from airflow_tx.cli.backfill import BackfilledDates, left_to_do
-from airflow_tx.cli.context import Progress, WorkStatus
-from airflow_tx.commit.handoff import take_skip
-from airflow_tx.errors import AheadOfOrder, ConfigError, SourceError
-from airflow_tx.processing.begin import allocate, ask
-from airflow_tx.protocol import end as skip
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Create, Delete
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.rebuild import Repairs
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base import compat
+from airflow_tx.base.errors import AheadOfOrder, ConfigError, SourceError
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Create, Delete
+from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps import end as skip
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.operations.cli.backfill import BackfilledDates, left_to_do
+from airflow_tx.operations.cli.context import Progress, WorkStatus
 from airflow_tx.sources.run.data_interval import DataIntervalSource, NextIntervalSource
+from airflow_tx.transaction.commit.handoff import take_skip
+from airflow_tx.transaction.processing.begin import allocate, ask
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers
 from tests.unit.days import DAY, FIRST, day
 

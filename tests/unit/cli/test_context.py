@@ -8,8 +8,8 @@ from argparse import Namespace
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from airflow_tx.cli.context import command, logical_dates
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.operations.cli.context import command, logical_dates
 
 
 @pytest.mark.parametrize(

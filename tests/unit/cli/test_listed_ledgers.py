@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.cli import commands
-from airflow_tx.config import Settings
-from airflow_tx.errors import StoreUnavailable
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import StoreUnavailable
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.operations.cli import commands
 from tests.integration.pipeline import Pipeline
 from tests.unit.cli.far_ledgers import elsewhere
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.cli import render
-from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.status import pace_in_words
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.status import pace_in_words
+from airflow_tx.operations.cli import render
 from tests.unit.protocol.first_transaction import with_first
 
 STYLED = "column [amount] of [/red] \x1b[31mtable\x1b[0m [bold]t[/bold] \x07\x9b1m"

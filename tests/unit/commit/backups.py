@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.request import evidence_of
-from airflow_tx.actions.roll_forward import RollForwardRepair
-from airflow_tx.commit import roll_forward as module
-from airflow_tx.commit.handoff import take_skip
-from airflow_tx.errors import (
-    StateBehind,
-)
-from airflow_tx.protocol.chain import ledger_evidence
-from airflow_tx.protocol.end import note_skip
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.verification import verified
+from airflow_tx.base.errors import StateBehind
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.steps.end import note_skip
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.operations.actions.request import evidence_of
+from airflow_tx.operations.actions.roll_forward import RollForwardRepair
 from airflow_tx.state import MemoryState, Sum
 from airflow_tx.state.sql.state import SqlState
+from airflow_tx.transaction.commit import roll_forward as module
+from airflow_tx.transaction.commit.handoff import take_skip
 from tests.unit.commit.restated_run import begun, committed, journal_of, processed, rows
 from tests.unit.commit.run import Run, killed_before_the_mark
 

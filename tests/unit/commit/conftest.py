@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.acks.stores import ZnodeAckers
-from airflow_tx.commit import write
-from airflow_tx.commit.update import Update
-from airflow_tx.staging import StagingArea
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.outputs.messages.stores import ZnodeAckers
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.state import Count, MemoryState
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.transaction.commit import write
+from airflow_tx.transaction.commit.update import Update
 from tests.stage import update
 from tests.unit.bench import CountingStore, MemorySpec, Numbers
 from tests.unit.commit.message_run import MessageRun, MessageSpec

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.acks.messages import Collector
-from airflow_tx.acks.stores import AckerStore
-from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.records import TransactionRecord, decode
+from airflow_tx.ledger.records import TransactionRecord, decode
+from airflow_tx.outputs.messages.messages import Collector
+from airflow_tx.outputs.messages.stores import AckerStore
 from airflow_tx.state import MemoryState
+from airflow_tx.transaction.commit.commit import Commit
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.processing.batch import CurrentBatch
+from airflow_tx.transaction.processing.task import Processing
 from tests.stage import StageRun, update
 from tests.unit.bench import MemorySpec
 

@@ -7,12 +7,19 @@ from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import FIRST_OF_PHASE, INSIDE_KEY, Commit, mark_in_phase, write_in_phase, write_under
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.commit.update import Update
-from airflow_tx.processing.outputs import returned, xcom_fingerprint
-from airflow_tx.spec import PhaseSpec
+from airflow_tx.transaction.commit.case import CommitCase
+from airflow_tx.transaction.commit.commit import (
+    FIRST_OF_PHASE,
+    INSIDE_KEY,
+    Commit,
+    mark_in_phase,
+    write_in_phase,
+    write_under,
+)
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.outputs import returned, xcom_fingerprint
+from airflow_tx.transaction.spec import PhaseSpec
 from tests.unit.bench import FakeTi
 
 

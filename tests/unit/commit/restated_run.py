@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_tx.journal.entry import JournalArea
-from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.stage import begin_run
 from tests.unit.commit.run import Run
 

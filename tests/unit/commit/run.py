@@ -8,22 +8,20 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_tx import compat
-from airflow_tx.commit import commit as committing
-from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.commit.update import Update
-from airflow_tx.errors import (
-    StateUnavailable,
-)
+from airflow_tx.base import compat
+from airflow_tx.base.errors import StateUnavailable
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.records import TransactionRecord, decode
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operators.commit import BeginTransactionOperator, note_commit_failure, push_new_values
-from airflow_tx.processing.batch import rows_of_output
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.records import TransactionRecord, decode
-from airflow_tx.protocol.step import Audit
-from airflow_tx.spec import COMMIT_KEY
 from airflow_tx.state import MemoryState
+from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit.case import CommitCase
+from airflow_tx.transaction.commit.commit import Commit
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.batch import rows_of_output
+from airflow_tx.transaction.spec import COMMIT_KEY
 from tests.stage import StageRun
 from tests.unit.bench import CountingStore, MemorySpec, Numbers
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.staging import StagingArea, write_manifest, write_rows
-from airflow_tx.staging.area import Output
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
+from airflow_tx.outputs.staging.area import Output
 
 ATTEMPT = TransactionAttempt(1, 1)
 

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import compat
-from airflow_tx.commit.run_slots import (
+from airflow_tx.base import compat
+from airflow_tx.ledger.answers import Bidding, Done
+from airflow_tx.ledger.steps import recovery
+from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.transaction.commit.run_slots import (
     Comeback,
     TaskRuns,
     Yielded,
@@ -22,11 +25,8 @@ from airflow_tx.commit.run_slots import (
     start_yielded,
     yield_slot,
 )
-from airflow_tx.processing.begin import conf_of
-from airflow_tx.protocol import recovery
-from airflow_tx.protocol.answers import Bidding, Done
-from airflow_tx.protocol.recovery import Waiter
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.transaction.processing.begin import conf_of
+from airflow_tx.transaction.spec import TransactionSpec
 from tests.model.driver import Run, Topology
 from tests.unit.bench import FakeTi, MemorySpec, Numbers, run_of
 from tests.unit.commit.run import Airflow

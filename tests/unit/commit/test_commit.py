@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_tx.commit import commit as committing
-from airflow_tx.commit.case import airflow_run
-from airflow_tx.commit.commit import Commit, Completion, acquire_step
-from airflow_tx.commit.turn import advice, commit_in_turn
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     FailedTransaction,
     FenceOutranked,
     IncompleteBatch,
@@ -31,18 +27,22 @@ from airflow_tx.errors import (
     StoreUnavailable,
     TxError,
 )
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
+from airflow_tx.ledger.api import Delete
+from airflow_tx.ledger.attempt import Grant, TaskTry, Token
+from airflow_tx.ledger.records import History, Phase, TopologyRecord, decode
+from airflow_tx.ledger.steps import recovery
 from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
-from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.processing.begin import ask, committed_batch
-from airflow_tx.processing.outputs import returned
-from airflow_tx.processing.task import Processing
-from airflow_tx.protocol import recovery
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
-from airflow_tx.protocol.api import Delete
-from airflow_tx.protocol.attempt import Grant, TaskTry, Token
-from airflow_tx.protocol.records import History, Phase, TopologyRecord, decode
 from airflow_tx.sources.api import Batch, SourceKind
 from airflow_tx.state import Count, Fence, MemoryState
+from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit.case import airflow_run
+from airflow_tx.transaction.commit.commit import Commit, Completion, acquire_step
+from airflow_tx.transaction.commit.turn import advice, commit_in_turn
+from airflow_tx.transaction.processing.batch import CurrentBatch
+from airflow_tx.transaction.processing.begin import ask, committed_batch
+from airflow_tx.transaction.processing.outputs import returned
+from airflow_tx.transaction.processing.task import Processing
 from tests.stage import update
 from tests.unit.bench import CountingStore, FakeTi, Numbers, OpaqueNumbers, run_of
 from tests.unit.commit.run import AWAY, Broker, context_of, counts, dies, failed, found, record
@@ -118,7 +118,7 @@ def test_patience_ends(make: Any) -> None:
 
 
 def test_a_transaction_is_next_in_line_as_soon_as_the_tasks_before_it_have_acked(make: Any) -> None:
-    from airflow_tx.commit.turn import Wait, read_line
+    from airflow_tx.transaction.commit.turn import Wait, read_line
 
     first, second = make("r1"), make("r2")
     first.begin()

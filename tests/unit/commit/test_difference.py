@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.commit import contributions
-from airflow_tx.commit import contributions as forming
-from airflow_tx.commit.contributions import difference_of
-from airflow_tx.commit.write import StagedRows, output_digest
-from airflow_tx.errors import NotTakenBack, StateError
-from airflow_tx.protocol.records import same_output
-from airflow_tx.staging import StagingArea
+from airflow_tx.base.errors import NotTakenBack, StateError
+from airflow_tx.ledger.records import same_output
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.state import Avg, CollectSet, Count, First, Max, MemoryState, Sum
 from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.transaction.commit import contributions
+from airflow_tx.transaction.commit import contributions as forming
+from airflow_tx.transaction.commit.contributions import difference_of
+from airflow_tx.transaction.commit.write import StagedRows, output_digest
 from tests.contributions import contribution, place, restate, values_of
 from tests.stage import update
 from tests.unit.commit.staged import ATTEMPT, ref

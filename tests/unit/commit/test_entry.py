@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import failpoints
-from airflow_tx.commit.commit import acquire_step
-from airflow_tx.commit.handoff import GRACE, entries_in_use, sweep_journal
-from airflow_tx.commit.restatement import no_contribution, write_entry
-from airflow_tx.errors import StagingUnavailable
-from airflow_tx.failpoints import FailpointError
-from airflow_tx.journal.entry import Entry, JournalArea
-from airflow_tx.protocol.answers import Granted, Replaced
-from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.records import Binding, encode
-from airflow_tx.protocol.replay import Wish
-from airflow_tx.protocol.step import Reader
+from airflow_tx.base import failpoints
+from airflow_tx.base.errors import StagingUnavailable
+from airflow_tx.base.failpoints import FailpointError
+from airflow_tx.ledger.answers import Granted, Replaced
+from airflow_tx.ledger.api import Create, Delete, Put
+from airflow_tx.ledger.records import Binding, encode
+from airflow_tx.ledger.steps.replay import Wish
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.outputs.journal import Entry, JournalArea
 from airflow_tx.state import Avg, Count, DeltaTable, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.suites.aggregator_cases import Balance
+from airflow_tx.transaction.commit.commit import acquire_step
+from airflow_tx.transaction.commit.handoff import GRACE, entries_in_use, sweep_journal
+from airflow_tx.transaction.commit.restatement import no_contribution, write_entry
 from tests.stage import update
 from tests.unit.bench import CountingStore, OpaqueNumbers
 from tests.unit.commit.phase_run import PhaseRun

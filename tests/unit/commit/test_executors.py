@@ -16,19 +16,19 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit import write as spark_writers
-from airflow_tx.commit.handoff import NewValuesOutput
-from airflow_tx.commit.write import StagedRows, spark_label, write_by_spark
-from airflow_tx.errors import FenceOutranked, RowsDiffer, StateError
-from airflow_tx.protocol.attempt import RowsDigest, Written
+from airflow_tx.base.errors import FenceOutranked, RowsDiffer, StateError
+from airflow_tx.ledger.attempt import RowsDigest, Written
+from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import Output, StagedFile
 from airflow_tx.spark import connect, writers
 from airflow_tx.spark.writers import WriteJob, WritersFailed
-from airflow_tx.staging import StagingArea
-from airflow_tx.staging.area import Output, StagedFile
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.api import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.transaction.commit import write as spark_writers
+from airflow_tx.transaction.commit.handoff import NewValuesOutput
+from airflow_tx.transaction.commit.write import StagedRows, spark_label, write_by_spark
 from tests.unit.commit.staged import ATTEMPT, counted, ref
 
 ROWS = counted(5)

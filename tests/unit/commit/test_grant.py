@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.errors import LedgerBehind
-from airflow_tx.protocol.attempt import Grant, Receipt, Token
-from airflow_tx.protocol.records import History, TopologyRecord, decode
+from airflow_tx.base.errors import LedgerBehind
+from airflow_tx.ledger.attempt import Grant, Receipt, Token
+from airflow_tx.ledger.records import History, TopologyRecord, decode
 from airflow_tx.state import Count, MemoryState
+from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.stage import update
 from tests.unit.commit.run import Run, counts, open_run
 

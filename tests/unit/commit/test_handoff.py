@@ -9,17 +9,24 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tx.commit import commit as committing
-from airflow_tx.commit.handoff import due_skip, pass_on, states_of, take_skip, take_skip_in_peace, undoable
-from airflow_tx.commit.run_slots import TaskRuns, start_yielded, yield_slot
-from airflow_tx.commit.update import Update
-from airflow_tx.errors import LedgerBehind, SkippedTransaction, SkipRefused, StateError
-from airflow_tx.protocol import end as skip
-from airflow_tx.protocol import recovery
-from airflow_tx.protocol.answers import Bidding, Committed, Granted, NotYet
-from airflow_tx.protocol.recovery import Waiter
+from airflow_tx.base.errors import LedgerBehind, SkippedTransaction, SkipRefused, StateError
+from airflow_tx.ledger.answers import Bidding, Committed, Granted, NotYet
+from airflow_tx.ledger.steps import end as skip
+from airflow_tx.ledger.steps import recovery
+from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
+from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit.handoff import (
+    due_skip,
+    pass_on,
+    states_of,
+    take_skip,
+    take_skip_in_peace,
+    undoable,
+)
+from airflow_tx.transaction.commit.run_slots import TaskRuns, start_yielded, yield_slot
+from airflow_tx.transaction.commit.update import Update
 from tests.stage import update
 from tests.unit.bench import FakeTi
 from tests.unit.commit.run import (

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tx.acks.messages import Collector, TaskEmitter
-from airflow_tx.acks.stores import ZnodeAckers
-from airflow_tx.acks.tree import Origin, Reference, TreeReport, origin_of
-from airflow_tx.commit.commit import Completion
-from airflow_tx.commit.handoff import Messages, is_processing, messages_of
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     AckersUnavailable,
     FailedTransaction,
     MessagesFailed,
@@ -26,12 +21,17 @@ from airflow_tx.errors import (
     TransactionDefinitionError,
     UnknownMessage,
 )
-from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.protocol import processing as steps
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.view import topology_view
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.steps import processing as steps
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.view import topology_view
+from airflow_tx.outputs.messages.messages import Collector, TaskEmitter
+from airflow_tx.outputs.messages.stores import ZnodeAckers
+from airflow_tx.outputs.messages.tree import Origin, Reference, TreeReport, origin_of
+from airflow_tx.transaction.commit.commit import Completion
+from airflow_tx.transaction.commit.handoff import Messages, is_processing, messages_of
+from airflow_tx.transaction.processing.batch import CurrentBatch
 from airflow_tx.triggers.turn import MessagesTrigger
 from tests.unit.bench import CountingStore
 from tests.unit.commit.message_run import MessageRun

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit import handoff
-from airflow_tx.commit import write as writing
-from airflow_tx.commit.update import partition_persist, persistent_aggregate
-from airflow_tx.errors import ConfigError, Outranked, StagingError
-from airflow_tx.failpoints import VARIABLE, FailpointError
+from airflow_tx.base.errors import ConfigError, Outranked, StagingError
+from airflow_tx.base.failpoints import VARIABLE, FailpointError
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.processing.batch import inputs_of
-from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.rebuild import HeldState, Repairs
-from airflow_tx.protocol.step import Audit
 from airflow_tx.spark import new_values as spark_new_values
 from airflow_tx.spark.new_values import KEYS_A_LOOK_UP
 from airflow_tx.state import Avg, CollectSet, Count, Max, MemoryState, SqlGuard, Sum
+from airflow_tx.transaction.commit import handoff
+from airflow_tx.transaction.commit import write as writing
+from airflow_tx.transaction.commit.update import partition_persist, persistent_aggregate
+from airflow_tx.transaction.processing.batch import inputs_of
+from airflow_tx.transaction.processing.task import Processing
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.run import (
     Run,  # noqa: F401 - a fixture
@@ -160,7 +160,7 @@ def test_a_batch_without_rows_leaves_none(make: Any, state: MemoryState) -> None
 
 
 def test_each_portion_of_a_large_update_is_a_file(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_tx.staging import write_manifest, write_rows
+    from airflow_tx.outputs.staging import write_manifest, write_rows
 
     monkeypatch.setattr(writing, "ROWS_A_WRITE", 4)
     values: Any = {"mean": Avg(), "seen": CollectSet()}

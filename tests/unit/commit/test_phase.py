@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.commit import grant_of, read_shared, write_in_phase, write_under
-from airflow_tx.commit.update import Update, persistent_aggregate
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     FailedTransaction,
     FenceOutranked,
     LedgerBehind,
@@ -19,10 +17,12 @@ from airflow_tx.errors import (
     PhaseIncomplete,
     StagingError,
 )
-from airflow_tx.protocol.attempt import Grant, Receipt, TaskTry, Token
-from airflow_tx.protocol.records import History, decode
+from airflow_tx.ledger.attempt import Grant, Receipt, TaskTry, Token
+from airflow_tx.ledger.records import History, decode
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
+from airflow_tx.transaction.commit.commit import grant_of, read_shared, write_in_phase, write_under
+from airflow_tx.transaction.commit.update import Update, persistent_aggregate
 from tests.unit.bench import CountingStore
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.run import AWAY, Noted, counts, failed
@@ -385,7 +385,7 @@ def test_an_output_of_a_task_that_said_nothing_of_its_attempt_is_refused(with_c:
 
 
 def test_a_reference_says_itself_of_which_attempt_it_is(with_c: PhaseRun, of_d: MemoryState) -> None:
-    from airflow_tx.staging import write_manifest, write_rows
+    from airflow_tx.outputs.staging import write_manifest, write_rows
 
     with_c.acquire()
     with_c.returns("c", "what the operator returned")

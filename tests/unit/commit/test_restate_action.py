@@ -12,27 +12,27 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import compat
-from airflow_tx.actions import request
-from airflow_tx.actions.action import ActionTarget, EffectLine, dated_transactions
-from airflow_tx.actions.request import ChangeAcceptance
-from airflow_tx.actions.restatement import SeveralRefused, TransactionRestatement, WishWithdrawal
-from airflow_tx.cli.actions import RestatedWork, left_over
-from airflow_tx.cli.context import Progress, WorkStatus
-from airflow_tx.commit.handoff import DagStates, take_skip
-from airflow_tx.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused
-from airflow_tx.failpoints import VARIABLE, FailpointError
-from airflow_tx.journal.entry import JournalArea
-from airflow_tx.protocol.api import Create
-from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.end import note_skip
-from airflow_tx.protocol.rebuild import keys_gone, reset
-from airflow_tx.protocol.records import Binding, encode
-from airflow_tx.protocol.replay import wishes
-from airflow_tx.protocol.step import Audit, Reader
+from airflow_tx.base import compat
+from airflow_tx.base.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused
+from airflow_tx.base.failpoints import VARIABLE, FailpointError
+from airflow_tx.ledger.api import Create
+from airflow_tx.ledger.audit.rebuild import keys_gone, reset
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.records import Binding, encode
+from airflow_tx.ledger.steps.end import note_skip
+from airflow_tx.ledger.steps.replay import wishes
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.operations.actions import request
+from airflow_tx.operations.actions.action import ActionTarget, EffectLine, dated_transactions
+from airflow_tx.operations.actions.request import ChangeAcceptance
+from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement, WishWithdrawal
+from airflow_tx.operations.cli.actions import RestatedWork, left_over
+from airflow_tx.operations.cli.context import Progress, WorkStatus
+from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.dates import key_of_interval
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, Max, MemoryState, Sum
+from airflow_tx.transaction.commit.handoff import DagStates, take_skip
 from airflow_tx.triggers.watcher import commit_of
 from tests.stage import update
 from tests.unit.bench import Numbers

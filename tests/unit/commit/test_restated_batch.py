@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import EntryMissing, RestateRefused
-from airflow_tx.journal.entry import JournalArea
-from airflow_tx.processing.begin import note_committed
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import EntryMissing, RestateRefused
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.transaction.processing.begin import note_committed
 from tests.unit.bench import Numbers
 from tests.unit.commit.run import Run
 

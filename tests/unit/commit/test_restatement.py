@@ -14,21 +14,21 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit import commit as committing
-from airflow_tx.commit.contributions import Difference
-from airflow_tx.commit.restatement import check_entry, refuses_restatement
-from airflow_tx.commit.update import Update
-from airflow_tx.commit.write import output_digests
-from airflow_tx.errors import EntryDiffers, NotTakenBack, RestateRefused, RowsDiffer, StateUnavailable
-from airflow_tx.journal.entry import JOURNAL
-from airflow_tx.protocol.attempt import Receipt
-from airflow_tx.protocol.rebuild import rename_state, state_lost
-from airflow_tx.protocol.replay import note_changed
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import EntryDiffers, NotTakenBack, RestateRefused, RowsDiffer, StateUnavailable
+from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.audit.rebuild import rename_state, state_lost
+from airflow_tx.ledger.steps.replay import note_changed
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.outputs.journal import JOURNAL
 from airflow_tx.state import Avg, Count, First, Last, Max, MemoryDatabase, MemoryState, Min, SqlState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.trident.maps import OpaqueValue
 from airflow_tx.testing.suites.aggregator_cases import Balance
+from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit.contributions import Difference
+from airflow_tx.transaction.commit.restatement import check_entry, refuses_restatement
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.commit.write import output_digests
 from tests.stage import begin_run, update
 from tests.unit.bench import CountingStore, Numbers
 from tests.unit.commit.phase_run import PhaseRun

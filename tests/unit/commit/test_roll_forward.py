@@ -14,28 +14,21 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions import roll_forward as actions
-from airflow_tx.commit import roll_forward as module
-from airflow_tx.commit.roll_forward import RollForward
-from airflow_tx.commit.state_history import StateHistory, StateLook
-from airflow_tx.errors import (
-    FenceOutranked,
-    RepairRefused,
-    RestateRefused,
-    RollingForward,
-    StateBehind,
-    TxError,
-)
-from airflow_tx.journal.entry import JOURNAL, JournalArea
-from airflow_tx.protocol import roll_forward as roll_forward_protocol
-from airflow_tx.protocol.chain import ledger_evidence
-from airflow_tx.protocol.move import Mover
-from airflow_tx.protocol.rebuild import close_for_reset, note_change, rename_state, state_lost
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.roll_forward import begin_roll_forward
+from airflow_tx.base.errors import FenceOutranked, RepairRefused, RestateRefused, RollingForward, StateBehind, TxError
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.rebuild import close_for_reset, note_change, rename_state, state_lost
+from airflow_tx.ledger.steps import roll_forward as roll_forward_protocol
+from airflow_tx.ledger.steps.move import Mover
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
+from airflow_tx.operations.actions import roll_forward as actions
+from airflow_tx.outputs.journal import JOURNAL, JournalArea
 from airflow_tx.state import Max, MemoryState, Sum
 from airflow_tx.state.lake.state import DeltaTable
 from airflow_tx.state.sql.state import SqlState
+from airflow_tx.transaction.commit import roll_forward as module
+from airflow_tx.transaction.commit.roll_forward import RollForward
+from airflow_tx.transaction.commit.state_history import StateHistory, StateLook
 from tests.stage import update
 from tests.unit.commit.backups import (
     ADA,

@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit import write
-from airflow_tx.commit.update import Update, persistent_aggregate
-from airflow_tx.commit.write import (
+from airflow_tx.base.errors import RowsDiffer, StagingError
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.records import same_output
+from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.state import Avg, Count, MemoryState, SqlState, Sum
+from airflow_tx.state.api import RowTally
+from airflow_tx.testing.suites.aggregator_cases import Balance
+from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.transaction.commit import write
+from airflow_tx.transaction.commit.update import Update, persistent_aggregate
+from airflow_tx.transaction.commit.write import (
     StagedRows,
     fits_one_write,
     output_digest,
@@ -21,14 +29,6 @@ from airflow_tx.commit.write import (
     whole,
     write_update,
 )
-from airflow_tx.errors import RowsDiffer, StagingError
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.records import same_output
-from airflow_tx.staging import StagingArea
-from airflow_tx.state import Avg, Count, MemoryState, SqlState, Sum
-from airflow_tx.state.api import RowTally
-from airflow_tx.testing.suites.aggregator_cases import Balance
-from airflow_tx.testing.suites.state_tools import Grants
 from tests.unit.commit.staged import ATTEMPT, counted, ref
 
 pytestmark = pytest.mark.usefixtures("small")
@@ -161,7 +161,7 @@ def test_rows_of_several_store_transactions_are_read_before_the_first_of_them(
 
 
 def test_rows_that_are_not_those_that_were_emitted_are_refused_before_the_turn(area: StagingArea) -> None:
-    from airflow_tx.protocol.attempt import RowsDigest, form_of_columns
+    from airflow_tx.ledger.attempt import RowsDigest, form_of_columns
 
     other = RowsDigest(5, 7, form_of_columns(["word", "n"])).text
     rows = staged(area, 5, words(), row_digest=other)
@@ -224,7 +224,7 @@ def test_executors_write_in_chunks_of_rows_and_one_key_in_one(
     area: StagingArea, monkeypatch: pytest.MonkeyPatch, log: Any, keys: list[str], count: int, chunks: int
 ) -> None:
     """What starts Spark is replaced: that is another process."""
-    from airflow_tx.commit import write as spark_writers
+    from airflow_tx.transaction.commit import write as spark_writers
 
     told = dict[str, Any]()
 

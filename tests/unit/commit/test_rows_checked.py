@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.cli import render
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.errors import RowsDiffer, RowsNotProven
-from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.protocol.records import History, TransactionRecord, decode
-from airflow_tx.protocol.view import TransactionDetails, transaction_details
+from airflow_tx.base.errors import RowsDiffer, RowsNotProven
+from airflow_tx.ledger.records import History, TransactionRecord, decode
+from airflow_tx.ledger.view import TransactionDetails, transaction_details
+from airflow_tx.operations.cli import render
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.state import MemoryState, Sum
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.stage import Stage, StageRun, update
 from tests.unit.bench import CountingStore, Numbers, OpaqueNumbers
 

@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit import write as writing
-from airflow_tx.commit.handoff import take_skip
-from airflow_tx.commit.update import Update, partition_persist, persistent_aggregate
-from airflow_tx.errors import ConfigError, OutputChanged, SkipRefused, StateError, StateUnavailable, TxidBehind
-from airflow_tx.protocol import end
-from airflow_tx.protocol.answers import Committed
+from airflow_tx.base.errors import ConfigError, OutputChanged, SkipRefused, StateError, StateUnavailable, TxidBehind
+from airflow_tx.ledger.answers import Committed
+from airflow_tx.ledger.steps import end
 from airflow_tx.state import (
     Avg,
     CachedMap,
@@ -37,6 +34,9 @@ from airflow_tx.state import (
 )
 from airflow_tx.state.trident.state import NOTE, TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.transaction.commit import write as writing
+from airflow_tx.transaction.commit.handoff import take_skip
+from airflow_tx.transaction.commit.update import Update, partition_persist, persistent_aggregate
 from tests.unit.bench import OpaqueNumbers
 from tests.unit.commit.run import WHY, Run, committed, killed_before_the_mark, read
 
@@ -58,7 +58,7 @@ def counted(**counts: int) -> list[dict[str, Any]]:
 
 def dies(run: Run, rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt that writes all and is killed before its mark."""
-    from airflow_tx.processing.outputs import returned
+    from airflow_tx.transaction.processing.outputs import returned
 
     run.begin()
     run.start().ack(returned(rows, multiple=False))
@@ -328,7 +328,7 @@ def test_new_values_are_those_that_a_map_holds_after_the_commit(make: Callable[.
 def test_large_output_goes_portion_by_portion_under_one_begin(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_tx.staging import write_manifest, write_rows
+    from airflow_tx.outputs.staging import write_manifest, write_rows
 
     monkeypatch.setattr(writing, "ROWS_A_WRITE", 4)
     backing = MemoryMap[Any]()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.turn import Wait, WaitingLine, advice, read_line
-from airflow_tx.protocol import processing
-from airflow_tx.protocol.api import Children, Delete, Paths, Put
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.records import Phase, TransactionRecord, encode
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.api import Children, Delete, Paths, Put
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.records import Phase, TransactionRecord, encode
+from airflow_tx.ledger.steps import processing
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.transaction.commit.turn import Wait, WaitingLine, advice, read_line
 from tests.model.driver import Run, Topology
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.update import persistent_aggregate
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state import Count, MemoryState, Sum
 from airflow_tx.state.rows import combined
+from airflow_tx.transaction.commit.update import persistent_aggregate
 
 STATE = MemoryState("words", keys=["word"], values={"count": Count(), "total": Sum()})
 

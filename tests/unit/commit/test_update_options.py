@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.update import Update, checked_updates, partition_persist, persistent_aggregate
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.state import Count, MemoryMap, MemoryState, OpaqueMap, SqlGuard
 from airflow_tx.state.trident.state import TridentAggregate
+from airflow_tx.transaction.commit.update import Update, checked_updates, partition_persist, persistent_aggregate
 
 SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
 COLUMNS: dict[str, Any] = {"keys": ["word"], "values": {"count": Count()}}

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import compat
-from airflow_tx.commit.turn import BRIEF, MESSAGE_PATIENCE, WaitingLine, commit_in_turn
-from airflow_tx.errors import FailedTransaction, StaleAttempt
-from airflow_tx.processing.outputs import returned
-from airflow_tx.protocol import end
-from airflow_tx.protocol.api import Put, Watch
-from airflow_tx.protocol.attempt import LANE_TRY
-from airflow_tx.protocol.records import encode
+from airflow_tx.base import compat
+from airflow_tx.base.errors import FailedTransaction, StaleAttempt
+from airflow_tx.ledger.api import Put, Watch
+from airflow_tx.ledger.attempt import LANE_TRY
+from airflow_tx.ledger.records import encode
+from airflow_tx.ledger.steps import end
 from airflow_tx.state import Count, MemoryState
+from airflow_tx.transaction.commit.turn import BRIEF, MESSAGE_PATIENCE, WaitingLine, commit_in_turn
+from airflow_tx.transaction.processing.outputs import returned
 from tests.stage import update
 from tests.unit.bench import CountingStore
 from tests.unit.commit.message_run import MessageRun

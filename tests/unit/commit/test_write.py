@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.commit import write
-from airflow_tx.commit.handoff import explain_outranked
-from airflow_tx.commit.update import persistent_aggregate
-from airflow_tx.commit.write import StagedRows, fits_one_write, output_digest, rows_to_write, spark_of
-from airflow_tx.errors import ConfigError, FenceOutranked, LedgerBehind, RowsDiffer, StateError, StoreUnavailable
-from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.base.errors import ConfigError, FenceOutranked, LedgerBehind, RowsDiffer, StateError, StoreUnavailable
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
+from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.spark.writers import rebuilt_error, total
-from airflow_tx.staging import StagingArea, write_manifest, write_rows
-from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.state import Avg, Count, MemoryState, SqlState
 from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.transaction.commit import write
+from airflow_tx.transaction.commit.handoff import explain_outranked
+from airflow_tx.transaction.commit.update import persistent_aggregate
+from airflow_tx.transaction.commit.write import StagedRows, fits_one_write, output_digest, rows_to_write, spark_of
 from tests.unit.commit.staged import ATTEMPT
 
 pytestmark = pytest.mark.usefixtures("small")

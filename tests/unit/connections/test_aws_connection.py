@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.connections.aws import checked_s3_options, options_of_connection, scrubbed
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.connections.aws import checked_s3_options, options_of_connection, scrubbed
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.lake.delta import is_denied
 

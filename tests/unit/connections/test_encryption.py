@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.connections.rabbit import RabbitBroker
-from airflow_tx.connections.redis import parameters_of_connection
-from airflow_tx.connections.sql import url_of_connection
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.connections.rabbit import RabbitBroker
+from airflow_tx.base.connections.redis import parameters_of_connection
+from airflow_tx.base.connections.sql import url_of_connection
+from airflow_tx.base.errors import ConfigError
 
 CA = "/etc/ca.pem"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.connections.kafka import KafkaAddress
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.connections.kafka import KafkaAddress
+from airflow_tx.base.errors import ConfigError
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import compat
+from airflow_tx.base import compat
 from airflow_tx.coordinator import worker
 from tests.unit.coordinator.lane_world import LaneWorld, ShowingStore
 

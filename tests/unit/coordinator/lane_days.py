@@ -9,9 +9,9 @@ from typing import Any
 
 from airflow.sdk import CronDataIntervalTimetable
 
-from airflow_tx.compat import RunInfo
-from airflow_tx.processing.begin import ask
+from airflow_tx.base.compat import RunInfo
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.transaction.processing.begin import ask
 from tests.unit.bench import FakeTi, run_of
 from tests.unit.coordinator.lane_world import LaneWorld
 

@@ -15,21 +15,21 @@ from typing import Any
 from airflow.sdk import DAG, task
 
 from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.commit.update import Update
-from airflow_tx.compat import RunInfo
+from airflow_tx.base.compat import RunInfo
+from airflow_tx.base.errors import OutcomeUnknown
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
-from airflow_tx.errors import OutcomeUnknown
-from airflow_tx.processing.outputs import RETURN_KEY
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Paths, Store
-from airflow_tx.protocol.records import History, TransactionRecord, decode
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.records import History, TransactionRecord, decode
+from airflow_tx.operators.transaction import defined
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.state import Count, MemoryState, Sum
-from airflow_tx.topology.transaction import defined
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.outputs import RETURN_KEY
 from tests.stage import StageRun
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 

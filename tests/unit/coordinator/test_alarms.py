@@ -16,21 +16,21 @@ from airflow.sdk.bases.notifier import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import Alarm, AlarmKind, CommitOperator, Transaction, coordinator_dag
-from airflow_tx.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
-from airflow_tx.commit.handoff import raise_own_alarms
+from airflow_tx.base.errors import RowsRefused, TransactionDefinitionError
 from airflow_tx.coordinator.blocked import BlockedOperator
 from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
-from airflow_tx.errors import RowsRefused, TransactionDefinitionError
-from airflow_tx.processing.begin import allocate
-from airflow_tx.processing.task import Processing
-from airflow_tx.protocol import recovery
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.view import open_records
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.steps import recovery
+from airflow_tx.ledger.steps.recovery import ReplayRequest
+from airflow_tx.ledger.view import open_records
 from airflow_tx.sources.lag import Lag
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
+from airflow_tx.transaction.commit.handoff import raise_own_alarms
+from airflow_tx.transaction.processing.begin import allocate
+from airflow_tx.transaction.processing.task import Processing
 from tests.stage import begin_run
 from tests.unit.bench import FakeTi, Numbers
 from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld

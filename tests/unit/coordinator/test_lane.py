@@ -12,24 +12,24 @@ import pytest
 from airflow.sdk import get_current_context, task
 
 from airflow_tx import FailedBatch, current_batch
+from airflow_tx.base.errors import StagingUnavailable
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator import worker
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_tasks import LaneOutputs, LaneTransaction
 from airflow_tx.coordinator.plan import SnapshotReader
-from airflow_tx.errors import StagingUnavailable
-from airflow_tx.journal.entry import JournalArea
-from airflow_tx.processing.begin import allocate
-from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.attempt import TaskTry, Token
-from airflow_tx.protocol.end import note_skip
-from airflow_tx.protocol.records import Phase, TopologyRecord, decode, encode
-from airflow_tx.protocol.replay import WishRequest, want, wishes
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.attempt import TaskTry, Token
+from airflow_tx.ledger.records import Phase, TopologyRecord, decode, encode
+from airflow_tx.ledger.steps.end import note_skip
+from airflow_tx.ledger.steps.replay import WishRequest, want, wishes
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import Fence
+from airflow_tx.transaction.processing.begin import allocate
+from airflow_tx.transaction.processing.task import Processing
 from tests.stage import StageRun
 from tests.unit.bench import Lending, run_of
 from tests.unit.coordinator.lane_world import (

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_tx import append
-from airflow_tx.commit.update import Update
 from airflow_tx.state import DeltaTable
+from airflow_tx.transaction.commit.update import Update
 from tests.unit.coordinator.lane_world import Bounded, Killed, LaneWorld, MortalStore
 
 

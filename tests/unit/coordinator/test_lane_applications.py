@@ -15,13 +15,13 @@ from airflow.sdk import get_current_context
 from airflow_tx import FailedBatch, SparkConnectBatchOperator
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator import lane_applications
-from airflow_tx.protocol.answers import NoData
-from airflow_tx.protocol.attempt import RowsDigest
-from airflow_tx.protocol.processing import RowsRead
+from airflow_tx.ledger.answers import NoData
+from airflow_tx.ledger.attempt import RowsDigest
+from airflow_tx.ledger.steps.processing import RowsRead
+from airflow_tx.outputs.staging import Manifest, StagingArea, TryDir, read_manifest, write_manifest, write_rows
+from airflow_tx.outputs.staging.area import dir_of
 from airflow_tx.spark import connect
 from airflow_tx.spark.connect import SessionTraces
-from airflow_tx.staging import Manifest, StagingArea, TryDir, read_manifest, write_manifest, write_rows
-from airflow_tx.staging.area import dir_of
 from airflow_tx.testing.eventually import eventually
 from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, OpaqueBounded, rows_of
 

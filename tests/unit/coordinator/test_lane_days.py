@@ -14,18 +14,18 @@ from airflow.models.trigger import Trigger
 from airflow.sdk import CronDataIntervalTimetable, get_current_context, task
 
 from airflow_tx import current_batch
-from airflow_tx.compat import RunInfo
+from airflow_tx.base.compat import RunInfo
+from airflow_tx.base.errors import AheadOfOrder, FailedBatch, SourceError
 from airflow_tx.coordinator import lane as lane_module
-from airflow_tx.errors import AheadOfOrder, FailedBatch, SourceError
-from airflow_tx.processing.begin import allocate, await_lane, has_batch
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.end import note_readmission, note_skip
-from airflow_tx.protocol.loss import note_origin
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.audit.loss import note_origin
+from airflow_tx.ledger.steps.end import note_readmission, note_skip
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.sources.api import rebuild
 from airflow_tx.sources.dates import order_from
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.transaction.processing.begin import allocate, await_lane, has_batch
 from tests.unit.bench import run_of
 from tests.unit.coordinator.lane_days import DAY, FIRST, DayWorld, OpaqueDayWorld, name_of, read
 from tests.unit.coordinator.lane_world import RULES, Killed, LaneWorld, LossyStore, MortalStore, rows_of

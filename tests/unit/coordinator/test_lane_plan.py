@@ -23,9 +23,9 @@ from airflow_tx import (
 )
 from airflow_tx.coordinator.dag import CoordinateOperator
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, LaneTask, lane_plan
+from airflow_tx.operators.transaction import defined
 from airflow_tx.sources.run.data_interval import NextIntervalSource
 from airflow_tx.state import Count, MemoryState
-from airflow_tx.topology.transaction import defined
 from tests.unit.bench import Numbers
 
 Body = Callable[[Transaction], Any]

@@ -15,7 +15,9 @@ from airflow.sdk.exceptions import TaskDeferred
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx import compat, coordinator_dag
+from airflow_tx import coordinator_dag
+from airflow_tx.base import compat
+from airflow_tx.base.errors import FenceForeign, SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.coordinator.dag import CoordinateOperator, known
 from airflow_tx.coordinator.lane import NoLane
 from airflow_tx.coordinator.plan import (
@@ -39,17 +41,16 @@ from airflow_tx.coordinator.plan import (
     plan,
 )
 from airflow_tx.coordinator.worker import LOOK_EVERY, PAUSED, STATES_EVERY, Coordination, Pace
-from airflow_tx.errors import FenceForeign, SourceError, StoreUnavailable, TransactionDefinitionError
-from airflow_tx.processing.begin import ask
-from airflow_tx.protocol import commit, processing
-from airflow_tx.protocol.answers import NoData as NothingNew
-from airflow_tx.protocol.api import Paths
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.replay import Wish
+from airflow_tx.ledger.answers import NoData as NothingNew
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.steps import commit, processing
+from airflow_tx.ledger.steps.replay import Wish
 from airflow_tx.sources.api import Batch
 from airflow_tx.testing.eventually import eventually
+from airflow_tx.transaction.processing.begin import ask
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
 from tests.unit.commit.run import Run
 
@@ -979,8 +980,8 @@ def test_a_coordinator_at_work_stops_within_two_seconds_of_a_pause(
 
 
 def test_a_committer_that_is_gone_is_replaced_once(world: World) -> None:
-    from airflow_tx.protocol.api import Put
-    from airflow_tx.protocol.records import encode
+    from airflow_tx.ledger.api import Put
+    from airflow_tx.ledger.records import encode
 
     world.begin("r1")
     world.airflow.runs["r1"] = "running"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     FailedBatch,
     FenceForeign,
     SourceError,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_tx.protocol.api import Put
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.store.memory import MemoryStore
 from examples.ledger import batches
 from tests.integration.pipeline import Pipeline
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.protocol.api import Store
+from airflow_tx.ledger.api import Store
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.failpoints import Failpoints
 from examples.demo import print_report

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from airflow_tx.config import Settings
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.hooks.zookeeper import ZooKeeperHook, client_config
+from airflow_tx.ledger.store.client import ClientConfig, Tls
 from airflow_tx.provider_info import get_provider_info
-from airflow_tx.store.client import ClientConfig, Tls
 
 SETTINGS = Settings.read(lambda option: None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_tx.journal.entry import Contribution, Entry, JournalArea
+from airflow_tx.outputs.journal import Contribution, Entry, JournalArea
 from airflow_tx.state.aggregators import Columns, Count, Sum
 
 DAY = "2013-01-31"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.journal.entry import JournalArea, forgotten_details
-from airflow_tx.protocol.api import Create, Paths
-from airflow_tx.protocol.records import Binding, encode
-from airflow_tx.staging import StagingArea
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.api import Create, Paths
+from airflow_tx.ledger.records import Binding, encode
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.outputs.journal import JournalArea, forgotten_details
+from airflow_tx.outputs.staging import StagingArea
 from tests.unit.journal.entries import entry
 
 PATHS = Paths("/tx", "flights")

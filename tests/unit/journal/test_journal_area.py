@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import EntryDiffers, EntryMissing, JournalError, StagingUnavailable
-from airflow_tx.journal.entry import INLINE_ROWS, ROWS_A_FILE, Contribution, JournalArea, StagedFiles
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.staging import StagingArea, write_rows
+from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError, StagingUnavailable
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.outputs.journal import INLINE_ROWS, ROWS_A_FILE, Contribution, JournalArea, StagedFiles
+from airflow_tx.outputs.staging import StagingArea, write_rows
 from tests.unit.journal.entries import COLUMNS, DAY, entry, kept, rows
 
 LIFE = "life-1"
@@ -224,7 +224,7 @@ def test_what_is_no_name_of_an_entry_is_refused(journal: JournalArea, name: str)
 
 
 def test_an_entry_of_a_later_format_is_refused(area: StagingArea, journal: JournalArea, monkeypatch: Any) -> None:
-    monkeypatch.setattr("airflow_tx.journal.entry.ENTRY_FORMAT", 2)
+    monkeypatch.setattr("airflow_tx.outputs.journal.ENTRY_FORMAT", 2)
     name = journal.write(entry())
     monkeypatch.undo()
     with pytest.raises(JournalError, match="it has format 2, and this version reads 1. Upgrade airflow-provider-tx"):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.cli.commands import lint
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.lint.report import findings_of
+from airflow_tx.operations.cli.commands import lint
 from tests.unit.lint.linted import codes_of, processing
 
 PLANTED = processing("return uuid.uuid4()", "import uuid")

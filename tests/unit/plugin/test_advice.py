@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_tx.actions.dags import LedgerPlace
-from airflow_tx.actions.request import ActionName
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.view import TopologyView
+from airflow_tx.operations.actions.dags import LedgerPlace
+from airflow_tx.operations.actions.request import ActionName
 from airflow_tx.plugin.api.access import Access, Right
 from airflow_tx.plugin.api.advice import Advice, failed_log, said_advice, transaction_advice
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.protocol.api import Paths
-from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.view import TopologyView
 from tests.unit.protocol.first_transaction import with_first
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from airflow_tx.ledger.records import Phase
 from airflow_tx.plugin.api.airflow_runs import TaskBar
 from airflow_tx.plugin.api.topologies import attempt_bars, task_bars
 from airflow_tx.plugin.api.transaction_page import AttemptLine, attempt_lines
-from airflow_tx.protocol.records import Phase
 from tests.unit.protocol.first_transaction import with_first
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)

@@ -9,7 +9,8 @@ from importlib import import_module
 
 import pytest
 
-from airflow_tx import CommitOperator, Transaction, compat
+from airflow_tx import CommitOperator, Transaction
+from airflow_tx.base import compat
 from airflow_tx.plugin.api.app import OPENAPI, openapi_text
 from airflow_tx.plugin.plugin import TransactionLink, TransactionsPlugin
 from airflow_tx.sources.memory import MemorySource
@@ -28,7 +29,7 @@ def test_the_description_of_the_api_is_the_one_that_the_client_was_made_from() -
 def test_a_component_that_shows_no_page_loads_nothing_of_it() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
     modules = json.loads(done.stdout.split("FOUND ")[1])
-    ours = [name for name in modules if name.startswith(("airflow_tx.plugin", "airflow_tx.protocol"))]
+    ours = [name for name in modules if name.startswith(("airflow_tx.plugin", "airflow_tx.ledger"))]
     assert ours == ["airflow_tx.plugin", "airflow_tx.plugin.plugin"]
     assert "fastapi" not in modules
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.dag_server import DagNotRead, DagReader
+from airflow_tx.operations.actions.dag_server import DagNotRead, DagReader
 
 SOON = 0.01
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.dags import LedgerPlace
-from airflow_tx.alarms import AlarmLimits
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, encode
+from airflow_tx.ledger.status import TransactionView, view_final
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.view import TopologyView
+from airflow_tx.operations.actions.dags import LedgerPlace
 from airflow_tx.plugin.api.figures import MOST_COUNTED, Figures, FigureSpan, figures, spread
 from airflow_tx.plugin.api.lag_board import LagPoint
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import TimelineWindow
-from airflow_tx.protocol.api import Paths
-from airflow_tx.protocol.records import History, Outcome, Phase, TopologyRecord, encode
-from airflow_tx.protocol.status import TransactionView, view_final
-from airflow_tx.protocol.view import TopologyView
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.transaction.alarms import AlarmLimits
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

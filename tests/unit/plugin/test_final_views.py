@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.ledger.records import History, Outcome
+from airflow_tx.ledger.status import TransactionView, view_final
 from airflow_tx.plugin.api import final_views
 from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
-from airflow_tx.protocol.records import History, Outcome
-from airflow_tx.protocol.status import TransactionView, view_final
 
 ENDED = "2026-01-01T00:00:00.000+00:00"
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.dags import LedgerPlace
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.view import final_txids, topology_view
+from airflow_tx.operations.actions.dags import LedgerPlace
 from airflow_tx.plugin.api import airflow_runs
 from airflow_tx.plugin.api.airflow_runs import Backfill, FailedRun, JobLine, jobs_of
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.view import final_txids, topology_view
-from airflow_tx.store.memory import MemoryStore
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import compat
-from airflow_tx.actions.dags import LedgerPlace
-from airflow_tx.actions.replay import with_run_ends
+from airflow_tx.base import compat
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.reading import LedgerReading
+from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.status import TransactionView, view_final, view_open
+from airflow_tx.ledger.view import HealthCode, TopologyView
+from airflow_tx.operations.actions.dags import LedgerPlace
+from airflow_tx.operations.actions.replay import with_run_ends
 from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.routes import MOST_LINES
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import OverviewPart
-from airflow_tx.protocol.api import Paths
-from airflow_tx.protocol.reading import LedgerReading
-from airflow_tx.protocol.records import History, Outcome, Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.status import TransactionView, view_final, view_open
-from airflow_tx.protocol.view import HealthCode, TopologyView
 
 
 def snapshot(name: str, **topology: Any) -> TopologySnapshot:

@@ -12,7 +12,7 @@ from airflow.models.connection import Connection
 from airflow.utils.db import create_default_connections
 from pydantic import TypeAdapter
 
-from airflow_tx import compat
+from airflow_tx.base import compat
 from airflow_tx.plugin.api import access
 from airflow_tx.plugin.api.access import Redactor
 from airflow_tx.plugin.api.routes import WhyCode, WhyNot
@@ -126,7 +126,7 @@ def test_a_text_does_not_tell_whether_a_guess_is_a_secret(guess: str) -> None:
 def test_what_a_task_notes_of_its_failure_has_no_secret_that_airflow_gave_it() -> None:
     from airflow.sdk.log import mask_secret
 
-    from airflow_tx.processing.task import failure_reason
+    from airflow_tx.transaction.processing.task import failure_reason
     from tests.unit.bench import FakeTi
 
     mask_secret("battery-staple")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.dags import LedgerPlace
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.records import History, Outcome, TopologyRecord
+from airflow_tx.ledger.status import TransactionView, view_final
+from airflow_tx.operations.actions.dags import LedgerPlace
 from airflow_tx.plugin.api import activity as filters
 from airflow_tx.plugin.api.activity import MOST_LOOKED, ChosenRows, RowFilter, RowMark, RowStatus, chosen_rows
 from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.protocol.api import Paths
-from airflow_tx.protocol.records import History, Outcome, TopologyRecord
-from airflow_tx.protocol.status import TransactionView, view_final
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 

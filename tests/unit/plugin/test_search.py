@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.dags import LedgerPlace
-from airflow_tx.errors import StoreUnavailable
+from airflow_tx.base.errors import StoreUnavailable
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.view import final_txids, topology_view
+from airflow_tx.operations.actions.dags import LedgerPlace
 from airflow_tx.plugin.api import routes
 from airflow_tx.plugin.api.routes import SearchBusy, searched_all
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.view import final_txids, topology_view
-from airflow_tx.store.memory import MemoryStore
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.dags import BEGIN
+from airflow_tx.ledger.records import History, Outcome
+from airflow_tx.ledger.status import view_final
+from airflow_tx.operations.actions.dags import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskBar
 from airflow_tx.plugin.api.topologies import TimelineWindow, timeline_row
-from airflow_tx.protocol.records import History, Outcome
-from airflow_tx.protocol.status import view_final
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 

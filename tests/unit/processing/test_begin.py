@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.compat import RunInfo
-from airflow_tx.errors import ConfigError, RunHeld, SourceError
-from airflow_tx.processing.begin import allocate, ask, conf_of, key_of
-from airflow_tx.protocol.answers import Begun
+from airflow_tx.base.compat import RunInfo
+from airflow_tx.base.errors import ConfigError, RunHeld, SourceError
+from airflow_tx.ledger.answers import Begun
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource
+from airflow_tx.transaction.processing.begin import allocate, ask, conf_of, key_of
 from tests.stage import Stage, begin_run
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 

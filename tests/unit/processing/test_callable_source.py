@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.processing.task import digest_of_callable
+from airflow_tx.transaction.processing.task import digest_of_callable
 
 SOURCE = "def count(rows):\n    return len(list(rows))\n"
 

@@ -8,8 +8,8 @@ import pytest
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
-from airflow_tx import compat
-from airflow_tx.protocol.answers import Begun, NoData, WindowFull
+from airflow_tx.base import compat
+from airflow_tx.ledger.answers import Begun, NoData, WindowFull
 from airflow_tx.sources.memory import MemorySource
 from tests.stage import begin_run
 from tests.unit.bench import CountingStore, MemorySpec, Numbers

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
-from airflow_tx import compat
-from airflow_tx.commit.handoff import take_skip
-from airflow_tx.compat import RunInfo
-from airflow_tx.errors import AheadOfOrder, SourceError
-from airflow_tx.processing.begin import ask, conf_of, key_of, order_in
-from airflow_tx.protocol import end as skip
-from airflow_tx.protocol import loss
-from airflow_tx.protocol.answers import Begun, WindowFull
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base import compat
+from airflow_tx.base.compat import RunInfo
+from airflow_tx.base.errors import AheadOfOrder, SourceError
+from airflow_tx.ledger.answers import Begun, WindowFull
+from airflow_tx.ledger.audit import loss
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps import end as skip
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.sources.dates import order_from
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.transaction.commit.handoff import take_skip
+from airflow_tx.transaction.processing.begin import ask, conf_of, key_of, order_in
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, run_of
 from tests.unit.days import DAY, FIRST, day
 

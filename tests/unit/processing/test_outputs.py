@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from airflow.sdk.serde import deserialize, serialize
 
-from airflow_tx.commit.update import Update
-from airflow_tx.commit.write import output_digest, values_of
-from airflow_tx.errors import StagingError
-from airflow_tx.processing.outputs import returned, xcom_fingerprint
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.records import Ack
+from airflow_tx.base.errors import StagingError
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.records import Ack
 from airflow_tx.state import Count, DeltaTable, MemoryState, SqlGuard
 from airflow_tx.state.api import FencedState
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.commit.write import output_digest, values_of
+from airflow_tx.transaction.processing.outputs import returned, xcom_fingerprint
 
 ATTEMPT = TransactionAttempt(7, 2)
 STATE = MemoryState("words", keys=["word"], values={"count": Count()})

@@ -12,10 +12,10 @@ import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.errors import StagingError
-from airflow_tx.processing.outputs import check_returned
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.base.errors import StagingError
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.transaction.processing.outputs import check_returned
+from airflow_tx.transaction.spec import TransactionSpec
 from tests.unit.bench import Numbers
 
 AUTUMN = dt.datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))

@@ -16,21 +16,21 @@ from airflow.sdk import DAG, task
 from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
-from airflow_tx import compat
-from airflow_tx.errors import RowsRefused, SourceError, StagingError, StaleBegin
+from airflow_tx.base import compat
+from airflow_tx.base.errors import RowsRefused, SourceError, StagingError, StaleBegin
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.api import Paths, ack_name
+from airflow_tx.ledger.attempt import code_digest
+from airflow_tx.ledger.records import Ack, Phase, TransactionRecord, decode
+from airflow_tx.ledger.steps.processing import OutputName
 from airflow_tx.operators.commit import BeginTransactionOperator
-from airflow_tx.processing.batch import CurrentBatch, inputs_of
-from airflow_tx.processing.begin import conf_of
-from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Paths, ack_name
-from airflow_tx.protocol.attempt import code_digest
-from airflow_tx.protocol.processing import OutputName
-from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.staging import StagingArea
+from airflow_tx.transaction.processing.batch import CurrentBatch, inputs_of
+from airflow_tx.transaction.processing.begin import conf_of
+from airflow_tx.transaction.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from tests.stage import begin_run
 from tests.unit.bench import CountingStore, FakeTi, Lending, MemorySpec, Numbers, OpaqueNumbers, run_of
 from tests.unit.days import DAY, FIRST, day

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.attempt import Receipt
-from airflow_tx.protocol.chain import LedgerEvidence, StateEvidence, ledger_evidence
-from airflow_tx.protocol.records import History, decode
-from airflow_tx.protocol.verification import Verified, verified
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.audit.chain import LedgerEvidence, StateEvidence, ledger_evidence
+from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.records import History, decode
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum
 from airflow_tx.state.memory import MemoryState
-from airflow_tx.store.memory import MemoryStore
 from tests.integration.pipeline import Pipeline
 
 

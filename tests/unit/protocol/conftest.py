@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_tx.protocol.api import Node, Requirement, Write
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.api import Node, Requirement, Write
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import Topology
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_tx.protocol.reading import LedgerReading
-from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
-from airflow_tx.protocol.status import view_open
-from airflow_tx.protocol.view import TopologyView
+from airflow_tx.ledger.reading import LedgerReading
+from airflow_tx.ledger.records import TopologyRecord, TransactionRecord
+from airflow_tx.ledger.status import view_open
+from airflow_tx.ledger.view import TopologyView
 
 
 def with_first(blocked: Any = None, **changes: Any) -> TopologyView:

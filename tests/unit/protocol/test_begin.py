@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import SkippedTransaction, UnknownTransaction
-from airflow_tx.protocol.api import Delete
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.records import Metadata, Skipped
-from airflow_tx.protocol.step import Reader
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import SkippedTransaction, UnknownTransaction
+from airflow_tx.ledger.api import Delete
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.records import Metadata, Skipped
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 
 START: Any = {"A": 3}

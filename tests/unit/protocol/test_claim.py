@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol import commit
-from airflow_tx.protocol.answers import Granted, Processed
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.attempt import METADATA_KEPT, REPLAYS_KEPT, Grant, Receipt, Token, Written, is_shortened
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.records import Ack, TransactionRecord, encode
+from airflow_tx.ledger.answers import Granted, Processed
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.attempt import METADATA_KEPT, REPLAYS_KEPT, Grant, Receipt, Token, Written, is_shortened
+from airflow_tx.ledger.records import Ack, TransactionRecord, encode
+from airflow_tx.ledger.steps import commit
+from airflow_tx.ledger.steps.commit import AcquireRequest
 from tests.model.driver import Run, Topology
 
 NOW = "2013-01-01T00:00:00.000+00:00"

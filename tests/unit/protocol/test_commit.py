@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import FailedTransaction, Outranked, RowsChanged
-from airflow_tx.protocol import commit
-from airflow_tx.protocol.answers import (
+from airflow_tx.base.errors import FailedTransaction, Outranked, RowsChanged
+from airflow_tx.ledger.answers import (
     AlreadyCommitted,
     Committed,
     Done,
@@ -20,9 +19,10 @@ from airflow_tx.protocol.answers import (
     Restarted,
     ToBeSkipped,
 )
-from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.records import Phase
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.steps import commit
+from airflow_tx.ledger.steps.commit import AcquireRequest
 from tests.model.driver import Committer, Run, Topology
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import RowsDiffer
-from airflow_tx.protocol.attempt import RowsDigest, TransactionAttempt
-from airflow_tx.protocol.processing import BatchRows, OutputName, RowsRead, check_rows, consumed, unproven_rows
-from airflow_tx.protocol.records import Ack
+from airflow_tx.base.errors import RowsDiffer
+from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
+from airflow_tx.ledger.records import Ack
+from airflow_tx.ledger.steps.processing import BatchRows, OutputName, RowsRead, check_rows, consumed, unproven_rows
 
 ATTEMPT = TransactionAttempt(7, 2)
 ALL = RowsDigest(10, 5, "xxh64-1")

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_tx.protocol.chain import StateEvidence
-from airflow_tx.protocol.verification import Verified, verified
+from airflow_tx.ledger.audit.chain import StateEvidence
+from airflow_tx.ledger.audit.verification import Verified, verified
 from tests.unit.protocol.books import Books
 
 

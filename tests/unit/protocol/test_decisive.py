@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol import end
-from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.batch import Loss
-from airflow_tx.protocol.chain import Chain
-from airflow_tx.protocol.rebuild import HeldState, Repairs, rename_state, state_lost
-from airflow_tx.protocol.records import Binding, Counter, Skipped, encode
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.verification import compare_decisive
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.api import Create, Delete, Put
+from airflow_tx.ledger.audit.chain import Chain
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, rename_state, state_lost
+from airflow_tx.ledger.audit.verification import compare_decisive
+from airflow_tx.ledger.batch import Loss
+from airflow_tx.ledger.records import Binding, Counter, Skipped, encode
+from airflow_tx.ledger.steps import end
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.unit.protocol.books import Books
 
 ADA = Audit("ada", "why")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.cli import render
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.view import HealthCode, topology_health
+from airflow_tx.operations.cli import render
 from airflow_tx.plugin.api.topologies import timeline_row
-from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.view import HealthCode, topology_health
 from tests.unit.protocol.first_transaction import with_first
 
 REMEDY = "Restore it, or accept what it holds: airflow tx repair flights --state-lost t"

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import OutcomeUnknown, StaleAttempt, UnknownTransaction
-from airflow_tx.protocol import commit, processing
-from airflow_tx.protocol.answers import Begun, Committed, Granted, Joined, NoData, Processed, WindowFull
-from airflow_tx.protocol.api import Ids, Paths, Requirement, Write
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.batch import BeginRequest, Outside
-from airflow_tx.protocol.begin import BoundStep, in_one_multi
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.end import note_skip
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.step import Audit
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import OutcomeUnknown, StaleAttempt, UnknownTransaction
+from airflow_tx.ledger.answers import Begun, Committed, Granted, Joined, NoData, Processed, WindowFull
+from airflow_tx.ledger.api import Ids, Paths, Requirement, Write
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.batch import BeginRequest, Outside
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.steps import commit, processing
+from airflow_tx.ledger.steps.begin import BoundStep, in_one_multi
+from airflow_tx.ledger.steps.commit import AcquireRequest
+from airflow_tx.ledger.steps.end import note_skip
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Topology, decides
 
 TASK = TaskTry("p", -1, "lane")

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import OutcomeUnknown, StoreUnavailable, TooMuchContention, UnreadableRecord
-from airflow_tx.protocol import step
-from airflow_tx.protocol.api import Children, Create, Delete, Node, Paths, Put, Requirement, Write
-from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest, Outside
-from airflow_tx.protocol.ledger import PASSES, Ledger
-from airflow_tx.protocol.records import Binding, Counter, History, Metadata, Outcome, TopologyRecord, encode
-from airflow_tx.protocol.step import Decision, Reader, Stamp, is_another
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import OutcomeUnknown, StoreUnavailable, TooMuchContention, UnreadableRecord
+from airflow_tx.ledger.api import Children, Create, Delete, Node, Paths, Put, Requirement, Write
+from airflow_tx.ledger.attempt import TaskTry, Token, TransactionAttempt
+from airflow_tx.ledger.batch import BeginRequest, Outside
+from airflow_tx.ledger.ledger import PASSES, Ledger
+from airflow_tx.ledger.records import Binding, Counter, History, Metadata, Outcome, TopologyRecord, encode
+from airflow_tx.ledger.steps import step
+from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, is_another
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Run, Topology
 
 PATHS = Paths("/tx", "t")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol import loss
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.batch import Loss
-from airflow_tx.protocol.loss import SHOWN, StartPosition, shortened, start_after, without_passed
-from airflow_tx.protocol.records import Metadata, encode
-from airflow_tx.protocol.step import Audit, Reader
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.audit import loss
+from airflow_tx.ledger.audit.loss import SHOWN, StartPosition, shortened, start_after, without_passed
+from airflow_tx.ledger.batch import Loss
+from airflow_tx.ledger.records import Metadata, encode
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 
 ADA = Audit("ada", "the log was cut")

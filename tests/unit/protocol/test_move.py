@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import MoveRefused, OutcomeUnknown, UnknownTransaction, UnreadableRecord
-from airflow_tx.protocol import move
-from airflow_tx.protocol.api import Create, Delete, Paths, Put, Requirement, Write
-from airflow_tx.protocol.move import Mover, mark_of
-from airflow_tx.protocol.records import TopologyRecord, decode
-from airflow_tx.protocol.step import Audit, Reader
-from airflow_tx.protocol.view import topology_view
+from airflow_tx.base.errors import MoveRefused, OutcomeUnknown, UnknownTransaction, UnreadableRecord
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Requirement, Write
+from airflow_tx.ledger.records import TopologyRecord, decode
+from airflow_tx.ledger.steps import move
+from airflow_tx.ledger.steps.move import Mover, mark_of
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.view import topology_view
 from airflow_tx.state import MemoryState, Sum
-from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 
 AUDIT = Audit("ada", "the DAG was renamed")

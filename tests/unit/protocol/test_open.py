@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import SourceKindChanged, SourceShapeChanged, TopologyClaimed
+from airflow_tx.base.errors import SourceKindChanged, SourceShapeChanged, TopologyClaimed
 from tests.model.driver import Run, Topology
 
 

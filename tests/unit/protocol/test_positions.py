@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.protocol.reading import position_after, unmoved
+from airflow_tx.ledger.reading import position_after, unmoved
 
 
 @pytest.mark.parametrize(

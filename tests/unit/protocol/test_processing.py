@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     FailedTransaction,
     IncompleteBatch,
     RowsChanged,
@@ -17,11 +17,11 @@ from airflow_tx.errors import (
     StaleTry,
     UnknownTransaction,
 )
-from airflow_tx.protocol import processing
-from airflow_tx.protocol.answers import AlreadyCommitted, Done, FailureNoted, Processed
-from airflow_tx.protocol.api import Put, ack_name
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.records import MOST_OF_REASON, Ack, Phase, decode, encode
+from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
+from airflow_tx.ledger.api import Put, ack_name
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.records import MOST_OF_REASON, Ack, Phase, decode, encode
+from airflow_tx.ledger.steps import processing
 from tests.model.driver import Run, Topology
 
 NAMED = TaskTry("p", -1, "t1")

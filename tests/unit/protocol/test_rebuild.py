@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import RepairRefused, UnreadableRecord
-from airflow_tx.protocol.api import Create, Delete, Paths, Put
-from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.rebuild import HeldState, RebuildPlan, ledger_lost, plan_rebuild
-from airflow_tx.protocol.records import Binding, History, Metadata, Outcome, Skipped, encode
-from airflow_tx.protocol.step import Audit, Reader
+from airflow_tx.base.errors import RepairRefused, UnreadableRecord
+from airflow_tx.ledger.api import Create, Delete, Paths, Put
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.audit.rebuild import HeldState, RebuildPlan, ledger_lost, plan_rebuild
+from airflow_tx.ledger.records import Binding, History, Metadata, Outcome, Skipped, encode
+from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.state.api import Fence
 from airflow_tx.state.fence import applied
 from tests.model.driver import Run, Topology

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.attempt import (
+from airflow_tx.base.errors import UnreadableRecord
+from airflow_tx.ledger.api import Create, Delete, Put
+from airflow_tx.ledger.attempt import (
     METADATA_KEPT,
     NOTHING_WRITTEN,
     Receipt,
@@ -28,13 +28,13 @@ from airflow_tx.protocol.attempt import (
     is_shortened,
     tasks_of,
 )
-from airflow_tx.protocol.chain import ledger_evidence
-from airflow_tx.protocol.records import Ack, Counter, Metadata, RepairRecord, encode
-from airflow_tx.protocol.verification import Verified, verified
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.records import Ack, Counter, Metadata, RepairRecord, encode
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum
 from airflow_tx.state.api import RowTally, StoredReceipt
 from airflow_tx.state.memory import MemoryState
-from airflow_tx.store.memory import MemoryStore
 from tests.integration.pipeline import Pipeline
 from tests.unit.protocol.books import Books
 

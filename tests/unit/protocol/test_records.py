@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.answers import Begun, Replaced
-from airflow_tx.protocol.api import Paths, SystemClock, SystemIds, ack_element, ack_name, decode_name, encode_name
-from airflow_tx.protocol.attempt import Grant, Token, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, Outside
-from airflow_tx.protocol.json_text import digest, dumps
-from airflow_tx.protocol.records import (
+from airflow_tx.base.errors import UnreadableRecord
+from airflow_tx.ledger.answers import Begun, Replaced
+from airflow_tx.ledger.api import Paths, SystemClock, SystemIds, ack_element, ack_name, decode_name, encode_name
+from airflow_tx.ledger.attempt import Grant, Token, TransactionAttempt
+from airflow_tx.ledger.batch import Batch, Outside
+from airflow_tx.ledger.json_text import digest, dumps
+from airflow_tx.ledger.records import (
     Binding,
     Counter,
     History,
@@ -27,7 +27,7 @@ from airflow_tx.protocol.records import (
     decode,
     encode,
 )
-from airflow_tx.protocol.replay import BeginPass, Wish
+from airflow_tx.ledger.steps.replay import BeginPass, Wish
 
 
 def test_equal_values_give_equal_text_and_digest() -> None:

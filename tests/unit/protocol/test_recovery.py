@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol import commit, rebuild, recovery
-from airflow_tx.protocol.answers import Blocked, Done, ReplayNoted
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.records import encode
-from airflow_tx.protocol.step import Audit
+from airflow_tx.ledger.answers import Blocked, Done, ReplayNoted
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.audit import rebuild
+from airflow_tx.ledger.records import encode
+from airflow_tx.ledger.steps import commit, recovery
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.state import MemoryState, Sum
 from tests.model.driver import Run, Topology
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import RenameRefused, RepairRefused, StateUnavailable, UnreadableRecord
-from airflow_tx.protocol import commit, rebuild
-from airflow_tx.protocol.answers import Repaired
-from airflow_tx.protocol.api import Create, Paths, Put
-from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.rebuild import RENAMED, RESET, STATE_LOST, HeldState, Repairs, ResetIncomplete, reason_of
-from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
-from airflow_tx.protocol.step import Audit, Reader
+from airflow_tx.base.errors import RenameRefused, RepairRefused, StateUnavailable, UnreadableRecord
+from airflow_tx.ledger.answers import Repaired
+from airflow_tx.ledger.api import Create, Paths, Put
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.audit import rebuild
+from airflow_tx.ledger.audit.rebuild import RENAMED, RESET, STATE_LOST, HeldState, Repairs, ResetIncomplete, reason_of
+from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
+from airflow_tx.ledger.steps import commit
+from airflow_tx.ledger.steps.commit import AcquireRequest
+from airflow_tx.ledger.steps.step import Audit, Reader
 from tests.model.driver import Run, Topology
 
 ADA = Audit("ada", "the disk is gone")

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_tx.errors import NotSkipped, SkippedTransaction
-from airflow_tx.protocol.attempt import Receipt, as_kept
-from airflow_tx.protocol.end import note_readmission
-from airflow_tx.protocol.rebuild import HeldState, Repairs
-from airflow_tx.protocol.records import Binding, Skipped
-from airflow_tx.protocol.step import Audit, Reader
-from airflow_tx.protocol.verification import Verified, verified
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import NotSkipped, SkippedTransaction
+from airflow_tx.ledger.attempt import Receipt, as_kept
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.records import Binding, Skipped
+from airflow_tx.ledger.steps.end import note_readmission
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.unit.protocol.books import Books
 
 ADA = Audit("ada", "the disk is gone")

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import RunHeld, StaleBegin
-from airflow_tx.protocol import commit, recovery
-from airflow_tx.protocol.answers import Done, ReplayNoted
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Outside
-from airflow_tx.protocol.records import Metadata, Phase, TransactionRecord, encode
-from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.replay import note_changed
-from airflow_tx.protocol.status import TransactionView
-from airflow_tx.protocol.step import Audit, Reader
-from airflow_tx.protocol.view import transaction_details
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import RunHeld, StaleBegin
+from airflow_tx.ledger.answers import Done, ReplayNoted
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside
+from airflow_tx.ledger.records import Metadata, Phase, TransactionRecord, encode
+from airflow_tx.ledger.status import TransactionView
+from airflow_tx.ledger.steps import commit, recovery
+from airflow_tx.ledger.steps.recovery import ReplayRequest
+from airflow_tx.ledger.steps.replay import note_changed
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.view import transaction_details
 from tests.model.driver import Run, Topology
 
 

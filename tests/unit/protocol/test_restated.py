@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
-from airflow_tx.actions.skip import TransactionSkip
-from airflow_tx.cli import render, values
+from airflow_tx.ledger.answers import Begun, Replaced
+from airflow_tx.ledger.attempt import TransactionAttempt, restated
+from airflow_tx.ledger.audit.chain import StateEvidence
+from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.steps.end import note_readmission
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.view import final_txids, topology_view, transaction_details
+from airflow_tx.operations.actions.skip import TransactionSkip
+from airflow_tx.operations.cli import render, values
 from airflow_tx.operators.commit import LineageOperator, note_commit
 from airflow_tx.plugin.api.figures import _Period
 from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import timeline_row
 from airflow_tx.plugin.api.transaction_page import _actions, _audit
-from airflow_tx.protocol.answers import Begun, Replaced
-from airflow_tx.protocol.attempt import TransactionAttempt, restated
-from airflow_tx.protocol.chain import StateEvidence
-from airflow_tx.protocol.end import note_readmission
-from airflow_tx.protocol.replay import WishRequest, want
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.verification import verified
-from airflow_tx.protocol.view import final_txids, topology_view, transaction_details
 from airflow_tx.triggers.watcher import CommitsProducer, CommitsTrigger
 from tests.unit.protocol.books import Books
 

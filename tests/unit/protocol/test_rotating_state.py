@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol.api import Create, Delete, Node, Paths, Put
-from airflow_tx.protocol.reading import RotatingTransactionalState
-from airflow_tx.protocol.records import Counter, Metadata, encode
-from airflow_tx.protocol.step import Reader
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.api import Create, Delete, Node, Paths, Put
+from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.records import Counter, Metadata, encode
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 
 PATHS = Paths("/tx", "t")

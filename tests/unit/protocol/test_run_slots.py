@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import Outbid
-from airflow_tx.protocol import recovery
-from airflow_tx.protocol.answers import Bidding, Done, NotNeeded
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.records import encode
-from airflow_tx.protocol.recovery import Waiter
+from airflow_tx.base.errors import Outbid
+from airflow_tx.ledger.answers import Bidding, Done, NotNeeded
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.records import encode
+from airflow_tx.ledger.steps import recovery
+from airflow_tx.ledger.steps.recovery import Waiter
 from tests.model.driver import Run, Topology
 
 FIRST = Waiter("r2", 2, "t2", 1)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from airflow_tx.protocol.api import Create, Paths, Put, Requirement, Write
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import Counter, encode
-from airflow_tx.protocol.step import Decision, Reader, Stamp, put
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.ledger.api import Create, Paths, Put, Requirement, Write
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Counter, encode
+from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, put
+from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock
 
 PATHS = Paths("/tx", "t")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import (
+from airflow_tx.base.errors import (
     AlreadyFinal,
     ChangeRefused,
     NotSkipped,
@@ -16,14 +16,14 @@ from airflow_tx.errors import (
     StateMissing,
     UnknownTransaction,
 )
-from airflow_tx.protocol import end
-from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.commit import AcquireRequest, acquire
-from airflow_tx.protocol.records import Outcome, Phase, Skipped, encode
-from airflow_tx.protocol.replay import note_changed, to_decide_anew
-from airflow_tx.protocol.step import Audit, Reader, Stamp
+from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.records import Outcome, Phase, Skipped, encode
+from airflow_tx.ledger.steps import end
+from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
+from airflow_tx.ledger.steps.replay import note_changed, to_decide_anew
+from airflow_tx.ledger.steps.step import Audit, Reader, Stamp
 from tests.model.driver import Run, Topology
 
 ADA = Audit("ada", "it breaks the job")

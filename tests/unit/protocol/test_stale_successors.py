@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.protocol.reading import stale_successors
-from airflow_tx.protocol.records import Phase, TransactionRecord
+from airflow_tx.ledger.reading import stale_successors
+from airflow_tx.ledger.records import Phase, TransactionRecord
 
 
 def record(base: str, ended: str) -> TransactionRecord:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol.reading import LedgerReading
-from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.status import (
+from airflow_tx.ledger.reading import LedgerReading
+from airflow_tx.ledger.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.status import (
     ChangedRows,
     TransactionView,
     deed,

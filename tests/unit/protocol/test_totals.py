@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol.attempt import Written
-from airflow_tx.protocol.chain import StateEvidence
-from airflow_tx.protocol.records import RepairRecord
-from airflow_tx.protocol.verification import ColumnTotal, Verified, _column_total, verified
+from airflow_tx.ledger.attempt import Written
+from airflow_tx.ledger.audit.chain import StateEvidence
+from airflow_tx.ledger.audit.verification import ColumnTotal, Verified, _column_total, verified
+from airflow_tx.ledger.records import RepairRecord
 from airflow_tx.state import Avg, Count, Max, MemoryMap, OpaqueMap, Sum
 from airflow_tx.state.aggregators import Columns
 from airflow_tx.state.api import RowTally

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import TooMuchContention, UnknownTransaction, UnreadableRecord
-from airflow_tx.protocol import processing
-from airflow_tx.protocol.api import Children, Create, Delete, Node, Paths, Put
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.chain import ledger_evidence
-from airflow_tx.protocol.records import Counter, Metadata, encode
-from airflow_tx.protocol.view import TopologyView, repairs, topologies, topology_view, transaction_details
-from airflow_tx.store.memory import MemoryStore
+from airflow_tx.base.errors import TooMuchContention, UnknownTransaction, UnreadableRecord
+from airflow_tx.ledger.api import Children, Create, Delete, Node, Paths, Put
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.records import Counter, Metadata, encode
+from airflow_tx.ledger.steps import processing
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.view import TopologyView, repairs, topologies, topology_view, transaction_details
 from tests.model.driver import Run, Topology
 
 

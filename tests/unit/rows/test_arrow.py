@@ -13,10 +13,10 @@ import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.errors import StagingError
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.rows.arrow import NoTable, table_of
-from airflow_tx.staging import StagingArea, write_rows
+from airflow_tx.base.errors import StagingError
+from airflow_tx.base.rows.arrow import NoTable, table_of
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.outputs.staging import StagingArea, write_rows
 
 DAY = dt.date(2024, 1, 1)
 NOON = dt.datetime(2024, 1, 1, 12)

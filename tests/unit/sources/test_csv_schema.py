@@ -13,14 +13,14 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_tx.errors import ConfigError, SourceError
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.rows.spark import ddl_of
+from airflow_tx.base.errors import ConfigError, SourceError
+from airflow_tx.base.rows.spark import ddl_of
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.schema import CsvFormat, find_schema, packed, unpacked
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
-from airflow_tx.store.memory import MemoryStore
 from tests.stage import begin_run
 from tests.unit.bench import MemorySpec
 

@@ -16,8 +16,8 @@ import pytest
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.files.source import FileSource, FolderSource, PartitionedFileSource
 
 ATTEMPT = TransactionAttempt(1, 1)

@@ -13,15 +13,15 @@ import pytest
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
-from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.errors import ConfigError
-from airflow_tx.protocol import end
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.step import Audit
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.steps import end
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.files import storage
 from airflow_tx.sources.files.source import FileSource, FolderSource, PartitionedFileSource
 from airflow_tx.state import MemoryState, Sum
+from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.stage import Stage, StageRun, begin_run, update
 
 ATTEMPT = TransactionAttempt(1, 1)

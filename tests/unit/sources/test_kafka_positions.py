@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, SourceError
-from airflow_tx.protocol.api import Create, Paths
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.loss import start_after
-from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
-from airflow_tx.protocol.step import Reader
+from airflow_tx.base.errors import ConfigError, SourceError
+from airflow_tx.ledger.api import Create, Paths
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.audit.loss import start_after
+from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.kafka.offsets import Extent, LastMessage, OffsetRange, OffsetsSnapshot, position_json
 from airflow_tx.sources.kafka.source import KafkaSource
-from airflow_tx.store.memory import MemoryStore
 
 
 def look(*, ids: dict[str, str | None] | None = None, **extents: tuple[int, int]) -> OffsetsSnapshot:

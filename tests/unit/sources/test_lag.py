@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import SourceError
+from airflow_tx.base.errors import SourceError
 from airflow_tx.sources.api import Json, TransactionalSource
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.lag import Lag, LagUnknown, LagWatch, lags
@@ -101,7 +101,7 @@ def test_two_may_ask_a_watch_at_once_and_the_source_is_asked_by_one_thread(monke
                 starts.wait()
             super().start()
 
-    monkeypatch.setattr("airflow_tx.inquiry.Thread", SlowThread)
+    monkeypatch.setattr("airflow_tx.base.inquiry.Thread", SlowThread)
     watch = LagWatch("flights", lambda: Asked(asked), every=0.0)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(watch.latest, lambda: None)

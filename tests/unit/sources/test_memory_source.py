@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_tx.errors import ConfigError, SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import ConfigError, SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.memory import MemorySource
 

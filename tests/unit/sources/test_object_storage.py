@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.connections.lookup import Endpoint, for_airflow, handed_over
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.connections.lookup import Endpoint, for_airflow, handed_over
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.sources.api import rebuild
 from airflow_tx.sources.files.objects import Objects
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.errors import ConfigError, SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import ConfigError, SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.files.storage import FilesPosition

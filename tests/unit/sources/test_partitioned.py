@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_tx.errors import PartitionUnavailable, SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import PartitionUnavailable, SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.sources.partitioned import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource
 

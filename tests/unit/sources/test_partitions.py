@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import PartitionUnavailable, SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import PartitionUnavailable, SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources import Gone, LogBatch, LogSnapshot, LogSource, PartitionLog
 
 ATTEMPT = TransactionAttempt(2, 1)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_tx import RabbitQueueSource
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.outputs.staging import StagingArea
 from airflow_tx.sources.api import SourceKind, rebuild
-from airflow_tx.sources.rabbit.source import QueueMessage, TakenMessages, is_staged, read_ids, read_taken
-from airflow_tx.staging import StagingArea
+from airflow_tx.sources.rabbit import QueueMessage, TakenMessages, is_staged, read_ids, read_taken
 
 
 def message(id_: str, **parts: Any) -> QueueMessage:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_tx import RedisListSource, RedisNumberedSource, RedisStreamSource
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.sources.api import SourceKind, rebuild
 from airflow_tx.sources.redis.source import spelled
 

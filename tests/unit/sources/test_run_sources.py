@@ -17,10 +17,10 @@ from airflow.sdk import CronDataIntervalTimetable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.compat import IntervalSchedule, RunInfo
-from airflow_tx.connections.lookup import Endpoint, all_for_airflow, handed_over
-from airflow_tx.errors import ConfigError, SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.compat import IntervalSchedule, RunInfo
+from airflow_tx.base.connections.lookup import Endpoint, all_for_airflow, handed_over
+from airflow_tx.base.errors import ConfigError, SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
 from airflow_tx.sources.run.data_interval import DataIntervalSource, NextIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.end import pace_after
-from airflow_tx.protocol.records import History, Outcome
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.ledger.records import History, Outcome
+from airflow_tx.ledger.steps.end import pace_after
 from airflow_tx.sources.api import FIRST_ROWS, GROWTH, LEAST_ROWS, ROWS_SHARE, BatchSize, Limit
 
 AVAILABLE = st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 10**9), max_size=12)

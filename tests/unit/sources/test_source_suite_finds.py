@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.testing.suites.source_case import Row, SourceLedger

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, SourceError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import ConfigError, SourceError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.sql.database import Database, TableErrors
 from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
 from airflow_tx.sources.sql.table import CHECKED_ROWS, KeyRange, Rows, TablePosition

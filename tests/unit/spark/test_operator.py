@@ -18,13 +18,10 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from airflow_tx.errors import ConfigError, StagingError
+from airflow_tx.base.errors import ConfigError, StagingError
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.operators.spark import SparkBatchOperator
-from airflow_tx.processing.task import TaskMessages
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.sources.files.source import FileSource
-from airflow_tx.spark.submit import ApplicationFailed
-from airflow_tx.staging import (
+from airflow_tx.outputs.staging import (
     Ackers,
     OutputRef,
     StagingArea,
@@ -34,11 +31,14 @@ from airflow_tx.staging import (
     write_manifest,
     write_rows,
 )
+from airflow_tx.sources.files.source import FileSource
+from airflow_tx.spark.submit import ApplicationFailed
+from airflow_tx.transaction.processing.task import TaskMessages
 
 SUBMIT = f"""#!{sys.executable}
 import json, sys
-from airflow_tx.staging import *
-from airflow_tx.staging.area import dir_of
+from airflow_tx.outputs.staging import *
+from airflow_tx.outputs.staging.area import dir_of
 arguments = sys.argv
 uri = next(argument for argument in arguments if argument.endswith("_descriptor.json"))
 descriptor = read_descriptor(uri)
@@ -123,9 +123,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     def running(context: Any) -> Iterator[Processing]:
         yield ledger
 
-    lifecycle: Any = ModuleType("airflow_tx.processing.task")
+    lifecycle: Any = ModuleType("airflow_tx.transaction.processing.task")
     lifecycle.Processing = SimpleNamespace(running=running)
-    monkeypatch.setitem(sys.modules, "airflow_tx.processing.task", lifecycle)
+    monkeypatch.setitem(sys.modules, "airflow_tx.transaction.processing.task", lifecycle)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         # The operator adds to the environment of its own process, which here is that of the tests.

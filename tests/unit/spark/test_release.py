@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.spark.connect import session
 from airflow_tx.spark.submit import check_release, driver_environment
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect

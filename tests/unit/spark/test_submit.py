@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, FailedBatch, RowsRefused, StagingError
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, StagingError
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.outputs.staging import Descriptor, StagingArea, TryDir, read_manifest
+from airflow_tx.outputs.staging.descriptor import Input
 from airflow_tx.spark.app import Failure, write_failure
 from airflow_tx.spark.submit import (
     ApplicationFailed,
@@ -22,8 +24,6 @@ from airflow_tx.spark.submit import (
     find_application,
     request_digest,
 )
-from airflow_tx.staging import Descriptor, StagingArea, TryDir, read_manifest
-from airflow_tx.staging.descriptor import Input
 
 
 class Store(dict[str, Any]):

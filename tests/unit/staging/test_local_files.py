@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.staging.files import LocalFiles
+from airflow_tx.outputs.staging.files import LocalFiles
 
 
 def test_a_folder_that_went_is_empty_within_a_listing_and_an_error_as_its_root(tmp_path: Path) -> None:

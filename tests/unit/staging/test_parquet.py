@@ -10,8 +10,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.staging.area import batches_in, read_schema
-from airflow_tx.staging.row_hash import digest_of_batch
+from airflow_tx.outputs.staging.area import batches_in, read_schema
+from airflow_tx.outputs.staging.row_hash import digest_of_batch
 
 TIMES = [
     dt.datetime(1500, 2, 3, 4, 5, 6, 7),

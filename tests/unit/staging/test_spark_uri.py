@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.staging.files import spark_uri
+from airflow_tx.outputs.staging.files import spark_uri
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
-from airflow_tx.errors import ConfigError, StagingError, StagingUnavailable, StagingUnreachable
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.staging import (
+from airflow_tx.base.errors import ConfigError, StagingError, StagingUnavailable, StagingUnreachable
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.outputs.staging import (
     Descriptor,
     OutputRef,
     StagingArea,

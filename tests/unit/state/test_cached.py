@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ChunkConflict, ConfigError
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.base.errors import ChunkConflict, ConfigError
+from airflow_tx.ledger.attempt import Token
 from airflow_tx.state import CachedMap, CombinerValueUpdater, MemoryMap, OpaqueMap, OpaqueValue, Sum, TransactionalMap
 from airflow_tx.state.aggregators import Key
 

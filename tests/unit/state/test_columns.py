@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.base.errors import ConfigError, StateError
 from airflow_tx.state import Aggregator, Avg, CollectSet, Count, Last, Max, MemoryState, Min, Sum
 from airflow_tx.state.aggregators import Cells, Columns
 from airflow_tx.state.rows import MAX_KEY_BYTES, CheckedRows

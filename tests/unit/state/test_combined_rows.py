@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state import Avg, First, Max, MemoryState, Min, SqlState, Sum
 from airflow_tx.state.rows import combined
 from airflow_tx.testing.suites.state_tools import Grants

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, PortionsLost, StateBehind, StateError
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.base.errors import FenceForeign, FenceOutranked, LedgerBehind, PortionsLost, StateBehind, StateError
+from airflow_tx.ledger.attempt import Token
 from airflow_tx.state import Fence, Grant
 from airflow_tx.state.fence import applied, check_portions, check_write, raised
 

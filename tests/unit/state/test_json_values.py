@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.errors import StateError
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.base.errors import StateError
+from airflow_tx.ledger.attempt import Token
 from airflow_tx.state import OpaqueValue, StateKind, Sum, TransactionalValue, from_trident
 from airflow_tx.state.aggregators import Columns, encode_key
 from airflow_tx.state.redis.state import RedisRows

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state import (
     CollectSet,
     CombinerValueUpdater,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.base.errors import ConfigError, StateError
 from airflow_tx.state import (
     Avg,
     CombinerValueUpdater,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import StateError
+from airflow_tx.base.errors import StateError
 from airflow_tx.state import Avg, Count, MemoryState
 from airflow_tx.state.aggregators import Reduced
 from airflow_tx.state.rows import combined, combined_at_once, combined_runs

@@ -7,7 +7,7 @@ from functools import reduce
 
 import pytest
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.state import ApproxCountDistinct
 
 SKETCH = ApproxCountDistinct()

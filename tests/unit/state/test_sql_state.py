@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.state import Count, FencedState, MemoryState, SqlState, Sum
 from airflow_tx.state.sql.mysql import check_version
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from airflow_tx.errors import TxidBehind
+from airflow_tx.base.errors import TxidBehind
 from airflow_tx.state import OpaqueValue, TransactionalValue
 
 

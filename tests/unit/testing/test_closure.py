@@ -12,7 +12,7 @@ from tests.closure import Sources
 ROOT = Path(__file__).parents[3]
 LAZY = """
 from typing import TYPE_CHECKING
-from airflow_tx.lazy_names import lazy_names
+from airflow_tx.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from airflow_tx.sources.kafka import KafkaSource as KafkaSource
     from airflow_tx.sources.files import FileSource as FileSource
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 """
 FILES = {
     "airflow_tx/__init__.py": LAZY,
-    "airflow_tx/lazy_names.py": "",
+    "airflow_tx/base/lazy_names.py": "",
     "airflow_tx/sources/kafka.py": "def read():\n    from airflow_tx.sources import lag",
     "airflow_tx/sources/files.py": TYPES,
     "airflow_tx/sources/lag.py": "",
-    "tests/conftest.py": "import airflow_tx.lazy_names",
+    "tests/conftest.py": "import airflow_tx.base.lazy_names",
     "tests/unit/test_kafka.py": "from airflow_tx import KafkaSource",
     "tests/unit/test_files.py": "from airflow_tx import FileSource",
     "tests/airflow/test_days.py": "def test_a_day():\n    run('daily')",
@@ -76,7 +76,7 @@ def test_a_test_that_names_no_dag_imports_all_of_its_folder(met: Met) -> None:
 
 
 def test_every_test_imports_the_fixtures_of_its_folders(met: Met) -> None:
-    assert set(met("airflow_tx/lazy_names.py")) == set(met("tests/conftest.py"))
+    assert set(met("airflow_tx/base/lazy_names.py")) == set(met("tests/conftest.py"))
     assert set(met("tests/conftest.py")) == {"test_kafka", "test_files", "test_days", "test_stack"}
 
 
@@ -89,6 +89,6 @@ def test_a_change_of_no_source_file_meets_no_test(met: Met) -> None:
 
 
 def test_each_test_of_a_running_airflow_is_met_by_a_change_of_a_transactions_begin() -> None:
-    near = Sources(ROOT).distances(["airflow_tx/processing/begin.py"])
+    near = Sources(ROOT).distances(["airflow_tx/transaction/processing/begin.py"])
     files = {str(file.relative_to(ROOT)) for file in (ROOT / "tests/airflow").glob("test_*.py")}
     assert {"tests/airflow/test_clear.py", "tests/airflow/test_pipeline.py"} <= files & near.keys()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.testing import crash_kit
 from airflow_tx.testing.crash_kit import CrashKit
 from airflow_tx.testing.servers.server import find_java

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.errors import TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.spark.submit import driver_environment
 from airflow_tx.testing.servers import spark_connect, zookeeper
 

@@ -12,7 +12,7 @@ from airflow.sdk import (
 )
 
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.base.errors import TransactionDefinitionError
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
 from airflow_tx.state import Count, MemoryState
 

@@ -9,8 +9,8 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_tx import Transaction
-from airflow_tx.errors import ConfigError, TransactionDefinitionError
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.base.errors import ConfigError, TransactionDefinitionError
+from airflow_tx.transaction.spec import TransactionSpec
 from tests.unit.bench import Numbers
 
 

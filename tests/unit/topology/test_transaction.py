@@ -23,12 +23,12 @@ from airflow_tx import (
     coordinator_dag,
     persistent_aggregate,
 )
-from airflow_tx.commit import run_slots
-from airflow_tx.errors import ConfigError, StoreUnavailable
+from airflow_tx.base.errors import ConfigError, StoreUnavailable
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.spec import TransactionSpec
 from airflow_tx.state import Count, MemoryMap, NonTransactionalMap, OpaqueMap, TransactionalMap
+from airflow_tx.transaction.commit import run_slots
+from airflow_tx.transaction.spec import TransactionSpec
 from tests.unit.topology.blocks import Numbers, block, commit, count, dag, refused, state
 
 DAYS = DataIntervalSource("json.loads")

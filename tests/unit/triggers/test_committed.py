@@ -11,9 +11,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_tx import TransactionCommittedSensor
-from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.api import Create, Paths, Put
-from airflow_tx.protocol.records import Counter, Skipped, encode
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.ledger.api import Create, Paths, Put
+from airflow_tx.ledger.records import Counter, Skipped, encode
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.files.storage import FilesPosition

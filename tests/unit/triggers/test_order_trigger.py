@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_tx import compat
-from airflow_tx.commit.run_slots import Yielded, yield_slot
-from airflow_tx.errors import AheadOfOrder
-from airflow_tx.processing.begin import ask, comes_soon
-from airflow_tx.protocol.api import Paths
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.recovery import Waiter, bid
+from airflow_tx.base import compat
+from airflow_tx.base.errors import AheadOfOrder
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps.recovery import Waiter, bid
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.transaction.commit.run_slots import Yielded, yield_slot
+from airflow_tx.transaction.processing.begin import ask, comes_soon
 from airflow_tx.triggers.base import OrderWatch
 from airflow_tx.triggers.turn import OrderTrigger
 from tests.unit.bench import CountingStore, FakeTi, Looking, MemorySpec
@@ -119,9 +119,9 @@ class Waiting(Looking):
 
 def skipped(store: CountingStore, log: Any) -> None:
     """Day 0 begins and is skipped, so that nothing is open."""
-    from airflow_tx.commit.handoff import take_skip
-    from airflow_tx.protocol import end
-    from airflow_tx.protocol.step import Audit
+    from airflow_tx.ledger.steps import end
+    from airflow_tx.ledger.steps.step import Audit
+    from airflow_tx.transaction.commit.handoff import take_skip
 
     begin(store, 0)
     ledger = ledger_on(store)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import compat
-from airflow_tx.protocol.api import Paths
+from airflow_tx.base import compat
+from airflow_tx.ledger.api import Paths
 from airflow_tx.triggers.base import SlotWatch
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, Looking

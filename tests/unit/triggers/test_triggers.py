@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from airflow.triggers.base import BaseTrigger
 
-from airflow_tx.errors import StoreUnavailable
-from airflow_tx.protocol.api import Paths, Put
+from airflow_tx.base.errors import StoreUnavailable
+from airflow_tx.ledger.api import Paths, Put
 from airflow_tx.triggers.turn import ReadyTrigger, TurnTrigger
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, MemorySpec

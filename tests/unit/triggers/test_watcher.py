@@ -12,10 +12,10 @@ from airflow.sdk import Asset
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamManager
 
 from airflow_tx import committed_asset
-from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.api import Paths, Put
-from airflow_tx.protocol.records import Counter, TopologyRecord, decode, encode
-from airflow_tx.protocol.recovery import WatcherRecord
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.ledger.api import Paths, Put
+from airflow_tx.ledger.records import Counter, TopologyRecord, decode, encode
+from airflow_tx.ledger.steps.recovery import WatcherRecord
 from airflow_tx.triggers.watcher import CommitNotStored, CommitsProducer, CommitsTrigger, checked_uri
 from tests.stage import Stage
 from tests.unit.bench import CountingStore

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.errors import StateError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.base.errors import StateError
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.state.appended import Misfit
 from airflow_tx.state.lake.delta import Folder
 from airflow_tx.state.lake.files import as_arrow, staged_files, write_python_rows

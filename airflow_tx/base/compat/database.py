@@ -1,0 +1,335 @@
+"""The part of `compat` that is about the metadata database, which commands and the API server have: runs and DAGs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+from airflow_tx.base.compat.runs import IntervalSchedule, RunNotStarted, one_line, text
+
+_AT_ONCE = 500
+# The one who asks may have read the ledger just before the last commit of a run.
+_JUST_NOW = timedelta(seconds=2)
+_TEST_BUNDLE = "airflow-tx-trial"
+
+
+def clear_run(
+    dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False, latest: bool = False
+) -> bool:
+    """Clear a run so that it is executed again; False if there is no such run.
+
+    :param past_limit: let it start although the DAG has as many running runs as it may; also one that was cleared
+        before and waits.
+    :param only_failed: clear the tasks that have failed, not all; a run without any is not changed.
+    :param latest: run the newest version of the DAG, even if the DAG sets another rule for cleared runs.
+    :raises RunNotStarted: Airflow has no DAG any more to run it by.
+    """
+    from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import select
+
+    with create_session() as session:
+        run = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+        if run is None:
+            return False
+        dag = DBDagBag().get_dag_for_run(run, session=session)
+        if dag is None:
+            raise RunNotStarted(
+                dag_id=dag_id, run_id=run_id, status=None, reason="Airflow does not know this DAG"
+            )
+        dag.clear(
+            run_id=run_id,
+            only_failed=only_failed,
+            dag_run_state=DagRunState.RUNNING if past_limit else DagRunState.QUEUED,
+            run_on_latest_version=resolve_run_on_latest_version(latest or None, dag_id, session),
+            session=session,
+        )
+        # A clear gives its state to a run that has ended, and leaves one that waits already.
+        if past_limit and run.state == DagRunState.QUEUED:
+            run.set_state(DagRunState.RUNNING)
+    return True
+
+
+def create_run(
+    dag_id: str,
+    run_id: str,
+    conf: Mapping[str, Any] | None = None,
+    interval: tuple[datetime, datetime] | None = None,
+) -> bool:
+    """Create a run, which starts when the limit of the DAG lets it; False if it exists.
+
+    It is a manual run, unless its id is one that Airflow keeps for runs of another type (a deleted scheduled run).
+
+    :param interval: its data interval, if the schedule has it; without one it has no logical date.
+    :raises RunNotStarted: the DAG is unknown, or its rules forbid such a run.
+    """
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.exceptions import DagRunAlreadyExists
+    from airflow.sdk.exceptions import AirflowException
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    by_hand = DagRunType.from_run_id(run_id) == DagRunType.MANUAL
+    try:
+        trigger_dag(
+            dag_id,
+            triggered_by=DagRunTriggeredByType.CLI,
+            run_type=DagRunType.MANUAL if by_hand else DagRunType.OPERATOR_TRIGGERED,
+            run_id=run_id,
+            conf=dict(conf or {}),
+            **_dates(dag_id, interval),
+        )
+    except DagRunAlreadyExists:
+        return False
+    except (AirflowException, ValueError) as error:
+        raise RunNotStarted(
+            dag_id=dag_id, run_id=run_id, status=None, reason=one_line(error)
+        ) from error
+    return True
+
+
+def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str, Any]:
+    """The dates of a run: none if its schedule has no such interval, or another run has the date."""
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    if interval is None:
+        return {}
+    start, end = interval
+    with create_session() as session:
+        dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+        taken = session.scalar(
+            select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.logical_date == start)
+        )
+    if taken is not None or dag is None or not IntervalSchedule(dag.timetable).makes(start, end):
+        return {}
+    return {"logical_date": start, "run_after": end}
+
+
+def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
+    """Return the states of the existing runs."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    wanted = list(run_ids)
+    found = {}
+    with create_session() as session:
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            query = select(DagRun.run_id, DagRun.state).where(
+                DagRun.dag_id == dag_id, DagRun.run_id.in_(some)
+            )
+            found.update({run_id: text(state) for run_id, state in session.execute(query)})
+    return found
+
+
+def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | None]:
+    """Say of runs that are over in which state they ended; None: there is no such run.
+
+    Left out are other runs, the ones that ended just now, and the ones of DAGs that this Airflow does not know.
+
+    :param runs: their ids, each behind the id of its DAG.
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import State
+    from sqlalchemy import and_, select
+
+    just_now = datetime.now(timezone.utc) - _JUST_NOW
+    wanted = sorted(runs)
+    ends: dict[tuple[str, str], str | None] = {}
+    with create_session() as session:
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            same = and_(
+                DagRun.dag_id == DagModel.dag_id, DagRun.run_id.in_({run_id for _, run_id in some})
+            )
+            query = (
+                select(DagModel.dag_id, DagRun.run_id, DagRun.state, DagRun.end_date)
+                .join_from(DagModel, DagRun, same, isouter=True)
+                .where(DagModel.dag_id.in_({dag_id for dag_id, _ in some}))
+            )
+            rows = list(session.execute(query))
+            known = {row.dag_id for row in rows}
+            found = {(row.dag_id, row.run_id): row for row in rows}
+            for each in some:
+                row = found.get(each)
+                if row is None and each[0] in known:
+                    ends[each] = None
+                elif (
+                    row is not None
+                    and row.state in State.finished_dr_states
+                    and not (row.end_date and row.end_date > just_now)
+                ):
+                    ends[each] = text(row.state)
+    return ends
+
+
+def is_paused_there(dag_id: str) -> bool | None:
+    """Find out whether the DAG is paused; None if Airflow does not know it."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.execute(select(DagModel.is_paused).where(DagModel.dag_id == dag_id)).first()
+    return None if found is None else bool(found.is_paused)
+
+
+def connection_exists(conn_type: str) -> bool:
+    """Whether the metadata database holds a connection of this type."""
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    query = select(Connection.id).where(Connection.conn_type == conn_type).limit(1)
+    with create_session() as session:
+        return session.scalar(query) is not None
+
+
+def pause_dag(dag_id: str, paused: bool) -> bool:
+    """Pause or unpause a DAG; False: there was no change, or Airflow does not know it."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with create_session() as session:
+        # One statement: if two processes do it at once, only one of them changes the row.
+        changed = update(DagModel).where(
+            DagModel.dag_id == dag_id, DagModel.is_paused.is_not(paused)
+        )
+        done = session.execute(
+            changed.values(is_paused=paused).execution_options(synchronize_session=False)
+        )
+    return bool(done.rowcount)  # type: ignore[attr-defined]
+
+
+def log_action(
+    what: str, *, who: str, dag_id: str, entries: Iterable[tuple[str | None, Mapping[str, Any]]]
+) -> None:
+    """Make entries in Airflow's audit log.
+
+    :param entries: the details, each with the run that it concerns; None: it concerns no run.
+    """
+    import json
+
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        for run_id, details in entries:
+            session.add(
+                Log(
+                    event=what,
+                    owner=who,
+                    dag_id=dag_id,
+                    run_id=run_id,
+                    extra=json.dumps(dict(details)),
+                )
+            )
+
+
+class DagFile(NamedTuple):
+    """Where Airflow knows a DAG from: a bundle, and a path below it."""
+
+    bundle: str
+    path: str
+
+
+def dag_file(dag_id: str) -> DagFile | None:
+    """Where Airflow knows a DAG from; None if it does not know it."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(DagModel.bundle_name, DagModel.relative_fileloc).where(
+            DagModel.dag_id == dag_id
+        )
+        found = session.execute(query).first()
+    if found is None or not found.relative_fileloc:
+        return None
+    return DagFile(found.bundle_name, found.relative_fileloc)
+
+
+def prepare_test(dag: Any) -> None:
+    """Let `DAG.test` run a DAG that is in no bundle: write it into Airflow's database, which gets its tables first.
+
+    :raises AirflowException: the database is no SQLite, and has no tables.
+    """
+    from airflow.dag_processing.collection import update_dag_parsing_results_in_db
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.serialization.serialized_objects import LazyDeserializedDAG
+    from airflow.settings import engine
+    from airflow.utils.db import initdb
+    from airflow.utils.session import create_session
+    from sqlalchemy import inspect
+
+    assert engine is not None
+    if engine.dialect.name == "sqlite" and not inspect(engine).has_table("dag_run"):
+        initdb()
+    with create_session() as session:
+        session.merge(DagBundleModel(name=_TEST_BUNDLE))
+        session.flush()
+        found = [LazyDeserializedDAG.from_dag(dag)]
+        update_dag_parsing_results_in_db(
+            _TEST_BUNDLE, None, found, {}, None, set(), session=session
+        )
+
+
+def is_scheduled(dag_id: str) -> bool:
+    """Whether a scheduler that is alive takes up tasks of this DAG: also tasks of a run of `DAG.test`."""
+    from airflow.jobs.job import most_recent_job
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        known = session.get(DagModel, dag_id)
+        if known is None or known.is_paused:
+            return False
+        scheduler = most_recent_job("SchedulerJob", session=session)
+        return scheduler is not None and scheduler.is_alive()
+
+
+def run_that_a_test_deletes(dag_id: str, logical_date: datetime | None) -> str | None:
+    """Name a run that `DAG.test` would delete or clear, other than the run of an earlier test.
+
+    :param logical_date: of the test; None: it has none, and clears every run.
+    """
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+    from sqlalchemy import or_, select
+
+    by_test = DagRun.triggered_by.is_distinct_from(DagRunTriggeredByType.TEST)
+    query = select(DagRun.run_id).where(
+        DagRun.dag_id == dag_id, or_(by_test, DagRun.run_type != DagRunType.MANUAL)
+    )
+    if logical_date is not None:
+        query = query.where(DagRun.logical_date == logical_date)
+    with create_session() as session:
+        return session.scalar(query.limit(1))
+
+
+def pushed_xcoms(run: Any) -> list[tuple[str, str, int, Any]]:
+    """List what the tasks of a run have pushed, in a process with a database: task id, key, map index, value."""
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    wanted = select(XComModel).where(XComModel.dag_id == run.dag_id, XComModel.run_id == run.run_id)
+    with create_session() as session:
+        found = session.scalars(
+            wanted.order_by(XComModel.task_id, XComModel.map_index, XComModel.key)
+        ).all()
+        return [
+            (each.task_id, each.key, each.map_index, XComModel.deserialize_value(each))
+            for each in found
+        ]

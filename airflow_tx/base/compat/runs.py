@@ -1,0 +1,636 @@
+"""The part of `compat` that is about runs: how tasks and triggers start them and ask for them.
+
+A task and a trigger have no metadata database: they send messages to their supervisor. Which ones a task may send is
+the union `ToSupervisor` of airflow.sdk.execution_time.comms; a trigger may send fewer, `ToTriggerSupervisor` of
+airflow.jobs.triggerer_job_runner, and gets no answer ever to another one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from airflow_tx.base.errors import TxError
+
+if TYPE_CHECKING:
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+
+# --- runs ---
+
+
+_NOT_FOUND = 404
+_EVENTS_AT_ONCE = 100
+
+
+class RunNotStarted(TxError):
+    """Airflow refused to start or clear a run, or could not be asked; its answer in one line.
+
+    :param status: of Airflow's HTTP answer; None if there was none.
+    """
+
+    template: ClassVar[str] = "Run {run_id!r} of DAG {dag_id!r} was not started: {reason}"
+
+
+# --- from a running task -----------------------------------------------------------------------------------------
+
+
+def start_run(
+    dag_id: str,
+    run_id: str,
+    *,
+    conf: Mapping[str, Any] | None = None,
+    reset: bool = False,
+    dated: bool = False,
+    interval: tuple[datetime, datetime] | None = None,
+) -> bool:
+    """Start a run; False if it exists and is not to be reset.
+
+    False may also be this call's own run: Airflow sends a request again whose answer was lost.
+
+    :param conf: of a new run; one that is reset keeps its own.
+    :param reset: clear all tasks of the run if it exists.
+    :param dated: its logical date is now; else it has none. Airflow's home page knows runs with one alone.
+    :param interval: of a new run, whose schedule has it; without one it has no logical date. If there is a run of this
+        date under another name, that one is started: Airflow has no two.
+    :raises RunNotStarted: the DAG is unknown, stale or cannot be imported, or its rules forbid such a run.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+    from airflow.utils.state import State
+
+    other = None if interval is None else _run_on(dag_id, interval[0])
+    if other is not None and other.run_id != run_id:
+        if other.state in State.unfinished_dr_states:
+            return False
+        run_id = other.run_id
+        reset = True
+    date, after = interval or (datetime.now(timezone.utc) if dated else None, None)
+    message = TriggerDagRun(
+        dag_id=dag_id,
+        run_id=run_id,
+        logical_date=date,
+        run_after=after,
+        conf=dict(conf or {}),
+        reset_dag_run=reset,
+    )
+    try:
+        answer = _ask(message)
+    except AirflowRuntimeError as error:
+        raise RunNotStarted(
+            dag_id=dag_id, run_id=run_id, status=_status(error), reason=_reason(error)
+        ) from error
+    return not (
+        isinstance(answer, ErrorResponse) and answer.error == ErrorType.DAGRUN_ALREADY_EXISTS
+    )
+
+
+def restart_dead(dag_id: str, run_id: str) -> bool:
+    """Execute a run again at once although Airflow still takes a dead process for running; False if there is no run.
+
+    One reset makes a running task `restarting`, and Airflow then waits for its process to report, or for its heartbeat
+    to time out (300 s); a second one makes it scheduled. A process that does live finds out at its next heartbeat.
+
+    :raises RunNotStarted: as `start_run`.
+    """
+    from airflow.sdk.execution_time.comms import GetDagRunState, GetTaskStates
+
+    if _or_missing(GetDagRunState(dag_id=dag_id, run_id=run_id)) is None:
+        return False
+    start_run(dag_id, run_id, reset=True)
+    states = _ask(GetTaskStates(dag_id=dag_id, run_ids=[run_id])).task_states.get(run_id, {})
+    if any(text(state) == "restarting" for state in states.values()):
+        start_run(dag_id, run_id, reset=True)
+    return True
+
+
+def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
+    """Return the state of a run, as a task instance may ask for it; None if it was deleted."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        return text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
+    except AirflowRuntimeError as error:
+        if is_missing(error):
+            return None
+        raise
+
+
+def is_paused(dag_id: str) -> bool | None:
+    """Find out whether the DAG is paused; None if there is no such DAG."""
+    from airflow.sdk.execution_time.comms import GetDag
+
+    dag = _or_missing(GetDag(dag_id=dag_id))
+    return None if dag is None else bool(dag.is_paused)
+
+
+def running_runs(dag_id: str) -> int:
+    """How many runs of the DAG are running, runs of a backfill included."""
+    return int(_ask(_count(dag_id, ["running"])).count)
+
+
+def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
+    """Find the logical date of a run of the DAG that is queued or running and comes before this date."""
+    from airflow.sdk.execution_time.comms import GetPreviousDagRun
+
+    for state in ("running", "queued"):
+        found = _ask(GetPreviousDagRun(dag_id=dag_id, logical_date=date, state=state)).dag_run
+        if found is not None:
+            return datetime.fromisoformat(found.logical_date.isoformat())
+    return None
+
+
+def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
+    """How many runs of this logical date are in one of these states."""
+    return int(_ask(_count(dag_id, states, date)).count)
+
+
+def _run_on(dag_id: str, date: datetime) -> Any:
+    """Find the run of a logical date, under any name."""
+    from airflow.sdk.execution_time.comms import GetPreviousDagRun
+
+    behind = date + timedelta(microseconds=1)
+    found = _ask(GetPreviousDagRun(dag_id=dag_id, logical_date=behind)).dag_run
+    return found if found is not None and found.logical_date == date else None
+
+
+def is_asset(outlet: Any) -> bool:
+    """Whether a task with this outlet emits an event of its own accord: an asset, or a reference to one."""
+    from airflow.sdk import Asset
+    from airflow.sdk.definitions.asset import AssetRef
+
+    return isinstance(outlet, (Asset, AssetRef))
+
+
+def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) -> bool:
+    """Whether Airflow has stored an event of an asset that says this in its extra.
+
+    :param asset: as `is_asset` knows it.
+    :param after: earlier events are not read; None: all are.
+    """
+    from airflow.sdk.definitions.asset import AssetNameRef, AssetUriRef
+    from airflow.sdk.execution_time.comms import GetAssetEventByAsset
+
+    name = None if isinstance(asset, AssetUriRef) else asset.name
+    uri = None if isinstance(asset, AssetNameRef) else asset.uri
+    limit = _EVENTS_AT_ONCE
+    while True:
+        # An event follows its commit closely, so it is among the first ones.
+        message = GetAssetEventByAsset(name=name, uri=uri, after=after, limit=limit)
+        events = _ask(message).asset_events
+        if any(said.items() <= (event.extra or {}).items() for event in events):
+            return True
+        if len(events) < limit:
+            return False
+        limit *= 4
+
+
+# --- from a trigger ----------------------------------------------------------------------------------------------
+
+
+async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | None]:
+    """Ask for the states of runs, None for a deleted one; one message a run, as Airflow has none for several."""
+    import asyncio
+
+    wanted = list(dict.fromkeys(run_ids))
+    return dict(
+        zip(wanted, await asyncio.gather(*(_state(dag_id, each) for each in wanted)), strict=True)
+    )
+
+
+async def is_paused_async(dag_id: str) -> bool | None:
+    """None: nothing that a trigger may ask tells whether a DAG is paused. Ask with `is_paused` before deferring."""
+    return None
+
+
+async def running_runs_async(dag_id: str) -> int:
+    return int((await _ask_async(_count(dag_id, ["running"]))).count)
+
+
+async def runs_on_async(dag_id: str, date: datetime, states: Collection[str]) -> int:
+    return int((await _ask_async(_count(dag_id, states, date))).count)
+
+
+# --- how Airflow is asked ----------------------------------------------------------------------------------------
+
+
+def text(state: Any) -> str:
+    """A state as Airflow's database and API spell it."""
+    return str(getattr(state, "value", state))
+
+
+def is_missing(error: AirflowRuntimeError) -> bool:
+    return _status(error) == _NOT_FOUND
+
+
+def _ask(message: Any) -> Any:
+    from airflow.sdk.execution_time import task_runner
+
+    return task_runner.SUPERVISOR_COMMS.send(message)
+
+
+async def _ask_async(message: Any) -> Any:
+    from airflow.sdk.execution_time import task_runner
+
+    return await task_runner.SUPERVISOR_COMMS.asend(message)
+
+
+def is_current_try(task_try: str) -> bool:
+    """Whether the asking task's own id is still the one that Airflow knows: most retries and clears give it another.
+
+    :param task_try: the id, or what `task_try` makes of it.
+    """
+    from uuid import UUID
+
+    from airflow.sdk.execution_time.comms import DeleteTaskStateStore
+
+    own = UUID(task_try.partition(".")[0])
+    # Nothing is deleted: no value has this name. Airflow looks for the try first, and says if there is none.
+    return _or_missing(DeleteTaskStateStore(ti_id=own, key="airflow_tx/is-current")) is not None
+
+
+def _or_missing(message: Any) -> Any:
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        return _ask(message)
+    except AirflowRuntimeError as error:
+        if is_missing(error):
+            return None
+        raise
+
+
+async def _state(dag_id: str, run_id: str) -> str | None:
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.comms import GetDagRunState
+
+    try:
+        return text((await _ask_async(GetDagRunState(dag_id=dag_id, run_id=run_id))).state)
+    except AirflowRuntimeError as error:
+        if is_missing(error):
+            return None
+        raise
+
+
+def _count(dag_id: str, states: Collection[str], date: datetime | None = None) -> Any:
+    from airflow.sdk.execution_time.comms import GetDRCount
+
+    return GetDRCount(
+        dag_id=dag_id, states=list(states), logical_dates=None if date is None else [date]
+    )
+
+
+def _status(error: AirflowRuntimeError) -> int | None:
+    status = (error.error.detail or {}).get("status_code")
+    return None if status is None else int(status)
+
+
+def _reason(error: AirflowRuntimeError) -> str:
+    """The innermost of the messages that Airflow's server and its client have wrapped in each other."""
+    detail: dict[str, Any] = error.error.detail or {}
+    while isinstance(detail.get("detail"), dict):
+        detail = detail["detail"]
+    return one_line(detail.get("message") or detail.get("detail") or error)
+
+
+def one_line(value: object) -> str:
+    return " ".join(str(value).split())
+
+
+# --- intervals ---
+# The part of `compat` that is about data intervals: which ones a schedule has, and their runs.
+
+
+# Within so many lengths of an interval before a date its schedule is searched for an interval that begins earlier.
+_REACHES = (2, 16, 128)
+_EVER = datetime(1, 1, 1, tzinfo=timezone.utc)
+
+
+def zone_of(dag: Any) -> str:
+    """Name the time zone of the cron schedule of a DAG; "" is UTC, also if the schedule has no zone."""
+    import pendulum
+    from airflow.sdk.bases.timetable import BaseTimetable
+    from airflow.sdk.definitions.timetables._cron import CronMixin
+    from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+    from airflow.sdk.definitions.timetables.trigger import MultipleCronTriggerTimetable
+
+    timetable = dag.timetable
+    if isinstance(timetable, AssetOrTimeSchedule):
+        timetable = timetable.timetable
+    if isinstance(timetable, MultipleCronTriggerTimetable):
+        timetable = timetable.timetables[0]
+    zone: Any = "UTC"
+    if isinstance(timetable, CronMixin):
+        zone = timetable.timezone
+    elif not isinstance(timetable, BaseTimetable):  # one of Airflow's core
+        zone = timetable.serialize().get("timezone", zone)
+    name = pendulum.timezone(zone).name if isinstance(zone, (str, int)) else str(zone.name)
+    return "" if name in ("UTC", "+00:00") else name
+
+
+class ScheduledInterval(NamedTuple):
+    """A data interval of a schedule, in UTC; its run may start at `run_after`."""
+
+    logical_date: datetime
+    start: datetime
+    end: datetime
+    run_after: datetime
+
+
+def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
+    """End of the last data interval that the schedule of a DAG has before the interval from `start` to `end`.
+
+    None: the schedule has none near it, or the task's Airflow cannot tell.
+    """
+    try:
+        core = _core(dag.timetable)
+    except ImportError:  # a worker with the task SDK alone
+        return None
+    for reach in _REACHES:
+        asked = _asked(core, start - reach * (end - start), start)
+        ends = [each.end for each in takewhile(lambda each: each.end <= start, asked)]
+        if ends:
+            return ends[-1]
+    return None
+
+
+@dataclass(frozen=True)
+class IntervalSchedule:
+    """The schedule of a DAG, as its file says it: Airflow's core is imported when it is first asked.
+
+    :param timetable: of the DAG.
+    :param earliest: no interval begins before it; `latest`: none begins after it.
+    :param catchup: whether its first interval is the earliest one, not the last that has ended.
+    """
+
+    timetable: Any
+    earliest: datetime | None = None
+    latest: datetime | None = None
+    catchup: bool = False
+
+    @classmethod
+    def of_dag(cls, dag: Any) -> IntervalSchedule:
+        """Read the schedule of a DAG, whose tasks may have dates of their own."""
+        starts = [
+            date for date in (dag.start_date, *(task.start_date for task in dag.tasks)) if date
+        ]
+        ends = [task.end_date for task in dag.tasks]
+        latest = (
+            max([*ends, *([dag.end_date] if dag.end_date else [])])
+            if ends and all(ends)
+            else dag.end_date
+        )
+        return cls(dag.timetable, min(starts, default=None), latest, bool(dag.catchup))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> IntervalSchedule:
+        """Read what `to_json` gave."""
+        from airflow.serialization.decoders import decode_timetable
+
+        earliest, latest = (each and datetime.fromisoformat(each) for each in value["dates"])
+        return cls(
+            decode_timetable(json.loads(value["timetable"])), earliest, latest, value["catchup"]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as plain JSON, for another process."""
+        from airflow.serialization.encoders import encode_timetable
+
+        # A text: of a mapping that names a class Airflow makes an object where the arguments of a trigger pass by.
+        encoded = json.dumps(encode_timetable(self.timetable))
+        dates = [each and each.isoformat() for each in (self.earliest, self.latest)]
+        return {"timetable": encoded, "dates": dates, "catchup": self.catchup}
+
+    def next_interval(self, after: datetime | None, now: datetime) -> ScheduledInterval | None:
+        """Find the first interval that does not begin before a date, or the first at all; None: it has not ended.
+
+        :raises ImportError: only the task SDK is installed here.
+        """
+        if after is None:
+            following = _asked(self._core, self.earliest, self.latest, catchup=self.catchup)
+        else:
+            since = max(after, self.earliest or after)
+            following = _in_a_row(self._core, since, self.earliest, self.latest)
+        found = next(following, None)
+        return None if found is None or max(found.end, found.run_after) > now else found
+
+    def previous_end(self, start: datetime, end: datetime) -> datetime | None:
+        """Find the end of the last interval before the one from `start` to `end`; None: there is none near it."""
+        return previous_end(self, start, end)
+
+    def run_id(self, interval: ScheduledInterval) -> str:
+        """Name the run of an interval as Airflow's scheduler names it."""
+        import pendulum
+        from airflow.timetables.base import DataInterval
+        from airflow.utils.types import DagRunType
+
+        dates = DataInterval(pendulum.instance(interval.start), pendulum.instance(interval.end))
+        name: str = self._core.generate_run_id(
+            run_type=DagRunType.SCHEDULED,
+            run_after=pendulum.instance(interval.run_after),
+            data_interval=dates,
+        )
+        return name
+
+    def makes(self, start: datetime, end: datetime) -> bool:
+        """Whether Airflow gives a run that is started by hand this interval, if it may run from the end of it on."""
+        return _inferred(self._core, end) == (start, end)
+
+    @cached_property
+    def _core(self) -> Any:
+        return _core(self.timetable)
+
+
+def _core(timetable: Any) -> Any:
+    from airflow.serialization.encoders import coerce_to_core_timetable
+
+    return coerce_to_core_timetable(timetable)  # unchanged, if it is a core timetable
+
+
+def _asked(
+    core: Any, earliest: datetime | None, latest: datetime | None = None, *, catchup: bool = True
+) -> Iterator[ScheduledInterval]:
+    """Ask a timetable for one interval after the other, as the scheduler does."""
+    import pendulum
+    from airflow.timetables.base import TimeRestriction
+
+    restriction = TimeRestriction(
+        None if earliest is None else pendulum.instance(earliest),
+        None if latest is None else pendulum.instance(latest),
+        catchup=catchup,
+    )
+    info = None
+    while (
+        info := core.next_dagrun_info_v2(last_dagrun_info=info, restriction=restriction)
+    ) and info.data_interval:
+        interval = info.data_interval
+        dated = (info.logical_date, interval.start, interval.end, info.run_after)
+        yield ScheduledInterval(*map(_utc, dated))
+
+
+def _in_a_row(
+    core: Any, since: datetime, earliest: datetime | None = None, latest: datetime | None = None
+) -> Iterator[ScheduledInterval]:
+    """Give the intervals that begin at `since` or later, as they follow an interval that begins before it.
+
+    A cron schedule that is asked from `since` leaves out an interval that ends when the clocks go forward.
+
+    :param earliest: where the scheduler asks from; None: unknown.
+    """
+    asked = _asked(core, _before(core, since, earliest), latest)
+    return (each for each in asked if each.start >= since)
+
+
+def _before(core: Any, since: datetime, earliest: datetime | None) -> datetime:
+    """Find a date to ask from: one from where intervals lead to `since`; `since`, if there is none."""
+    found = next(_asked(core, since), None)
+    if found is None:
+        return since
+    for reach in _REACHES:
+        date = max(since - reach * (found.end - found.start), earliest or _EVER)
+        before = list(takewhile(lambda each: each.start < since, _asked(core, date)))
+        if before and before[-1].end != since == found.start:
+            return since  # a schedule of lengths alone, which has an interval from any date on
+        if before or date == earliest:
+            return date
+    return since
+
+
+def _inferred(timetable: Any, run_after: datetime) -> tuple[datetime, datetime]:
+    import pendulum
+
+    found = timetable.infer_manual_data_interval(run_after=pendulum.instance(run_after))
+    return _utc(found.start), _utc(found.end)
+
+
+def interval_context(start: datetime, end: datetime) -> dict[str, Any]:
+    """Return what the context of a scheduled run says of its dates."""
+    from airflow.sdk.timezone import coerce_datetime
+
+    date: Any = coerce_datetime(start)
+    ds = date.strftime("%Y-%m-%d")
+    ts = date.isoformat()
+    return {
+        "logical_date": date,
+        "data_interval_start": date,
+        "data_interval_end": coerce_datetime(end),
+        "ds": ds,
+        "ds_nodash": ds.replace("-", ""),
+        "ts": ts,
+        "ts_nodash": date.strftime("%Y%m%dT%H%M%S"),
+        "ts_nodash_with_tz": ts.replace("-", "").replace(":", ""),
+    }
+
+
+INTERVAL_KEYS = frozenset(
+    {"logical_date", "data_interval_start", "data_interval_end"}
+    | {"ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz"}
+)
+"""The keys of `interval_context`."""
+
+
+class DatedRun(NamedTuple):
+    """A run of a logical date."""
+
+    run_id: str
+    state: str
+
+
+def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[ScheduledInterval]:
+    """List the intervals of a DAG whose logical dates are from `first` to `last` and which have ended, earliest first.
+
+    `airflow backfill create` makes the same, but leaves out a first one that ends when the clocks go forward.
+
+    :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
+    """
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        dag = _backfilled_dag(dag_id, session)
+    now = datetime.now(timezone.utc)
+    found = _in_a_row(dag.timetable, first)
+    return list(takewhile(lambda each: each.logical_date <= last and each.end < now, found))
+
+
+def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[datetime, DatedRun]:
+    """Return, by logical date, the runs that have intervals, sorted by date."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    first = intervals[0].logical_date
+    last = intervals[-1].logical_date
+    query = select(DagRun.logical_date, DagRun.run_id, DagRun.state).where(
+        DagRun.dag_id == dag_id, DagRun.logical_date >= first, DagRun.logical_date <= last
+    )
+    with create_session() as session:
+        return {
+            _utc(date): DatedRun(run_id, text(state))
+            for date, run_id, state in session.execute(query)
+        }
+
+
+def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> bool:
+    """Create the run of an interval as `airflow backfill create` does, but of no backfill; False if there is one.
+
+    Being of none, it has the run slots of the DAG, and no backfill has to end before another one begins.
+
+    :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
+    """
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk.exceptions import AirflowException
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+    from sqlalchemy.exc import IntegrityError
+
+    kind = DagRunType.BACKFILL_JOB
+    date = interval.logical_date
+    after = interval.run_after
+    try:
+        with create_session() as session:
+            _backfilled_dag(dag_id, session).create_dagrun(
+                run_id=DagRun.generate_run_id(run_type=kind, logical_date=date, run_after=after),
+                logical_date=date,
+                data_interval=(interval.start, interval.end),
+                run_after=after,
+                run_type=kind,
+                triggered_by=DagRunTriggeredByType.BACKFILL,
+                triggering_user_name=user,
+                state=DagRunState.QUEUED,
+                start_date=datetime.now(timezone.utc),
+                session=session,
+            )
+    except IntegrityError:
+        return False
+    except (AirflowException, ValueError) as error:
+        raise RunNotStarted(
+            dag_id=dag_id, run_id=str(date), status=None, reason=one_line(error)
+        ) from error
+    return True
+
+
+def _backfilled_dag(dag_id: str, session: Any) -> Any:
+    from airflow.models.dagbag import DBDagBag
+    from airflow.utils.types import DagRunType
+
+    dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+    allowed = None if dag is None else dag.allowed_run_types
+    if dag is None:
+        reason = "Airflow does not know this DAG"
+    elif not dag.timetable.periodic:
+        reason = "its schedule has no dates that could be backfilled"
+    elif allowed is not None and DagRunType.BACKFILL_JOB not in allowed:
+        reason = "it does not allow runs of backfills"
+    else:
+        return dag
+    raise RunNotStarted(dag_id=dag_id, run_id="backfill", status=None, reason=reason)
+
+
+def _utc(date: datetime) -> datetime:
+    return datetime.fromisoformat(date.isoformat()).astimezone(timezone.utc)

@@ -1,0 +1,190 @@
+"""The Airflow connection of an id, wherever it is looked up: in a task, in a CLI command, or in a Spark driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from airflow_tx.base.errors import ConfigError
+
+_OURS = "AIRFLOW_TX_CONN_"
+_AIRFLOWS = "AIRFLOW_CONN_"
+_PARTS = ("host", "port", "login", "password", "schema")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A connection, its parts named as Airflow names them; its repr shows no more than the id."""
+
+    conn_id: str
+    conn_type: str = field(default="", repr=False)
+    host: str | None = field(default=None, repr=False)
+    port: int | None = field(default=None, repr=False)
+    login: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    schema: str | None = field(default=None, repr=False)
+    extra: str = field(default="", repr=False)
+
+    @cached_property
+    def extra_dejson(self) -> dict[str, Any]:
+        """Parse the extra; empty if it is no JSON object."""
+        try:
+            found = json.loads(self.extra or "{}")
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def airflow_connection(conn_id: str, *, option: str, conn_type: str, host: str = "...") -> Endpoint:
+    """Find the connection of this id.
+
+    A Spark driver that a task has submitted finds it in its environment, where the task has put it; one on a cluster,
+    without Airflow, in the variable ``AIRFLOW_CONN_<ID>`` that Airflow reads, too.
+
+    :param option: where the id was given, for the message.
+    :param conn_type: of the connection to make if there is none, as its `host`.
+    :raises ConfigError: there is none.
+    """
+    if handed := os.environ.get(_OURS + conn_id):
+        return _parsed(conn_id, handed)
+    try:
+        found: Any = connection_of_airflow(conn_id)
+    except ImportError:
+        if text := os.environ.get(_AIRFLOWS + conn_id.upper()):
+            with suppress(ValueError):
+                return _parsed(conn_id, text)
+        found = None
+    if found is None:
+        example = {"conn_type": conn_type, "host": host}
+        raise ConfigError(option=option, value=conn_id, remedy=no_connection(conn_id, example))
+    parts = {name: getattr(found, name) for name in _PARTS}
+    return Endpoint(conn_id, found.conn_type or "", **parts, extra=json.dumps(found.extra_dejson))
+
+
+def connection_of_airflow(conn_id: str) -> Any:
+    """Find Airflow's own object, in a task, a trigger or a command; None if there is none."""
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        # Outside of task, trigger and DAG processor the Task SDK does not reach the database: a command reads models.
+        if hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS"):
+            return None
+    from airflow.models.connection import Connection
+
+    try:
+        return Connection.get_connection_from_secrets(conn_id)
+    except AirflowNotFoundException:
+        return None
+
+
+def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
+    """Word the remedy where no connection is found: one in the environment may be there, and not readable."""
+    shown = json.dumps(example)
+    variable = _AIRFLOWS + conn_id.upper()
+    if variable in os.environ:
+        return (
+            f"Airflow cannot read variable {variable}. Write it as JSON, such as '{shown}'. "
+            "A URI has place for one port, and none for several servers."
+        )
+    # Not by --conn-type: of one that no installed provider knows Airflow makes a generic connection.
+    return f"No such connection. Make it: airflow connections add {conn_id} --conn-json '{shown}'"
+
+
+def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
+    """Make the error for a connection of another type than `types`; `what` was given its id."""
+    remedy = f"A {what} needs a connection of type {types}."
+    if connection.conn_type == "generic":
+        remedy += " Airflow makes it generic if no installed provider knows its --conn-type: add it by --conn-json."
+    option = f"Connection {connection.conn_id!r}, conn_type"
+    return ConfigError(option=option, value=connection.conn_type, remedy=remedy)
+
+
+def check_encryption(connection: Endpoint, known: Iterable[str]) -> None:
+    """Refuse extras about encryption that would be passed over. Other extras belong to hooks.
+
+    :param known: the extras that are used.
+    :raises ConfigError: it names the extra.
+    """
+    used = sorted(name for name in known if _is_about_encryption(name))
+    for name, value in connection.extra_dejson.items():
+        if _is_about_encryption(name) and name not in used and value not in (None, "", False):
+            raise refused_extra(
+                connection.conn_id, name, "(not shown)", f"Remove it, or use {', '.join(used)}."
+            )
+
+
+def refused_extra(conn_id: str, name: str, value: Any, remedy: str) -> ConfigError:
+    """Make the error for an extra of a connection."""
+    return ConfigError(option=f"Connection {conn_id!r}, extra {name}", value=value, remedy=remedy)
+
+
+def flag_of(connection: Endpoint, name: str) -> bool:
+    """Read an extra that is true or false, also as a text; False if there is none.
+
+    :raises ConfigError: it is neither.
+    """
+    value = connection.extra_dejson.get(name) or False
+    found = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+    if found is None:
+        raise refused_extra(connection.conn_id, name, value, "Use true or false.")
+    return found
+
+
+def _is_about_encryption(name: str) -> bool:
+    return "ssl" in name.lower() or "tls" in name.lower()
+
+
+def handed_over(connection: Endpoint) -> dict[str, str]:
+    """Make the environment in which a process of ours that is no task finds this connection."""
+    plain = {
+        each.name: getattr(connection, each.name)
+        for each in fields(connection)
+        if each.name != "conn_id"
+    }
+    return {_OURS + connection.conn_id: json.dumps(plain)}
+
+
+def for_airflow(conn_id: str) -> None:
+    """Let Airflow's own code in this process find a connection that a task has handed over to it."""
+    handed = os.environ.get(_OURS + conn_id)
+    if handed:
+        os.environ.setdefault(_AIRFLOWS + conn_id.upper(), handed)
+
+
+def all_for_airflow() -> None:
+    """Let Airflow's own code in this process find every connection that a task has handed over to it."""
+    for name in [*os.environ]:
+        if name.startswith(_OURS):
+            for_airflow(name.removeprefix(_OURS))
+
+
+def _parsed(conn_id: str, text: str) -> Endpoint:
+    """Parse the JSON or the URI that a variable of the environment holds."""
+    if text.lstrip().startswith("{"):
+        given = json.loads(text)
+        found = {name: given.get(name) for name in _PARTS}
+        found["port"] = int(found["port"]) if found["port"] else None
+        extra = given.get("extra") or {}
+        extra = extra if isinstance(extra, str) else json.dumps(extra)
+        return Endpoint(conn_id, given.get("conn_type") or "", **found, extra=extra)
+    parts = urlsplit(text)
+    return Endpoint(
+        conn_id,
+        conn_type=parts.scheme,
+        host=unquote(parts.hostname or "") or None,
+        port=parts.port,
+        login=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        schema=unquote(parts.path[1:]) or None,
+        extra=json.dumps(dict(parse_qsl(parts.query))),
+    )

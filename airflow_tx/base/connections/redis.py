@@ -1,0 +1,168 @@
+"""Where something of Redis lives: the Airflow connection or a URL, as the parameters of a client; and that client.
+
+Sources, states and ackers learn from a `RedisFailure` what went wrong, and make their own errors of it.
+
+No password is shown in a message or a repr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from airflow_tx.base.connections.lookup import (
+    airflow_connection,
+    check_encryption,
+    flag_of,
+    refused_extra,
+    wrong_type,
+)
+from airflow_tx.base.errors import ConfigError
+
+# Extras are taken by name: the rest of a connection's extra belongs to hooks.
+REDIS_EXTRAS = (
+    "db ssl ssl_cert_reqs ssl_ca_certs ssl_certfile ssl_keyfile ssl_check_hostname socket_timeout "
+    "socket_connect_timeout"
+).split()
+# A server that does not answer is as good as one that cannot be reached.
+_PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
+_AWAY = (
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "NOREPLICAS",
+    "TRYAGAIN",
+    "You can't write against a read",
+)
+
+
+def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
+    """Find the client parameters of an Airflow connection; ConfigError names `what`, which was given its id."""
+    connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="redis")
+    if connection.conn_type != "redis":
+        raise wrong_type(connection, what, "redis")
+    check_encryption(connection, REDIS_EXTRAS)
+    extra = connection.extra_dejson
+    found = {name: extra[name] for name in REDIS_EXTRAS if extra.get(name) not in (None, "")}
+    for name in ("ssl", "ssl_check_hostname"):
+        if name in found:
+            found[name] = flag_of(connection, name)
+    if "db" not in found and connection.schema:
+        found["db"] = connection.schema
+    for name, kind in (("db", int), ("socket_timeout", float), ("socket_connect_timeout", float)):
+        if name in found:
+            found[name] = _number(conn_id, name, found[name], kind)
+    return {
+        "host": connection.host or "localhost",
+        "port": connection.port or 6379,
+        "username": connection.login or None,
+        "password": connection.password or None,
+        **found,
+    }
+
+
+def redis_url(conn_id: str, *, what: str) -> str:
+    """Spell an Airflow connection as a URL with its password, for a process without Airflow."""
+    found = {
+        name: value
+        for name, value in parameters_of_connection(conn_id, what=what).items()
+        if value is not None
+    }
+    host, port, user, password = (
+        found.pop(name, "") for name in ("host", "port", "username", "password")
+    )
+    scheme = "rediss" if found.pop("ssl", False) else "redis"
+    who = (
+        f"{quote(str(user), safe='')}:{quote(str(password), safe='')}@" if user or password else ""
+    )
+    return f"{scheme}://{who}{host}:{port}/?{urlencode(found)}"
+
+
+def parameters_of_url(url: str) -> dict[str, Any]:
+    """Parse the client parameters of redis://user:password@host:port/db, rediss://… or unix://path.
+
+    :raises ConfigError: it is no such URL; the message does not repeat it, because it may hold a password.
+    """
+    from redis import connection
+
+    try:
+        return dict(connection.parse_url(url))  # type: ignore[no-untyped-call]
+    except ValueError:
+        remedy = "Use redis://user:password@host:port/db."
+        raise ConfigError(option="from_url(url)", value="(hidden)", remedy=remedy) from None
+
+
+def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise refused_extra(conn_id, name, value, "Use a number.") from None
+
+
+def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
+    """Make a client that is not connected yet; it sends nothing twice on its own.
+
+    :param parameters: of `redis.Redis`; for what they do not say of time-outs, ours are taken.
+    :param needed_by: for the message.
+    :raises ConfigError: redis-py is missing.
+    """
+    try:
+        from redis import ConnectionPool, Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+    except ImportError:
+        remedy = "It needs redis-py: pip install 'airflow-provider-tx[redis]'."
+        raise ConfigError(option="Redis of", value=needed_by, remedy=remedy) from None
+    known = {**_PATIENCE, **parameters, "retry": Retry(NoBackoff(), 0)}
+    if "connection_class" in known:  # of a URL
+        return Redis(connection_pool=ConnectionPool(**known))
+    return Redis(**known)
+
+
+@dataclass(frozen=True)
+class RedisFailure:
+    """An error that Redis or its client has raised.
+
+    :param text: the error in one line, without the password.
+    :param answered: whether the server has sent it as the answer to a command.
+    :param away: whether the server cannot be used now. Another server, or the same one later, can be used.
+    :param denied: whether the server refuses the login, or the user lacks a right.
+    :param sent: whether the server may have run the command, whose answer was lost.
+    """
+
+    text: str
+    answered: bool
+    away: bool
+    denied: bool
+    sent: bool
+
+
+@contextmanager
+def redis_failures(
+    parameters: Mapping[str, Any], make_error: Callable[[RedisFailure], Exception]
+) -> Iterator[None]:
+    """Turn what Redis raises within the block into errors of the package.
+
+    :param parameters: of the client; the password among them is hidden.
+    """
+    from redis import exceptions as raised
+
+    try:
+        yield
+    except (raised.RedisError, OSError) as error:
+        lost = isinstance(error, (raised.ConnectionError, raised.TimeoutError, OSError))
+        text = " ".join(str(error).split()) or type(error).__name__
+        secret = parameters.get("password")
+        failure = RedisFailure(
+            text.replace(str(secret), "***") if secret else text,
+            answered=isinstance(error, raised.ResponseError),
+            away=lost or str(error).startswith(_AWAY),
+            denied=isinstance(error, (raised.AuthenticationError, raised.NoPermissionError)),
+            # A client that cannot even connect has sent nothing.
+            sent=lost and "connecting to" not in str(error),
+        )
+        raise make_error(failure) from None

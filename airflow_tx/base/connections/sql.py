@@ -1,0 +1,167 @@
+"""Where something of a SQL database lives: the Airflow connection, as a database URL.
+
+Nothing here is shown in a message or a repr.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from airflow_tx.base.connections.lookup import (
+    Endpoint,
+    airflow_connection,
+    check_encryption,
+    refused_extra,
+    wrong_type,
+)
+from airflow_tx.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
+# Extras are taken by name: the rest of a connection's extra belongs to hooks.
+POSTGRES_EXTRAS = (
+    "sslmode sslcert sslkey sslpassword sslrootcert sslcrl sslcrldir sslnegotiation ssl_min_protocol_version "
+    "ssl_max_protocol_version application_name connect_timeout keepalives keepalives_idle "
+    "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs options"
+).split()
+# Defaults of a connection to PostgreSQL. With them, a server behind a broken network is
+# noticed after half a minute without a sign of life, however long a statement takes. TCP alone would wait for hours.
+SIGNS_OF_LIFE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+SQLITE_EXTRAS = ["timeout"]
+MYSQL_EXTRAS = (
+    "ssl_ca ssl_cert ssl_key ssl_check_hostname unix_socket connect_timeout read_timeout write_timeout lock_timeout "
+    "idle_timeout"
+).split()
+# Airflow's MySQL hook takes them in a dictionary, or its JSON.
+MYSQL_SSL = {
+    "ca": "ssl_ca",
+    "cert": "ssl_cert",
+    "key": "ssl_key",
+    "check_hostname": "ssl_check_hostname",
+}
+# Whether the name of the server is checked; None: nothing is demanded.
+_SSL_MODES = {
+    "": None,
+    "DISABLED": None,
+    "PREFERRED": None,
+    "REQUIRED": False,
+    "VERIFY_CA": False,
+    "VERIFY_IDENTITY": True,
+}
+
+
+def signs_of_life(url: URL) -> dict[str, int]:
+    """Give SIGNS_OF_LIFE that a database URL does not set itself; none for a driver that does not know them."""
+    known = SIGNS_OF_LIFE if "psycopg" in url.get_driver_name() else {}
+    return {name: value for name, value in known.items() if name not in url.query}
+
+
+def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
+    """Spell an Airflow connection as a database URL; ConfigError names `what`, which was given its id."""
+    connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="postgres")
+    kind = connection.conn_type.replace("-", "_")
+    if kind == "sqlite":
+        return _sqlite_url(conn_id, connection)
+    if kind in ("postgres", "postgresql"):
+        check_encryption(connection, POSTGRES_EXTRAS)
+        return _server_url("postgresql+psycopg2", connection, _extras(connection, POSTGRES_EXTRAS))
+    if kind in ("mysql", "mariadb"):
+        query = {**_extras(connection, MYSQL_EXTRAS), **_mysql_encryption(connection)}
+        return _server_url("mysql+pymysql", connection, query)
+    raise wrong_type(connection, what, "sqlite, postgres or mysql")
+
+
+def parsed_url(url: str) -> URL:
+    """Parse a database URL.
+
+    :raises ConfigError: it is none; the message does not repeat it, because it may hold a password.
+    """
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        remedy = "Use postgresql:// or mysql+pymysql:// with user:password@host/database, or sqlite:///file."
+        raise ConfigError(
+            option="SqlState.from_url(url)", value="(hidden)", remedy=remedy
+        ) from None
+
+
+def located(conn_id: str, url: str | None) -> tuple[URL, str]:
+    """Find the database of a connection id, or of a URL if there is one, and how messages name it."""
+    if url is None:
+        return url_of_connection(conn_id), f"connection {conn_id}"
+    parsed = parsed_url(url)
+    return parsed, f"{parsed.get_backend_name()} database"
+
+
+def _sqlite_url(conn_id: str, connection: Endpoint) -> URL:
+    from sqlalchemy.engine import URL
+
+    # The path in all spellings that Airflow's sqlite hook takes: host alone, or a URI whose path arrives as schema.
+    host = connection.host or ""
+    path = f"{host}/{connection.schema}" if connection.schema else host
+    if path in ("", ":memory:"):
+        remedy = "Give the path of a file: a state in memory is lost with the task."
+        raise ConfigError(option=f"Connection {conn_id!r}, host", value=path, remedy=remedy)
+    while path.startswith("//"):
+        path = path[1:]
+    return URL.create("sqlite", database=path, query=_extras(connection, SQLITE_EXTRAS))
+
+
+def _server_url(driver: str, connection: Endpoint, query: dict[str, str]) -> URL:
+    from sqlalchemy.engine import URL
+
+    return URL.create(
+        driver,
+        connection.login,
+        connection.password,
+        connection.host,
+        connection.port,
+        connection.schema or None,
+        query,
+    )
+
+
+def _mysql_encryption(connection: Endpoint) -> dict[str, str]:
+    """Spell what a connection demands of its encryption, as Airflow's MySQL hook takes it, for PyMySQL.
+
+    :raises ConfigError: PyMySQL cannot do it.
+    """
+    check_encryption(connection, (*MYSQL_EXTRAS, "ssl", "ssl_mode"))
+    extra = connection.extra_dejson
+    given = extra.get("ssl") or {}
+    with suppress(ValueError):
+        given = json.loads(given) if isinstance(given, str) else given
+    if not isinstance(given, dict) or given.keys() - MYSQL_SSL.keys():
+        remedy = f"Use a JSON object with {', '.join(MYSQL_SSL)}."
+        raise refused_extra(connection.conn_id, "ssl", given, remedy)
+    found = {MYSQL_SSL[name]: str(value) for name, value in given.items()}
+    mode = str(extra.get("ssl_mode") or "").upper()
+    if mode not in _SSL_MODES:
+        raise refused_extra(
+            connection.conn_id, "ssl_mode", mode, f"Use {', '.join(filter(None, _SSL_MODES))}."
+        )
+    if mode.startswith("VERIFY") and not ("ssl_ca" in found or "ssl_ca" in extra):
+        remedy = 'Name a trusted certificate: extra {"ssl_ca": "/path/ca.pem"}.'
+        raise refused_extra(connection.conn_id, "ssl_mode", mode, remedy)
+    checks_name = _SSL_MODES[mode]
+    return (
+        found if checks_name is None else {**found, "ssl_check_hostname": str(checks_name).lower()}
+    )
+
+
+def _extras(connection: Endpoint, names: Sequence[str]) -> dict[str, str]:
+    extra = connection.extra_dejson
+    return {name: str(extra[name]) for name in names if name in extra}

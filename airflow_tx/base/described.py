@@ -1,0 +1,159 @@
+"""Objects that are known by the arguments of their constructor: each argument is written once, in its signature.
+
+The base keeps the arguments of every object. From them follow what is written down of it, its repr, and how another
+process makes it again. Connections and other things that only this process can use are `cached_property` attributes:
+a copy, or a pickled object, makes its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import Enum
+from functools import cache, cached_property, wraps
+from os import PathLike, fspath
+from typing import Any, ClassVar, cast
+
+from airflow_tx.base.errors import ConfigError
+
+
+class Described:
+    """The base of what is described by its arguments; a dataclass needs no such base."""
+
+    always_written: ClassVar[tuple[str, ...]] = ()
+    """Arguments that are written down even if they are the default."""
+    in_repr: ClassVar[tuple[str, ...] | None] = None
+    """Arguments that a repr shows, beside the first one; None: all with another value than the default."""
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """Arguments that a repr shows even if they are the default."""
+    left_out: ClassVar[tuple[str, ...]] = ()
+    """Arguments that only this process can use: they are not kept, not written down and not shown."""
+    _given: dict[str, Any] = {}  # noqa: RUF012 - of a class without a constructor
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _keeping_arguments(cls.__init__)  # type: ignore[method-assign]
+
+    def normalize(self, **arguments: Any) -> None:
+        """Replace arguments by the form in which they are written down. Call it in a constructor."""
+        self._given.update(arguments)
+
+    def arguments(self) -> dict[str, Any]:
+        """Give the arguments as plain values: the first one, `always_written`, and values other than the default."""
+        return self._told(self.always_written)
+
+    def described(self) -> tuple[str, dict[str, Any]]:
+        """Give the path of the class, and the arguments that make the object again."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self.arguments()
+
+    def __repr__(self) -> str:
+        told = self._told(self.always_shown)
+        texts = [repr(_alone(told.pop(name))) for name in list(told)[:1]]
+        texts += [
+            f"{name}={value!r}"
+            for name, value in told.items()
+            if self.in_repr is None or name in self.in_repr
+        ]
+        return f"{type(self).__name__}({', '.join(texts)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        made_here = _made_here(cast("Any", type(self)))
+        return {name: value for name, value in vars(self).items() if name not in made_here}
+
+    def _told(self, also: tuple[str, ...]) -> dict[str, Any]:
+        own = _parameters(cast("Any", type(self)))
+        parameters = {name: default for name, default in own.items() if name not in self.left_out}
+        written = {*list(parameters)[:1], *also}
+        found: dict[str, Any] = {}
+        for name, default in parameters.items():
+            value = plain_form(self._given.get(name, default))
+            if name in written or value != plain_form(default):
+                found[name] = value
+        return found
+
+
+def plain_form(value: Any) -> Any:
+    """Spell a value as JSON has it: a tuple is a list, an enum its value; leave what JSON does not have."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: plain_form(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_form(each) for each in value]
+    return value
+
+
+def _alone(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+@cache
+def _made_here(cls: type) -> frozenset[str]:
+    """Name the attributes that each process makes for itself: a lane copies its source for each transaction."""
+    attributes = (found for each in cls.__mro__ for found in vars(each).items())
+    return frozenset(name for name, value in attributes if isinstance(value, cached_property))
+
+
+def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    """Make the constructor that keeps its arguments, unless the constructor of a subclass has kept its own."""
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def keeping(self: Described, *given: Any, **named: Any) -> None:
+        if "_given" not in vars(self):
+            # The constructor itself words better what is wrong with its arguments.
+            with suppress(TypeError):
+                kept = _by_name(signature.bind(self, *given, **named))
+                self._given = {name: kept[name] for name in kept if name not in self.left_out}
+                if type(self).__module__.startswith("airflow_tx."):
+                    check_no_template(type(self).__name__, self._given)
+        init(self, *given, **named)
+
+    return keeping
+
+
+def check_no_template(what: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments with a template: none is rendered there, and each run would get the same text.
+
+    :param what: takes the arguments.
+    :raises ConfigError: naming the first one.
+    """
+    for name, value in arguments.items():
+        within = value.values() if isinstance(value, Mapping) else value
+        for text in within if isinstance(value, list | tuple | Mapping) else [value]:
+            if isinstance(text, str | PathLike) and "{{" in fspath(text):
+                remedy = "No template is rendered here, so each run would get this very text: write a fixed one."
+                raise ConfigError(option=f"{what}({name}=)", value=fspath(text), remedy=remedy)
+
+
+def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
+    (_, *own), found = bound.arguments, dict[str, Any]()
+    for name in own:
+        value = bound.arguments[name]
+        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(value)
+        else:
+            found[name] = value
+    return found
+
+
+@cache
+def _parameters(cls: type) -> dict[str, Any]:
+    """Map the names of the arguments to their defaults.
+
+    A constructor with ``**options`` hands them on: the keyword-only arguments of its base are arguments, too.
+    """
+    found: dict[str, Any] = {}
+    inits = [vars(each)["__init__"] for each in cls.__mro__[:-1] if "__init__" in vars(each)]
+    for number, init in enumerate(inits):
+        _, *own = inspect.signature(init).parameters.values()
+        for each in own:
+            if each.kind is each.KEYWORD_ONLY or (
+                number == 0 and each.kind is each.POSITIONAL_OR_KEYWORD
+            ):
+                found.setdefault(each.name, each.default)
+        if not any(each.kind is each.VAR_KEYWORD for each in own):
+            break
+    return found

@@ -1,0 +1,539 @@
+"""The chain of receipts: whether it is whole, and its positions meet. Pure. Source: docs/protocol.md §10.
+
+A contradiction is a finding; further facts are notes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from airflow_tx.base.errors import (
+    OutcomeUnknown,
+    RequirementFailed,
+    TooMuchContention,
+    UnreadableRecord,
+)
+from airflow_tx.ledger.api import Paths, Store, decode_name
+from airflow_tx.ledger.attempt import Receipt, Token, digest_of, is_shortened
+from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, RESET
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.records import (
+    Binding,
+    Counter,
+    History,
+    Metadata,
+    Outcome,
+    RepairRecord,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+)
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import topology_record
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+# --- evidence ---
+# What `airflow tx verify` compares: the ledger as it says of itself, and what its states say. Nothing is written.
+
+
+_R = TypeVar("_R", bound="DataclassInstance")
+LOOKS = 50
+"""How often records that change with every step are read again, until they stay the same for a moment."""
+
+
+class HeldFence(Protocol):
+    """The fence of a state."""
+
+    @property
+    def incarnation(self) -> str: ...
+    @property
+    def token(self) -> Token: ...
+    @property
+    def applied(self) -> bool: ...
+    @property
+    def batch(self) -> str: ...
+
+
+class HeldReceipt(Protocol):
+    """A receipt as a state keeps it."""
+
+    @property
+    def txid(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def hash(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class StateEvidence:
+    """The evidence of a state.
+
+    :param fence: None: it has none.
+    :param receipts: None: it keeps none.
+    :param receipts_kept: how many it keeps at least, before it forgets older ones; None: all.
+    :param totals: by value column that is added up, the total over all keys; None: its values were not read.
+    :param rows: of a state that keeps rows, how many it has of each transaction; None: they were not counted.
+    """
+
+    name: str
+    fence: HeldFence | None
+    receipts: Sequence[HeldReceipt] | None
+    receipts_kept: int | None = None
+    totals: Mapping[str, int] | None = None
+    rows: Mapping[int | None, int] | None = None
+
+
+@dataclass(frozen=True)
+class Decisive:
+    """What decides the rows and the turns of later transactions.
+
+    :param allocated: the last txid; read with `opened` and `metas` at one moment, together with
+        `LedgerEvidence.current`.
+    :param opened: the records of open transactions, by txid.
+    :param metas: their rows and positions, and the last final one's.
+    :param skipped: what is kept of skipped transactions, by txid.
+    :param bindings: the txid of each run, by its key; `entries`: the journal entries that they name.
+    :param latest: the last txid when everything had been read.
+    """
+
+    allocated: int
+    opened: Mapping[int, TransactionRecord]
+    metas: Mapping[int, Metadata]
+    skipped: Mapping[int, Skipped] = field(default_factory=dict)
+    bindings: Mapping[str, int] = field(default_factory=dict)
+    entries: Mapping[str, str] = field(default_factory=dict)
+    latest: int = 0
+
+
+@dataclass(frozen=True)
+class LedgerEvidence:
+    """The evidence of the ledger.
+
+    :param current: the txid whose turn it is; what comes before is final.
+    :param histories: by txid, of the remembered ones.
+    :param position: where the source stands after the last final transaction; None before the first one.
+    :param repairs: what people did to it, oldest first.
+    :param latest: the txid whose turn it was when the states had been read.
+    :param decisive: what decides later transactions; None: it was never the same for a moment.
+    """
+
+    name: str
+    topology: TopologyRecord
+    current: int
+    histories: Mapping[int, History]
+    position: Any
+    repairs: Sequence[RepairRecord]
+    latest: int = 0
+    decisive: Decisive | None = None
+
+    @property
+    def life(self) -> Sequence[RepairRecord]:
+        """List the repairs since the ledger was last reset: none before it explains anything after it."""
+        first = max(
+            (number for number, each in enumerate(self.repairs, 1) if each.what == RESET), default=0
+        )
+        return self.repairs[first:]
+
+    @property
+    def oldest(self) -> int:
+        """Name the oldest transaction that is remembered; the next one if none is."""
+        return min(self.histories, default=self.current)
+
+
+def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
+    """Read a ledger. Transactions may commit while it is read: transactions that become final later are left out.
+
+    :raises UnknownTransaction: there is no such topology.
+    :raises UnreadableRecord: naming the record.
+    """
+    topology_record(store, paths)
+    found = _at_one_moment(store, paths)
+    histories = dict(_numbered(store, paths.histories, paths.history, History))
+    skipped = dict(_numbered(store, paths.all_skipped, paths.skipped, Skipped))
+    bindings = dict(_bindings(store, paths))
+
+    read = Reader(store)
+    final_since = range(found.current, read.get(Counter, paths.current).txid)
+    allocated = read.get(Counter, paths.allocated).txid
+    decisive = found.decisive
+    if decisive is not None:
+        decisive = replace(
+            decisive,
+            skipped=skipped,
+            bindings={key: binding.txid for key, binding in bindings.items()},
+            entries={key: binding.entry for key, binding in bindings.items() if binding.entry},
+            latest=allocated,
+        )
+    histories = {txid: each for txid, each in histories.items() if txid not in final_since}
+    return replace(found, histories=histories, decisive=decisive)
+
+
+def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
+    """Read the records that change with every step, until none changes while they are read.
+
+    :raises UnreadableRecord: naming the record.
+    """
+    for number in range(LOOKS):
+        store.sync()
+        read = Reader(store)
+        try:
+            found = _moment(read, paths)
+        except UnreadableRecord:
+            if _is_still(store, read):
+                raise
+            continue
+        if _is_still(store, read):
+            return found
+        if number == LOOKS - 1:
+            return replace(found, decisive=None)
+    raise TooMuchContention(step="verify", subject=paths.topology, times=LOOKS)
+
+
+def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
+    """Read consistent records; open transactions from the list, not from the counters."""
+    topology = read.get(TopologyRecord, paths.record)
+    current = read.get(Counter, paths.current).txid
+    allocated = read.get(Counter, paths.allocated).txid
+    state = RotatingTransactionalState(read, paths)
+    position = state.position_before(current)
+    txids = [int(name) for name in read.names(paths.transactions)]
+    opened = {txid: read.get(TransactionRecord, paths.transaction(txid)) for txid in txids}
+    kept = {int(name) for name in read.names(paths.metas)}
+    metas = {txid: state.get_state(txid) for txid in sorted({*opened, current - 1} & kept)}
+    numbers = sorted(map(int, read.names_if_any(paths.repairs)))
+    return LedgerEvidence(
+        name=paths.topology,
+        topology=topology,
+        current=current,
+        histories={},
+        position=position,
+        repairs=[read.peek(RepairRecord, paths.repair(number)) for number in numbers],
+        decisive=Decisive(allocated, opened, metas),
+    )
+
+
+def _is_still(store: Store, read: Reader) -> bool:
+    try:
+        store.multi(read.requirements(frozenset()), ())
+    except (RequirementFailed, OutcomeUnknown):
+        return False
+    return True
+
+
+def _numbered(
+    store: Store, folder: str, path: Callable[[int], str], cls: type[_R]
+) -> Iterator[tuple[int, _R]]:
+    """Read the records that are named by their txid."""
+    children = store.children(folder)
+    for txid in sorted(map(int, children.names if children else ())):
+        record = Reader(store).peek_if_any(cls, path(txid))
+        if record is not None:
+            yield txid, record
+
+
+def _bindings(store: Store, paths: Paths) -> Iterator[tuple[str, Binding]]:
+    children = store.children(paths.runs)
+    for name in children.names if children else ():
+        binding = Reader(store).peek_if_any(Binding, f"{paths.runs}/{name}")
+        if binding is not None:
+            yield decode_name(name), binding
+
+
+# --- chain ---
+
+
+_SHOWN = 80
+
+
+class Chain:
+    """The receipts of a topology, read and compared; `findings` and `notes` grow with each comparison."""
+
+    def __init__(
+        self, ledger: LedgerEvidence, states: Sequence[StateEvidence], first: int, last: int
+    ) -> None:
+        self.ledger = ledger
+        self.states = states
+        self.first = first
+        self.last = last
+        self.findings: list[str] = []
+        self.notes: list[str] = []
+        self.receipts: dict[int, Receipt] = {}
+        """Of the ledger; forgotten or lost ones are put together from the receipts of the states."""
+        self.pieced: set[int] = set()
+        """The transactions whose receipt was put together."""
+        self.held: dict[str, dict[int, Receipt]] = {}
+        self.changed: set[tuple[str, int]] = set()
+        """Where and of which transaction a receipt was changed, so that nothing can be compared with it."""
+        self.begins: int | None = None
+        """The transaction from which on nothing is missing; None: there is no receipt."""
+        self._read_ledger()
+        self._read_states()
+
+    def find(self, txid: int, text: str) -> None:
+        """Add a finding of a transaction, if the transaction is in the range that is compared."""
+        if self.first <= txid <= self.last:
+            self.findings.append(f"transaction {txid}: {text}")
+
+    # --- reading
+
+    def _read_ledger(self) -> None:
+        """Take each receipt of the ledger, compared with its own hash and with the record that it stands in."""
+        ledger = self.ledger
+        for txid, history in ledger.histories.items():
+            if txid >= ledger.current:
+                self.findings.append(
+                    f"transaction {txid}: it is final, and it is the turn of {ledger.current}"
+                )
+            receipt = self._read("", txid, history.receipt, (history.receipt or {}).get("hash"))
+            if receipt is not None:
+                self.receipts[txid] = receipt
+                self._compare(txid, history, receipt)
+
+    def _read_states(self) -> None:
+        """Take each receipt of a state; they replace receipts that the ledger has forgotten or lost."""
+        for state in self.states:
+            found = self.held[state.name] = {}
+            for each in state.receipts or ():
+                receipt = self._held(state, each)
+                if receipt is not None:
+                    found[each.txid] = receipt
+        known = self.ledger.histories
+        before = max(self.ledger.oldest, self.ledger.topology.rebuilt + 1)
+        self.pieced = {
+            txid
+            for found in self.held.values()
+            for txid in found
+            if txid < before and txid not in known
+        }
+        for txid in self.pieced:
+            of_states = {name: found[txid] for name, found in self.held.items() if txid in found}
+            claims = {replace(each, written={}).text for each in of_states.values()}
+            if len(claims) > 1:
+                self.find(txid, f"the receipts of {_listed(of_states)} contradict each other")
+                continue
+            written = {
+                name: part for each in of_states.values() for name, part in each.written.items()
+            }
+            self.receipts[txid] = replace(next(iter(of_states.values())), written=written)
+
+    def _read(self, state: str, txid: int, value: Any, noted: Any) -> Receipt | None:
+        """Read a receipt, of a state or ("") of the ledger; None: it was changed."""
+        what = f"its receipt in state {state}" if state else "its receipt"
+        try:
+            receipt = Receipt.from_json(value)
+            if receipt.hash == noted:
+                return receipt
+            problem = f"was changed: its hash is {receipt.hash[:16]}, and {str(noted)[:16]} stands beside it"
+        except UnreadableRecord as error:
+            problem = f"was changed: {error.fields['reason']}"
+        self.find(txid, f"{what} {problem}")
+        self.changed.add((state, txid))
+        return None
+
+    def _held(self, state: StateEvidence, each: HeldReceipt) -> Receipt | None:
+        try:
+            value = json.loads(each.text)
+        except ValueError:
+            value = each.text
+        receipt = self._read(state.name, each.txid, value, each.hash)
+        if receipt is None or receipt.incarnation != self.ledger.topology.incarnation:
+            return None  # of a ledger that was reset
+        if (each.txid, each.attempt) != (receipt.txid, receipt.attempt):
+            said = f"it is of {receipt.txid}.{receipt.attempt}, and {each.txid}.{each.attempt} stands beside it"
+            self.find(each.txid, f"its receipt in state {state.name} was changed: {said}")
+        return receipt
+
+    def _compare(self, txid: int, history: History, receipt: Receipt) -> None:
+        skipped = history.outcome is not Outcome.COMMITTED
+        pairs = {
+            "txid": (history.txid, receipt.txid),
+            "attempt": (history.attempts, receipt.attempt),
+            "run": (history.run_id, receipt.run_id),
+            "birth": (history.birth, receipt.birth),
+            "outcome": ("SKIPPED" if skipped else "COMMITTED", receipt.outcome),
+            "rows": (history.rows, receipt.rows),
+            "digest": (history.digest, receipt.digest),
+            "lost rows": (history.lost, list(receipt.lost)),
+            "changed rows": (history.changed, list(receipt.changed)),
+            "skip": (history.skip, receipt.skip if skipped else None),
+            "size": (history.size or {}, receipt.size or {}),
+            "restates": (history.restates, receipt.replaces and receipt.replaces["txid"]),
+            "incarnation": (self.ledger.topology.incarnation, receipt.incarnation),
+        }
+        for name, (said, kept) in pairs.items():
+            if dumps(said) != dumps(kept):
+                self.find(
+                    txid, f"the ledger says {name} {in_short(said)}, its receipt {in_short(kept)}"
+                )
+
+    # --- comparing
+
+    def follow(self) -> None:
+        """Compare each receipt with the hash that the next one names, and find what is missing between them."""
+        ledger = self.ledger
+        last = self.last
+        before: Receipt | None = None
+        for txid in range(min(self.receipts, default=1), last + 1):
+            receipt = self.receipts.get(txid)
+            if receipt is None:
+                if ("", txid) in self.changed:
+                    before = None  # its hash is not known
+                self._missing(txid)
+                continue
+            if self.begins is None:
+                self.begins = txid
+            elif before is not None and receipt.previous != before.hash:
+                self._broken(before, receipt)
+            before = receipt
+        if (
+            before is not None
+            and last == ledger.current - 1
+            and ledger.topology.receipt != before.hash
+        ):
+            if not self._rebuilt(before, ledger.topology.generation):
+                named = ledger.topology.receipt[:16] or "none"
+                self.findings.append(
+                    f"ledger: the last receipt is of transaction {before.txid} ({before.hash[:16]}), and the "
+                    f"topology record names {named}"
+                )
+
+    def _missing(self, txid: int) -> None:
+        if txid in self.ledger.histories:
+            return  # its receipt was changed, which is a finding
+        if txid <= self.ledger.topology.rebuilt:
+            self.notes.append(
+                f"transaction {txid}: the ledger was rebuilt after it, and has no record of it"
+            )
+        else:
+            self.find(txid, "it is final, and its record in the history is missing")
+
+    def _broken(self, before: Receipt, receipt: Receipt) -> None:
+        if not receipt.previous and self._rebuilt(before, receipt.generation):
+            self.begins = receipt.txid
+        elif not receipt.previous and self._rebuilt_and_lost(before, receipt.generation):
+            self.begins = receipt.txid
+            why = (
+                "the ledger was rebuilt, and lost once more: who did that, and why, is lost with it"
+            )
+            self.notes.append(f"transaction {receipt.txid}: before it, {why}")
+        elif before.txid in self.pieced and not self._all_held(before.txid, receipt.written):
+            self.begins = receipt.txid
+            self.notes.append(
+                f"transaction {before.txid}: a part of its receipt is missing, so it cannot be compared"
+            )
+        else:
+            said = f"the receipt of transaction {before.txid} is {before.hash[:16]}"
+            self.find(
+                receipt.txid, f"it follows receipt {receipt.previous[:16] or 'none'}, and {said}"
+            )
+
+    def _rebuilt(self, before: Receipt, generation: int) -> bool:
+        return any(
+            each.what == LEDGER_LOST and before.generation < each.generation <= generation
+            for each in self.ledger.life
+        )
+
+    def _rebuilt_and_lost(self, before: Receipt, generation: int) -> bool:
+        """Ask whether a later loss of the ledger has taken the record of a repair along."""
+        later = any(
+            each.what == LEDGER_LOST and each.generation > generation for each in self.ledger.life
+        )
+        return later and before.generation < generation
+
+    def _all_held(self, txid: int, states: Iterable[str]) -> bool:
+        return all(txid in self.held.get(name, {}) for name in states)
+
+    def positions(self) -> None:
+        """Compare where each transaction begins with where the one before it ended."""
+        for txid in range(max(self.first, 1), self.last + 1):
+            receipt = self.receipts.get(txid)
+            before = self.receipts.get(txid - 1)
+            if receipt is None or (before is None and txid > 1):
+                continue
+            ended = None if before is None else before.after
+            whose = f"transaction {txid - 1} ended at" if txid > 1 else "the source begins at"
+            for where, one, two in self.apart(ended, receipt.before):
+                self.findings.append(
+                    f"transaction {txid}: {where}it begins at {in_short(two)}, and {whose} {in_short(one)}"
+                )
+
+    def apart(self, one: Any, two: Any) -> Iterator[tuple[str, Any, Any]]:
+        """Find where two positions differ, by partition if both are kept whole."""
+        if digest_of(one) == digest_of(two):
+            return
+        whole = not (is_shortened(one) or is_shortened(two))
+        if not (
+            whole
+            and self.ledger.topology.partitioned
+            and isinstance(one or {}, dict)
+            and isinstance(two, dict)
+        ):
+            yield "", one, two
+            return
+        for name in sorted({*(one or {}), *two}):
+            if (one or {}).get(name) != two.get(name):
+                yield f"partition {name}: ", (one or {}).get(name), two.get(name)
+
+    # --- telling
+
+    def tell(self) -> None:
+        """Name what a person has to know: skips, losses, changed rows and repairs."""
+        generation = None
+        lost = [
+            txid
+            for txid in sorted(self.pieced)
+            if max(self.first, self.ledger.oldest) < txid <= self.last
+        ]
+        if lost:
+            why = f"transactions {lost[0]} to {lost[-1]}: the ledger has lost them"
+            self.notes.append(f"{why}; the receipts of the states alone vouch for them")
+        for txid in sorted(self.receipts):
+            receipt = self.receipts[txid]
+            before = generation
+            generation = receipt.generation
+            if not self.first <= txid <= self.last:
+                continue
+            where = f"transaction {txid}:"
+            self.notes += [f"{where} before it, accepted as lost: {what}" for what in receipt.lost]
+            self.notes += [
+                f"{where} its rows were decided again: {_person(each)}" for each in receipt.changed
+            ]
+            if receipt.outcome == Outcome.SKIPPED.value and receipt.skip is not None:
+                history = self.ledger.histories.get(txid)
+                again = history.readmitted_as if history is not None else None
+                after = f"; its rows are in transaction {again}" if again is not None else ""
+                if receipt.replaces is not None:
+                    after = f"; transaction {receipt.replaces['txid']}, which it restated, counts"
+                self.notes.append(f"{where} skipped: {_person(receipt.skip)}{after}")
+            elif receipt.replaces is not None:
+                by = f": {_person(receipt.wish)}" if receipt.wish is not None else ""
+                self.notes.append(f"{where} it restates {receipt.replaces['txid']}{by}")
+            for repair in self.ledger.life:
+                if before is not None and before < repair.generation <= receipt.generation:
+                    self.notes.append(
+                        f"{where} before it, {repair.what}: {repair.told} ({repair.who}: {repair.why})"
+                    )
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return " and ".join(sorted(names))
+
+
+def _person(noted: Mapping[str, Any]) -> str:
+    return f"{noted.get('why')} ({noted.get('who')}, {noted.get('when')})"
+
+
+def in_short(value: Any) -> str:
+    """Write a value for people."""
+    text = dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,247 @@
+"""Rows that a source has lost, and that a person accepts as lost: the batches after it begin behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_tx.base.errors import LossRefused, PreviewOutdated, UnreadableRecord
+from airflow_tx.ledger.answers import Repaired
+from airflow_tx.ledger.api import Paths, Put
+from airflow_tx.ledger.batch import WHOLE, Loss
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.records import Counter, RepairRecord, TopologyRecord, encode
+from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, next_repair
+
+ACCEPT_LOSS = "accept-loss"
+LOSSES_A_RECORD = 500
+"""Losses in one record."""
+SHOWN = 20
+
+
+def shortened(words: list[str]) -> list[str]:
+    """Cut words for people: a record that names thousands of partitions would be too large."""
+    return words if len(words) <= SHOWN else [*words[:SHOWN], f"and {len(words) - SHOWN} more"]
+
+
+@dataclass(frozen=True)
+class StartPosition:
+    """The position from which the next batch of a source is decided.
+
+    :param position: behind the accepted losses; of a partitioned source by partition.
+    :param lost: by partition, the rows between there and where the transaction before ended, in words.
+    """
+
+    position: Any
+    lost: Mapping[str, list[str]] = field(hash=False, default_factory=dict)
+
+    def passed(self, after: Any) -> list[str]:
+        """Name the lost rows that a batch leaves behind.
+
+        :param after: where the source stands after it; of a partitioned source by partition, of the ones that take
+            part.
+        """
+        return shortened(
+            [
+                what
+                for partition, each in self.lost.items()
+                if partition == WHOLE or partition in after
+                for what in each
+            ]
+        )
+
+
+def start_after(
+    read: Reader, paths: Paths, topology: TopologyRecord, position: Any
+) -> StartPosition:
+    """Find the position from which a source is asked once the transaction before has ended at `position`."""
+    accepted = _accepted(read, paths, topology)
+    if not accepted or position is None:
+        return StartPosition(topology.origin if position is None else position)
+    if not topology.partitioned:
+        behind = losses_behind(accepted, WHOLE, position)
+        return StartPosition(
+            behind[-1]["goes_on"] if behind else position,
+            {WHOLE: [each["what"] for each in behind]},
+        )
+    places = {}
+    lost = {}
+    for partition, place in position.items():
+        behind = losses_behind(accepted, partition, place)
+        places[partition] = behind[-1]["goes_on"] if behind else place
+        lost[partition] = [each["what"] for each in behind]
+    return StartPosition(places, lost)
+
+
+def _written(loss: Loss) -> dict[str, Any]:
+    """Name the fields of a loss as its record does."""
+    return {
+        "partition": loss.partition,
+        "place": loss.position,
+        "goes_on": loss.resume_at,
+        "what": loss.description,
+    }
+
+
+_Accepted = dict[str, list[dict[str, Any]]]
+
+
+def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> _Accepted:
+    """Read, by partition, the losses that a batch may still be decided behind; of one place the last accepted."""
+    found: _Accepted = {}
+    for number in topology.losses:
+        for loss in read.peek(RepairRecord, paths.repair(number)).losses:
+            others = [
+                each for each in found.get(loss["partition"], []) if each["place"] != loss["place"]
+            ]
+            found[loss["partition"]] = [*others, loss]
+    return found
+
+
+def losses_behind(
+    accepted: Mapping[str, Sequence[dict[str, Any]]], partition: str, place: Any
+) -> list[dict[str, Any]]:
+    """Find the losses between a position and the one from which rows can be had."""
+    behind: list[dict[str, Any]] = []
+    left = list(accepted.get(partition, []))
+    # One loss may end where another one begins. Count each once: they might form a circle.
+    while (loss := next((each for each in left if each["place"] == place), None)) is not None:
+        left.remove(loss)
+        place = loss["goes_on"]
+        behind.append(loss)
+    return behind
+
+
+def without_passed(
+    read: Reader, paths: Paths, topology: TopologyRecord, txid: int
+) -> TopologyRecord:
+    """Drop the losses that the source has passed, now that `txid` is final, from the topology record.
+
+    Those stay that come after it, or after an open transaction. Who accepted a loss remains in its own record.
+    """
+    accepted = _accepted(read, paths, topology)
+    if not accepted:
+        return topology
+    ahead: set[tuple[str, str]] = set()
+    state = RotatingTransactionalState(read, paths)
+    for each in range(txid, state.last_txid + 1):
+        meta = state.get_state(each)
+        places = (
+            [(meta.position or {}), (meta.begin or {})]
+            if topology.partitioned
+            else [{WHOLE: meta.position}]
+        )
+        for partition, place in (item for found in places for item in found.items()):
+            ahead |= {
+                (partition, digest(loss["place"]))
+                for loss in losses_behind(accepted, partition, place)
+            }
+
+    def is_ahead(number: int) -> bool:
+        losses = read.peek(RepairRecord, paths.repair(number)).losses
+        return any((each["partition"], digest(each["place"])) in ahead for each in losses)
+
+    return replace(topology, losses=[number for number in topology.losses if is_ahead(number)])
+
+
+def position_now(read: Reader, paths: Paths) -> Any:
+    """Read where the source stands after the last final transaction; None before the first one."""
+    topology = read.peek_if_any(TopologyRecord, paths.record)
+    if topology is None:
+        return None
+    position = RotatingTransactionalState(read, paths).position_before(
+        read.peek(Counter, paths.current).txid
+    )
+    return start_after(read, paths, topology, position).position
+
+
+def deciding_from(read: Reader, paths: Paths) -> list[Any]:
+    """Read every position from which the rows of a transaction will still be decided, by a new one or by a replay.
+
+    :raises UnreadableRecord: there is no such topology, or the ledger changes just now.
+    """
+    topology = read.peek(TopologyRecord, paths.record)
+    current = read.peek(Counter, paths.current).txid
+    allocated = read.peek(Counter, paths.allocated).txid
+    # A transactional source decides once, and a replay has the same rows.
+    first = allocated + 1 if topology.source_kind == "transactional" else current
+    state = RotatingTransactionalState(read, paths)
+    positions = [state.position_before(txid) for txid in range(first, allocated + 2)]
+    return [
+        start_after(read, paths, topology, position).position
+        for position in positions
+        if position is not None
+    ]
+
+
+def next_position(read: Reader, paths: Paths) -> Any:
+    """Read the position from which the next new transaction is decided; None: there is none yet."""
+    topology = read.peek_if_any(TopologyRecord, paths.record)
+    if topology is None:
+        return None
+    while True:
+        state = RotatingTransactionalState(read, paths)
+        try:
+            last = state.get_last_state()
+        except UnreadableRecord:
+            if read.peek(Counter, paths.allocated).txid == state.last_txid:
+                raise
+        else:
+            return start_after(
+                read, paths, topology, None if last is None else last.position
+            ).position
+
+
+def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Decision[Any]:
+    """Note the position that the first transaction is decided from, unless one has begun.
+
+    :return: the position that the next transaction is decided from afterwards.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    allocated = read.get(Counter, paths.allocated)
+    if allocated.txid > 0:
+        return Decision(next_position(read, paths))
+    if topology.origin == position:
+        return Decision(position)
+    changed = replace(topology, origin=position, op=stamp.op)
+    # A begin that has read the record before this step is refused: it requires the earlier counter.
+    writes = (Put(paths.record, encode(changed)), Put(paths.allocated, encode(allocated)))
+    return Decision(position, writes, paths.record)
+
+
+def note_losses(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    losses: Sequence[Loss],
+    audit: Audit,
+    *,
+    known: Sequence[int] | None = None,
+) -> Decision[Repaired]:
+    """Note that the rows of `losses` are lost: they are in no batch; everything before and after them is.
+
+    :param known: the numbers of the losses that were accepted when these were looked for; None: any.
+    :raises LossRefused: nothing is lost.
+    :raises PreviewOutdated: others were accepted since.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    if known is not None and topology.losses != [*known]:
+        raise PreviewOutdated(what="The loss", topology=paths.topology)
+    current = read.peek(Counter, paths.current)
+    if not losses:
+        raise LossRefused(topology=paths.topology)
+    after = replace(topology, losses=[*topology.losses, next_repair(read, paths)], op=stamp.op)
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        [Put(paths.record, encode(after))],
+        what=ACCEPT_LOSS,
+        after=after,
+        current=current.txid,
+        summary="lost, and in no batch: "
+        + "; ".join(shortened([loss.description for loss in losses])),
+        losses=[_written(loss) for loss in losses],
+    )

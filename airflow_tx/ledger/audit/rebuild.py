@@ -1,0 +1,865 @@
+"""The step that rebuilds a lost ledger by a plan. Source: docs/protocol.md §§5, 7."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_tx.base.errors import (
+    PreviewOutdated,
+    RenameRefused,
+    RepairRefused,
+    StateError,
+    TxError,
+    UnreadableRecord,
+)
+from airflow_tx.ledger.answers import Done, Repaired
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
+from airflow_tx.ledger.attempt import Receipt, Token, gone_in_words, is_shortened
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.records import (
+    Binding,
+    Counter,
+    History,
+    Metadata,
+    Outcome,
+    RepairRecord,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    decode,
+    encode,
+)
+from airflow_tx.ledger.steps import step
+from airflow_tx.ledger.steps.begin import missing_folders
+from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
+from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, put_or_create
+from airflow_tx.ledger.view import topologies
+
+# --- rebuild plan ---
+# The plan of a rebuilt ledger: what the fences of its states say. Source: docs/protocol.md §§5, 7.
+
+
+LEDGER_LOST = "ledger-lost"
+_KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
+"""The record of a transaction in a fence, see `make_grant`."""
+
+
+@dataclass(frozen=True)
+class HeldState:
+    """The evidence of the fence of a state.
+
+    :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
+    :param holds: whether something of the token's transaction may be in the state.
+    :param applied: whether the whole update is.
+    :param batch: {"rows", "position", "prev"} of that transaction, and whose it is, as `make_grant` keeps them.
+    :param receipts: of the transactions that ended, as the state keeps them.
+    """
+
+    state: str
+    undoable: bool
+    holds: bool
+    incarnation: str
+    token: Token
+    applied: bool
+    batch: Any = field(hash=False)
+    receipts: tuple[Receipt, ...] = field(hash=False, default=())
+
+    @classmethod
+    def of(
+        cls,
+        state: str,
+        *,
+        undoable: bool,
+        fence: Any,
+        holds: Callable[[int], bool | None] = lambda txid: None,
+        receipts: Iterable[Any] | None = None,
+    ) -> HeldState:
+        """Read a fence as the state gives it.
+
+        :param holds: whether the state has something of a transaction; None: it cannot tell.
+        :param receipts: from the state; changed ones are left out.
+        :raises UnreadableRecord: the batch kept beside the fence is not one.
+        """
+        try:
+            batch = json.loads(fence.batch)
+            complete = _KEPT <= batch.keys()
+        except (ValueError, AttributeError):
+            complete = False
+        if not complete:
+            raise UnreadableRecord(
+                path=f"the fence of state {state!r}",
+                reason=f"it keeps no batch ({fence.batch[:40]!r})",
+            )
+        held = holds(fence.token.txid) is not False
+        known = tuple(
+            each for stored in receipts or () if (each := _receipt_of(stored, fence.incarnation))
+        )
+        return cls(
+            state, undoable, held, fence.incarnation, fence.token, fence.applied, batch, known
+        )
+
+
+def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
+    """Read a receipt as a state keeps it; None: it was changed, or is of another ledger."""
+    try:
+        receipt = Receipt.from_json(json.loads(stored.text))
+    except (ValueError, UnreadableRecord):
+        return None
+    return receipt if receipt.hash == stored.hash and receipt.incarnation == incarnation else None
+
+
+@dataclass(frozen=True)
+class RebuildPlan:
+    """Where the ledger continues, as the states say.
+
+    :param last: per state, the last txid that is final in it.
+    :param births: per state, the birth that its fence holds.
+    :param meta: metadata of transaction `current` − 1; None if there is none.
+    :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
+    :param granted: when the states' newest grant was given: what began later, no state knows.
+    :param bound: by key, which transaction counts of the run of the newest grant, if the fences have it.
+    :param ended: by txid, the receipts that the states keep of transactions before `current`.
+    """
+
+    incarnation: str
+    generation: int
+    current: int
+    meta: Metadata | None
+    last: dict[str, int]
+    births: dict[str, str]
+    summary: str
+    granted: str
+    transaction: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    bound: Mapping[str, Binding] = field(hash=False, default_factory=dict)
+    ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
+
+
+def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
+    """Decide where the ledger continues, and what the states know of transactions that ended before.
+
+    :raises RepairRefused: there is no fence, or the states do not fit together.
+    """
+    _check_one_life(paths, held)
+    # The fence of every state is raised before the first write to any state: all of them have begun the greatest txid.
+    newest = max(held, key=lambda each: each.token.rank)
+    txid = newest.token.txid
+    if _is_complete(held, txid):
+        current = txid + 1
+        meta: Metadata | None = Metadata(
+            newest.token.attempt, newest.batch["rows"], newest.batch["position"]
+        )
+        transaction = newest.batch
+        summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
+    else:
+        _check_open(paths, held, txid)
+        current = txid
+        meta = Metadata(1, None, newest.batch["prev"]) if txid > 1 else None
+        transaction = {}
+        summary = (
+            f"transaction {txid} is not complete in every state; "
+            f"it is next, from where transaction {txid - 1} ended"
+        )
+        if "replaces" in newest.batch:
+            summary += (
+                f"; it restated transaction {newest.batch['replaces']['txid']}, which counts: what the states hold of "
+                "it goes with the next commit"
+            )
+    final = current - 1
+    return RebuildPlan(
+        incarnation=newest.incarnation,
+        generation=max(each.token.generation for each in held) + 1,
+        current=current,
+        meta=meta,
+        last={each.state: final for each in held} if final else {},
+        births={each.state: each.token.birth for each in held},
+        summary=summary,
+        transaction=transaction,
+        bound=_bound(newest.batch, final if transaction else 0),
+        granted=min(each.batch["granted"] for each in held if each.token.txid == txid),
+        ended={each.txid: each for state in held for each in state.receipts if each.txid < current},
+    )
+
+
+def _bound(batch: Mapping[str, Any], final: int) -> dict[str, Binding]:
+    """Say which transaction counts of the run of the newest grant.
+
+    :param final: that transaction, if it is complete; 0: it begins again.
+    """
+    replaces = batch.get("replaces")
+    if replaces is not None and (not final or batch["skip"] is not None):
+        return {batch["key"]: Binding(replaces["txid"], replaces["entry"])}
+    return {batch["key"]: Binding(final, batch.get("journal", ""))} if final else {}
+
+
+def _is_complete(held: Sequence[HeldState], txid: int) -> bool:
+    """Ask whether one and the same transaction of this number is applied in every state."""
+    applied = all(each.token.txid == txid and each.applied for each in held)
+    return applied and len({each.token.birth for each in held}) == 1
+
+
+def _check_one_life(paths: Paths, held: Sequence[HeldState]) -> None:
+    if not held:
+        raise rebuild_refused(
+            paths,
+            "no state of the DAG has a fence",
+            "Nothing was ever committed to them: use --reset.",
+        )
+    lives = {each.incarnation: each.state for each in held}
+    if len(lives) > 1:
+        of = "; ".join(f"{state!r} of ledger {life}" for life, state in sorted(lives.items()))
+        raise rebuild_refused(
+            paths,
+            f"its states belong to different ledgers ({of})",
+            "One state serves one topology.",
+        )
+
+
+def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
+    for each in held:
+        behind = each.token.txid < txid - 1 or (each.token.txid == txid - 1 and not each.applied)
+        if behind:
+            raise rebuild_refused(
+                paths,
+                f"state {each.state!r} is at transaction {each.token.txid}, another one at {txid}",
+                "It went back: restore it to the same moment as the others, or start from the beginning: --reset.",
+            )
+        if each.token.txid == txid and each.holds and not each.undoable:
+            much = "complete" if each.applied else "half written"
+            others = ", but not in all others" if each.applied else ""
+            raise rebuild_refused(
+                paths,
+                f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
+                f"Restore all states from backups of one moment, then repeat it. Or start from the beginning: "
+                f'airflow tx repair {paths.topology} --reset --why TEXT. kind="opaque" states can undo it.',
+            )
+
+
+def rebuild_refused(paths: Paths, problem: str, remedy: str) -> RepairRefused:
+    return RepairRefused(what=LEDGER_LOST, topology=paths.topology, problem=problem, remedy=remedy)
+
+
+# --- rebuild ---
+
+
+def ledger_lost(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    request: TopologyRequest,
+    plan: RebuildPlan,
+    *,
+    audit: Audit,
+) -> Decision[Repaired]:
+    """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin again.
+
+    :param request: what the DAG says of its topology, for a ledger that is lost altogether.
+    :raises RepairRefused: the ledger is further than the states: it is they who went back; or it is not theirs.
+    """
+    found = read.find(TopologyRecord, paths.record)
+    current = read.find(Counter, paths.current)
+    _check_ledger(paths, plan, found, current)
+    if found is not None and current is not None and plan.current <= current.txid:
+        check_not_rolling(paths, found)
+
+    first = plan.current
+    if found is not None and found.incarnation != plan.incarnation:
+        # `begin` made this ledger after the loss: all its records are replaced.
+        first = 1
+        found = replace(found, incarnation=plan.incarnation, generation=0)
+
+    after = _topology_after(found or request.made(stamp.op, plan.incarnation), plan, stamp)
+    after = step.left(after, paths, *_old_acks(read, paths))
+    skipped, without_rows = _skipped_again(read, stamp, paths, plan)
+    writes = [
+        *missing_folders(read, paths),
+        *_emptied(read, stamp, paths, plan, first),
+        *_restarted(read, paths, plan),
+        *skipped,
+        put_or_create(read, paths.record, encode(after)),
+        put_or_create(read, paths.current, encode(Counter(plan.current))),
+        put_or_create(read, paths.allocated, encode(Counter(plan.current - 1))),
+    ]
+
+    summary = plan.summary
+    if without_rows:
+        names = ", ".join(map(str, without_rows))
+        summary += f"; the rows of skipped transaction {names} are lost, as its receipt keeps their digest alone"
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        writes,
+        what=LEDGER_LOST,
+        after=after,
+        current=plan.current,
+        summary=summary,
+    )
+
+
+def _check_ledger(
+    paths: Paths, plan: RebuildPlan, found: TopologyRecord | None, current: Counter | None
+) -> None:
+    """Refuse a ledger that has more than the states: they went back, or they belong to another ledger."""
+    has_begun = current is not None and current.txid > 1
+    if found is not None and found.incarnation != plan.incarnation and (found.states or has_begun):
+        raise rebuild_refused(
+            paths,
+            f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}, and it has "
+            "committed transactions of its own",
+            "One state serves one topology: use other tables. To start from the beginning: --reset.",
+        )
+    if current is not None and current.txid > plan.current:
+        behind = ", ".join(sorted(plan.last)) or "its states"
+        raise rebuild_refused(
+            paths,
+            f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
+            f"The states went back: restore them, or for each: airflow tx repair {paths.topology} --state-lost STATE",
+        )
+
+
+def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> TopologyRecord:
+    return replace(
+        before,
+        generation=max(plan.generation, before.generation + 1),
+        states={**before.states, **plan.last} if plan.current > 1 else {},
+        births={**before.births, **plan.births},
+        grants={},
+        rolling=None,
+        # Replacements of the lost time are unknown, except for the last complete transaction.
+        taken_back_from={
+            **before.taken_back_from,
+            **dict.fromkeys(plan.births, plan.current - bool(plan.transaction)),
+        },
+        rebuilt=plan.current - 1,
+        # These notes belong to open transactions, which are removed.
+        skips=[],
+        blocked=None,
+        bid=None,
+        # The last receipt is not known: the next one begins a chain.
+        receipt="",
+        op=stamp.op,
+    )
+
+
+def _emptied(
+    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int
+) -> list[Write]:
+    """Delete what the ledger holds of open transactions, and of all from `first` on: they are other batches now."""
+    writes = _bindings(read, stamp, paths, plan, first)
+    writes += [Delete(f"{paths.wishes}/{name}") for name in read.names_if_any(paths.wishes)]
+    for name in read.names_if_any(paths.histories):
+        if int(name) >= first:
+            writes.append(Delete(f"{paths.histories}/{name}"))
+    return writes
+
+
+def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
+    """Keep the state of the last final transaction, and no other."""
+    state = RotatingTransactionalState(read, paths)
+    last = plan.current - 1
+    kept = None if plan.meta is None else last
+    gone = [int(name) for name in read.names_if_any(paths.metas) if int(name) != kept]
+    writes = [write for txid in gone for write in state.remove_state(txid)]
+    return writes if plan.meta is None else [*writes, state.override_state(last, plan.meta)]
+
+
+def _bindings(
+    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int
+) -> list[Write]:
+    """Unbind runs whose transaction the states do not know; bind the one whose transaction they prove."""
+    writes = list[Write]()
+    bound = dict[str, Binding]()
+    opened = {
+        int(name): read.get(TransactionRecord, paths.transaction(int(name)))
+        for name in read.names_if_any(paths.transactions)
+    }
+    gone = {txid for txid, record in opened.items() if txid >= first or _began_later(record, plan)}
+    if any(opened[txid].pinned for txid in gone):
+        for name in read.names_if_any(paths.all_skipped):
+            skipped = read.get(Skipped, paths.skipped(int(name)))
+            if skipped.readmitted_as in gone:
+                writes += _taken_back(read, stamp, paths, int(name), skipped)
+                bound[paths.run(skipped.key)] = Binding(int(name))
+    bound |= _bound_by_receipts(read, paths, plan)
+    if plan.transaction:
+        writes += _final(read, stamp, paths, plan)
+    bound |= {paths.run(key): binding for key, binding in plan.bound.items()}
+    # Each transaction that is not final has its key in its record: the bindings of all runs need not be listed.
+    for txid in sorted(gone):
+        path = paths.run(opened[txid].key)
+        binding = read.find(Binding, path)
+        if binding is not None and binding.txid == txid and path not in bound:
+            writes.append(Delete(path))
+    writes += [put_or_create(read, path, encode(binding)) for path, binding in bound.items()]
+    return [*writes, *(Delete(paths.transaction(txid)) for txid in opened)]
+
+
+def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
+    """Ask whether a transaction began after the newest grant that the states know, in a ledger that had gone back.
+
+    A transaction that began earlier, and whose txid the states know, was committed in the time that is lost.
+    """
+    return record.birth not in plan.births.values() and record.created > plan.granted
+
+
+def _taken_back(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped
+) -> list[Write]:
+    """Undo a re-admission whose transaction is forgotten: that one alone holds the rows."""
+    assert skipped.readmitted_as is not None
+    rows = RotatingTransactionalState(read, paths).get_state(skipped.readmitted_as).rows
+    writes: list[Write] = [
+        Put(
+            paths.skipped(txid),
+            encode(replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)),
+        )
+    ]
+    history = read.find(History, paths.history(txid))
+    if history is not None:
+        undone = replace(history, outcome=Outcome.SKIPPED, readmitted_as=None)
+        writes.append(Put(paths.history(txid), encode(undone)))
+    return writes
+
+
+def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[Write]:
+    """Give what the end of the transaction that the states prove has left, if the ledger does not know it."""
+    path = paths.skipped(plan.current - 1)
+    last = plan.transaction
+    if last["skip"] is None or read.exists(path):
+        return []
+    own = Skipped(last["key"], last["run_id"], last["rows"], last["skip"], stamp.op)
+    return [Create(path, encode(_without_rows(own, last.get("replaces"))))]
+
+
+def _without_rows(skipped: Skipped, replaces: Mapping[str, Any] | None) -> Skipped:
+    """Leave the rows out if it was a restatement: the transaction that it restated counts."""
+    return skipped if replaces is None else replace(skipped, rows=None, replaces=replaces["txid"])
+
+
+def _skipped_again(
+    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan
+) -> tuple[list[Write], list[int]]:
+    """Keep the rows of transactions that were skipped in the lost time; list the transactions whose rows are lost."""
+    writes = list[Write]()
+    without_rows = list[int]()
+    for txid, receipt in sorted(plan.ended.items()):
+        if receipt.outcome != Outcome.SKIPPED.value or receipt.skip is None:
+            continue
+        again = _readmitted_as(plan, receipt)
+        path = paths.skipped(txid)
+        found = read.find(Skipped, path)
+        if found is not None:
+            if again is not None and found.readmitted_as is None:
+                later = replace(found, rows=None, readmitted_as=again, op=stamp.op)
+                writes.append(Put(path, encode(later)))
+        elif txid == plan.current - 1 and plan.transaction:
+            continue  # the fences keep its rows
+        elif again is None and receipt.replaces is None and is_shortened(receipt.metadata):
+            without_rows.append(txid)
+        else:
+            rows = None if again is not None else receipt.metadata
+            own = Skipped(
+                receipt.key, receipt.run_id, rows, dict(receipt.skip), stamp.op, readmitted_as=again
+            )
+            writes.append(Create(path, encode(_without_rows(own, receipt.replaces))))
+    return writes, without_rows
+
+
+def _readmitted_as(plan: RebuildPlan, skipped: Receipt) -> int | None:
+    """Find the transaction in which the rows of a skipped one came back: the next one of its run."""
+    later = [
+        each.txid
+        for each in plan.ended.values()
+        if each.key == skipped.key and each.txid > skipped.txid
+    ]
+    return min(later, default=None)
+
+
+def _bound_by_receipts(read: Reader, paths: Paths, plan: RebuildPlan) -> dict[str, Binding]:
+    """Bind the runs of transactions that were skipped in the lost time, by the path of each binding."""
+    bound = dict[str, Binding]()
+    for txid, receipt in sorted(plan.ended.items()):
+        if receipt.outcome != Outcome.SKIPPED.value:
+            continue
+        counts = _counts_now(plan, receipt)
+        if counts is not None:
+            bound[paths.run(receipt.key)] = counts
+        elif not read.exists(paths.skipped(txid)):
+            bound[paths.run(receipt.key)] = Binding(txid)
+    return bound
+
+
+def _counts_now(plan: RebuildPlan, skipped: Receipt) -> Binding | None:
+    """Say which transaction counts of the run of a skipped one; None: none does."""
+    later = _readmitted_as(plan, skipped)
+    committed = [
+        each
+        for each in plan.ended.values()
+        if each.key == skipped.key and each.outcome == Outcome.COMMITTED.value
+    ]
+    last = max(committed, key=lambda each: each.txid, default=None)
+    if last is not None:
+        return Binding(last.txid, last.journal or "")
+    if skipped.replaces is not None:
+        return Binding(skipped.replaces["txid"], skipped.replaces["entry"])
+    return None if later is None else Binding(later)
+
+
+def _old_acks(read: Reader, paths: Paths) -> list[str]:
+    """List the folders of acks. No transaction that begins after the rebuild uses one of their names."""
+    return [paths.acks(name) for name in read.names_if_any(paths.all_acks)]
+
+
+# --- repair ---
+# Repairs by a person: a state went back, was renamed, or everything begins again. Source: docs/protocol.md §§5, 7.
+#
+# Each is one multi, checks what it has read, raises the generation, and is noted with who, when and why. A reset
+# alone takes several: it keeps the topology unusable until its last one, and can be repeated.
+
+
+STATE_LOST = "state-lost"
+RENAMED = "state-renamed"
+RESET = "reset"
+ACCEPT_CHANGE = "accept-change"
+_RESETTING = "being reset: "
+
+
+# --- --state-lost ------------------------------------------------------------------------------------------------
+
+
+def state_lost(
+    read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit
+) -> Decision[Repaired]:
+    """Accept what a state holds, though it is less than the ledger committed to it.
+
+    :raises RepairRefused: the ledger never committed to a state of this name, and is not about to.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    current = read.get(Counter, paths.current)
+    opened = read.find(TransactionRecord, paths.transaction(current.txid))
+    if state not in topology.states and (opened is None or state not in opened.fenced):
+        known = ", ".join(sorted(topology.states)) or "none"
+        raise _refuse(
+            paths,
+            STATE_LOST,
+            f"the ledger has committed nothing to {state!r}",
+            f"It knows: {known}.",
+        )
+    left = {name: txid for name, txid in topology.states.items() if name != state}
+    births = {name: birth for name, birth in topology.births.items() if name != state}
+    grants = {name: grant for name, grant in topology.grants.items() if name != state}
+    # A new generation lifts a refusal permanently, so its mark goes, too.
+    generation = topology.generation + 1
+    after = replace(
+        topology,
+        generation=generation,
+        blocked=None,
+        states=left,
+        births=births,
+        grants=grants,
+        # It may lack what was committed before, which no restatement may take back then.
+        taken_back_from={**topology.taken_back_from, state: current.txid},
+        rolling=None,
+        op=stamp.op,
+    )
+    summary = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        [Put(paths.record, encode(after))],
+        what=STATE_LOST,
+        after=after,
+        current=current.txid,
+        summary=summary,
+        change={
+            "state": state,
+            "txid": current.txid,
+            "held_from": topology.taken_back_from.get(state, 0),
+        },
+    )
+
+
+def rename_state(
+    read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, *, audit: Audit
+) -> Decision[Repaired]:
+    """Give a state another name. A writer under the old name is outranked.
+
+    :raises RenameRefused: the ledger does not know the old name, or knows the new one.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    check_not_rolling(paths, topology)
+    current = read.get(Counter, paths.current)
+    path = paths.transaction(current.txid)
+    opened = read.find(TransactionRecord, path)
+    begun = [] if opened is None else opened.fenced
+    known = {*topology.states, *begun}
+    if old not in known or new in known:
+        problem = (
+            f"the ledger knows {new!r} already"
+            if new in known
+            else f"the ledger does not know {old!r}"
+        )
+        remedy = f"It knows: {', '.join(sorted(known)) or 'none'}."
+        raise RenameRefused(topology=paths.topology, old=old, problem=problem, remedy=remedy)
+
+    def renamed(name: str) -> str:
+        return new if name == old else name
+
+    states = {renamed(name): txid for name, txid in topology.states.items()}
+    births = {renamed(name): birth for name, birth in topology.births.items()}
+    grants = {renamed(name): grant for name, grant in topology.grants.items()}
+    since = {renamed(name): txid for name, txid in topology.taken_back_from.items()}
+    names = {**{each: renamed(now) for each, now in topology.renamed.items()}, old: new}
+    after = replace(
+        topology,
+        generation=topology.generation + 1,
+        blocked=None,
+        states=states,
+        births=births,
+        grants=grants,
+        taken_back_from=since,
+        columns={renamed(name): each for name, each in topology.columns.items()},
+        renamed={each: now for each, now in names.items() if each != now},
+        op=stamp.op,
+    )
+    writes: list[Write] = [Put(paths.record, encode(after))]
+    if opened is not None and old in begun:
+        outputs = {renamed(name): output for name, output in opened.outputs.items()}
+        again = replace(opened, fenced=sorted(map(renamed, begun)), outputs=outputs, op=stamp.op)
+        writes.append(Put(path, encode(again)))
+    summary = f"state {old}, at transaction {topology.states.get(old, 0)}, is called {new} now"
+    return audit.repair(
+        read, stamp, paths, writes, what=RENAMED, after=after, current=current.txid, summary=summary
+    )
+
+
+def note_change(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    state: str,
+    columns: Mapping[str, int],
+    *,
+    keys: Sequence[str] | None,
+    receipt: str,
+    audit: Audit,
+) -> Decision[Repaired]:
+    """Note that the values of a state were changed on purpose, so that they are compared with what they are now.
+
+    :param columns: by column, how much more its total is than receipts and earlier changes say.
+    :param keys: names of the keys that are gone, of which no restatement takes anything back; None: it is unknown which
+        ones are, so no transaction before can be restated.
+    :param receipt: the hash of the last receipt when the totals were compared.
+    :raises PreviewOutdated: a transaction has ended since.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    if topology.receipt != receipt:
+        raise PreviewOutdated(what=f"State {state!r}", topology=paths.topology)
+    current = read.get(Counter, paths.current)
+    writes = list[Write]()
+    if keys is None:
+        since = {**topology.taken_back_from, state: current.txid}
+        after = replace(topology, taken_back_from=since, op=stamp.op)
+        writes.append(Put(paths.record, encode(after)))
+    changed = [f"the total of {name} by {by:+}" for name, by in sorted(columns.items())]
+    if keys:
+        changed.append(gone_in_words(len(keys)))
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        writes,
+        what=ACCEPT_CHANGE,
+        after=topology,
+        current=current.txid,
+        summary=f"{state}: its values were changed on purpose, {'; '.join(changed)}",
+        change={
+            "state": state,
+            "columns": dict(columns),
+            "txid": current.txid - 1,
+            "keys": [*(keys or ())],
+        },
+    )
+
+
+def keys_gone(
+    read: Reader, paths: Paths, state: str, txid: int, renamed: Mapping[str, str]
+) -> frozenset[str]:
+    """Name the keys that a state has lost since a transaction by changes that a person accepted.
+
+    :param renamed: per earlier name of a state, its name now.
+    """
+    found = set[str]()
+    for number in sorted(map(int, read.names_if_any(paths.repairs))):
+        record = read.peek(RepairRecord, paths.repair(number))
+        change = record.change
+        if record.what == RESET:
+            found.clear()  # another life of the ledger begins
+        elif (
+            record.what == ACCEPT_CHANGE
+            and change["txid"] >= txid
+            and renamed.get(change["state"], change["state"]) == state
+        ):
+            found.update(change["keys"])
+    return frozenset(found)
+
+
+# --- --reset -----------------------------------------------------------------------------------------------------
+
+
+def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
+    """Close the topology until `reset` is done; every step that tries to use it names the command."""
+    check_raw_not_rolling(paths, read.raw(paths.record))
+    command = f"airflow tx repair {paths.topology} --reset --why TEXT"
+    before = {"incarnation": incarnation_of(read, paths)}
+    mark = dumps({**before, "format": _RESETTING + command, "op": stamp.op}).encode()
+    writes = (*missing_folders(read, paths), put_or_create(read, paths.record, mark))
+    return Decision(Done(), writes, paths.record)
+
+
+def incarnation_of(read: Reader, paths: Paths) -> str:
+    """Return which life of the ledger there is, or was before a reset closed it; "": its record is lost or damaged."""
+    data = read.raw(paths.record) or b""
+    with suppress(ValueError, AttributeError):
+        return str(json.loads(data).get("incarnation", ""))
+    return ""
+
+
+def is_being_reset(data: bytes) -> bool:
+    """Ask whether the topology record is the mark that `close_for_reset` left."""
+    try:
+        return str(json.loads(data)["format"]).startswith(_RESETTING)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def remove_records(store: Store, paths: Paths) -> None:
+    """Delete every record below the folders of a topology, the notes of repairs aside."""
+    for path in (*paths.folders, paths.wishes):
+        if path not in (paths.base, paths.coordinator):
+            step.empty(store, path)
+
+
+def reset(
+    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, audit: Audit
+) -> Decision[Repaired]:
+    """Make a new ledger, once everything below the folders is deleted and the states are empty."""
+    after = request.made(stamp.op)
+    writes = [
+        put_or_create(read, paths.record, encode(after)),
+        put_or_create(read, paths.current, encode(Counter(1))),
+        put_or_create(read, paths.allocated, encode(Counter(0))),
+    ]
+    summary = "the ledger and its states were emptied; transaction 1 is next"
+    return audit.repair(
+        read, stamp, paths, writes, what=RESET, after=after, current=1, summary=summary
+    )
+
+
+# --- on a ledger -------------------------------------------------------------------------------------------------
+
+
+class ResetIncomplete(TxError):
+    """A reset that has begun and could not end."""
+
+    template = (
+        "Reset of topology {topology!r} is not complete: {reason}. Its ledger is closed, its states are emptied in "
+        "part. Correct that, then repeat: airflow tx repair {topology} --reset --why TEXT"
+    )
+
+
+class Repairs:
+    """The actions of a person on a ledger that went back in time, or whose states did."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def ledger_lost(
+        self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit
+    ) -> Repaired:
+        """Rebuild the ledger from the states. Runs whose transaction was open begin again when they are cleared.
+
+        :param held: what the fence of every state says that has one.
+        :raises RepairRefused: the fences do not agree, or the ledger is further than they are.
+        :raises UnreadableRecord: another topology's record, so that the owner of the states is unknown.
+        """
+        plan = self._plan(held)
+        self._ledger.store.ensure(self._ledger.paths.root)
+        done = self._ledger.run(ledger_lost, request, plan, audit=audit)
+        self._ledger.sweep()
+        return done
+
+    def preview_ledger_lost(
+        self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit
+    ) -> Decision[Repaired]:
+        """Decide what `ledger_lost` would do, and write nothing. Raises as `ledger_lost`."""
+        return self._ledger.preview(ledger_lost, request, self._plan(held), audit=audit)
+
+    def _plan(self, held: Sequence[HeldState]) -> RebuildPlan:
+        plan = plan_rebuild(self._ledger.paths, held)
+        self._check_owner(plan.incarnation)
+        return plan
+
+    def _check_owner(self, incarnation: str) -> None:
+        """Refuse a state of a topology that is well: two topologies on one state resemble a lost ledger.
+
+        :raises UnreadableRecord: of another topology, which may be the owner.
+        """
+        store = self._ledger.store
+        own = self._ledger.paths
+
+        for name in topologies(store, own.root):
+            node = store.get(path := Paths(own.root, name).record)
+            if name == own.topology or node is None or is_being_reset(node.data):
+                continue  # a topology that is being reset gives up its states
+            if decode(TopologyRecord, path, node.data).incarnation == incarnation:
+                raise RepairRefused(
+                    what=LEDGER_LOST,
+                    topology=own.topology,
+                    problem=f"its states belong to topology {name!r}",
+                    remedy=f"If its DAG was renamed: airflow tx rename {name} {own.topology} --why TEXT. Else use "
+                    "another table: one state serves one topology.",
+                )
+
+    def reset(
+        self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]
+    ) -> Repaired:
+        """Forget everything: the next transaction is 1, from the start of the source. If it fails, repeat it.
+
+        Not covered: a committer that still lives. End the topology's runs first.
+
+        :param clear: empties the states, their fences included; called while no step can use the topology. Find out
+            before whether it can: the records of the ledger are deleted first.
+        :raises ResetIncomplete: the topology stays closed until this is repeated.
+        """
+        ledger = self._ledger
+        paths = ledger.paths
+        ledger.store.ensure(paths.root)
+        ledger.run(close_for_reset)
+        try:
+            remove_records(ledger.store, paths)
+            clear()
+            return ledger.run(reset, request, audit)
+        except Exception as error:
+            where = f"state {error.state!r}: " if isinstance(error, StateError) else ""
+            raise ResetIncomplete(
+                topology=paths.topology, reason=where + reason_of(error)
+            ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Say why something failed, without the advice that is meant for the tasks of a transaction."""
+    fields = error.fields if isinstance(error, TxError) else {}
+    return str(fields.get("reason") or fields.get("problem") or error) or type(error).__name__
+
+
+def _refuse(paths: Paths, what: str, problem: str, remedy: str) -> RepairRefused:
+    return RepairRefused(what=what, topology=paths.topology, problem=problem, remedy=remedy)

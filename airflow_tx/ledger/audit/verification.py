@@ -1,0 +1,684 @@
+"""What ledger, receipts and fences say of each other. Pure. Source: docs/protocol.md §10."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.attempt import Receipt, digest_of, restated
+from airflow_tx.ledger.audit.chain import (
+    Chain,
+    Decisive,
+    HeldFence,
+    LedgerEvidence,
+    StateEvidence,
+    in_short,
+)
+from airflow_tx.ledger.audit.loss import ACCEPT_LOSS, losses_behind
+from airflow_tx.ledger.audit.rebuild import ACCEPT_CHANGE, LEDGER_LOST, RENAMED, STATE_LOST
+from airflow_tx.ledger.batch import WHOLE
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.records import Outcome, Phase, RepairRecord, Skipped, TransactionRecord
+from airflow_tx.ledger.steps.move import RENAME
+from airflow_tx.ledger.steps.roll_forward import ROLL_FORWARD, heals, nonces
+
+# --- decisive ---
+# Compares what decides later transactions with the receipts, and with itself. Pure. Source: docs/protocol.md §10.
+#
+# The topology record, the counters, open transactions, the rows of skipped ones, and the bindings of runs.
+
+
+def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bool) -> None:
+    """Compare what decides later transactions.
+
+    :param whole: whether all final transactions are looked at, and so what follows them.
+    """
+    now = chain.ledger.decisive
+    if now is None:
+        return
+    _compare_skipped(chain, now)
+    _compare_bindings(chain, now)
+    if whole:
+        _compare_open(chain, now)
+        chain.findings += [f"ledger: {each}" for each in _topology_findings(chain, now)]
+        _compare_states(chain, {state.name: state for state in states})
+
+
+# --- the topology record ------------------------------------------------------------------------------------------
+
+
+def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
+    topology = chain.ledger.topology
+    repairs = chain.ledger.repairs
+    left = repairs[-1].generation if repairs else 1
+    if topology.rolling is not None:
+        left = topology.rolling["generation"]
+    if topology.generation != left:
+        yield f"its generation is {topology.generation}, and its repairs have left {left}"
+    yield from _rebuilt_findings(chain)
+    wanted = sorted(txid for txid, record in now.opened.items() if record.skip is not None)
+    if topology.skips != wanted:
+        yield f"it lists {in_short(topology.skips)} to be skipped, and the open transactions say {in_short(wanted)}"
+    yield from _loss_findings(chain)
+    paths = Paths("", chain.ledger.name)
+    acks = paths.all_acks.removeprefix(f"{paths.base}/")
+    for each in topology.garbage:
+        if not each.startswith(f"{acks}/"):
+            yield f"it notes that {each} is to be removed, which is still needed"
+
+
+def _rebuilt_findings(chain: Chain) -> Iterator[str]:
+    """Compare the last transaction before a rebuilt ledger with the generations of the receipts around it."""
+    rebuilt = chain.ledger.topology.rebuilt
+    current = chain.ledger.current
+    generation = max(
+        (each.generation for each in chain.ledger.life if each.what == LEDGER_LOST), default=None
+    )
+    if generation is None:
+        if rebuilt:
+            yield f"it says that it was rebuilt after transaction {rebuilt}, and no repair has done so"
+        return
+    every = [chain.receipts, *chain.held.values()]
+    generations = {
+        txid: receipt.generation
+        for found in every
+        for txid, receipt in found.items()
+        if txid < current
+    }
+    before = max((txid for txid, each in generations.items() if each < generation), default=0)
+    after = min((txid for txid, each in generations.items() if each >= generation), default=current)
+    exact = before + 1 == after
+    if rebuilt >= after or rebuilt < before or (exact and rebuilt != before):
+        yield f"it says that it was rebuilt after transaction {rebuilt}, and the receipts say after {before}"
+
+
+def _loss_findings(chain: Chain) -> Iterator[str]:
+    """Compare the accepted losses that count with the losses that the source has not passed."""
+    topology = chain.ledger.topology
+    life = chain.ledger.life
+    known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
+    for number in topology.losses:
+        if number not in known:
+            yield f"it counts repair {number} as an accepted loss, which is none"
+    rebuilt = max((each.number for each in life if each.what == LEDGER_LOST), default=0)
+    accepted = [each for each in life if each.what == ACCEPT_LOSS and each.number > rebuilt]
+    places = chain.ledger.position
+    places = places if topology.partitioned and isinstance(places, dict) else {WHOLE: places}
+    losses: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for each in accepted:
+        for loss in each.losses:
+            losses[loss["partition"]].append(loss)
+    ahead = {
+        (partition, digest(loss["place"]))
+        for partition, place in places.items()
+        for loss in losses_behind(losses, partition, place)
+    }
+    for each in accepted:
+        is_ahead = any((loss["partition"], digest(loss["place"])) in ahead for loss in each.losses)
+        if is_ahead and each.number not in topology.losses:
+            yield f"it leaves out accepted loss {each.number}, which comes next in the source"
+
+
+def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
+    """Compare which states the topology record names, and the birth of each last transaction."""
+    topology = chain.ledger.topology
+    for name in sorted({*topology.states, *topology.births}):
+        last = topology.states.get(name, 0)
+        receipt = chain.receipts.get(last)
+        fence = states[name].fence if name in states else None
+        births = {receipt.birth} if receipt is not None else set[str]()
+        births |= (
+            {fence.token.birth}
+            if fence is not None and (births or fence.token.txid == last)
+            else set()
+        )
+        said = topology.births.get(name, "")
+        if births and said not in births:
+            chain.findings.append(
+                f"state {name}: the ledger says birth {said or 'none'} of transaction {last}, and it was "
+                f"{' or '.join(sorted(births))}"
+            )
+        granted = topology.grants.get(name)
+        if granted and receipt is not None and granted != [receipt.attempt, receipt.epoch]:
+            told = "attempt {} and epoch {}"
+            chain.findings.append(
+                f"state {name}: the ledger says {told.format(*granted)} of transaction {last}, and it was "
+                f"{told.format(receipt.attempt, receipt.epoch)}"
+            )
+    own = {
+        name: receipt
+        for txid, receipt in sorted(chain.receipts.items())
+        for name in receipt.written
+    }
+    for name in sorted(own.keys() - topology.states.keys()):
+        receipt = own[name]
+        if receipt.txid > topology.rebuilt and not _is_gone(chain, name, receipt):
+            said = (
+                f"transaction {receipt.txid} was committed to it, and the ledger does not name it"
+            )
+            chain.findings.append(f"state {name}: {said}")
+
+
+def _is_gone(chain: Chain, state: str, receipt: Receipt) -> bool:
+    """Ask whether a person has forgotten or renamed a state since."""
+    return any(
+        each.what in (STATE_LOST, RENAMED)
+        and each.generation > receipt.generation
+        and each.told.startswith((f"state {state} ", f"state {state}, "))
+        for each in chain.ledger.repairs
+    )
+
+
+# --- open transactions --------------------------------------------------------------------------------------------
+
+
+def _compare_open(chain: Chain, now: Decisive) -> None:
+    current = chain.ledger.current
+    for txid in sorted({*now.opened, *range(current, now.allocated + 1)}):
+        record = now.opened.get(txid)
+        if record is None:
+            problem: str | None = (
+                f"it is one of those up to {now.allocated} that were allocated, and has no record"
+            )
+        elif not current <= txid <= now.allocated:
+            problem = f"it is open, and the turn is at {current}, the last one {now.allocated}"
+        else:
+            problem = next(_open_findings(chain, now, txid, record), None)
+        if problem is not None:
+            chain.findings.append(f"transaction {txid}: {problem}")
+    if now.allocated < current - 1:
+        chain.findings.append(
+            f"ledger: it has allocated {now.allocated} transactions, and it is the turn of {current}"
+        )
+
+
+def _open_findings(
+    chain: Chain, now: Decisive, txid: int, record: TransactionRecord
+) -> Iterator[str]:
+    meta = now.metas.get(txid)
+    if meta is None:
+        yield "it is open, and its rows are missing"
+        return
+    if digest(meta.rows) != record.rows_digest:
+        yield f"its rows are {in_short(meta.rows)}, and its record has the digest of others"
+    if digest(meta.position) != record.ended:
+        yield f"it ends at {in_short(meta.position)}, and its record has the digest of another place"
+    if record.phase is Phase.COMMITTING and record.claim is not None:
+        said = {
+            name: record.claim.get(name)
+            for name in ("attempt", "epoch", "nonce", "birth", "key", "run_id")
+        }
+        if said != {name: getattr(record, name) for name in said}:
+            yield "what its receipt is going to say is not what its record says"
+        if digest_of(record.claim.get("metadata")) != digest(meta.rows):
+            yield "its receipt is going to name other rows than it has"
+        if record.claim.get("previous") != chain.ledger.topology.receipt:
+            yield "its receipt is going to name another receipt than the last one"
+
+
+# --- skipped transactions -----------------------------------------------------------------------------------------
+
+
+def _compare_skipped(chain: Chain, now: Decisive) -> None:
+    """Compare the rows that wait for a re-admission with the receipts."""
+    ledger = chain.ledger
+    for txid, receipt in sorted(chain.receipts.items()):
+        if txid in now.skipped or txid >= ledger.current:
+            continue
+        if receipt.outcome == Outcome.SKIPPED.value:
+            chain.find(txid, "it was skipped, and its rows are not kept")
+    for txid, skipped in sorted(now.skipped.items()):
+        if ledger.current <= txid < max(ledger.latest, ledger.current):
+            continue  # it was skipped after the ledger was read
+        for problem in _skipped_findings(chain, now, txid, skipped):
+            chain.find(txid, problem)
+        if txid >= ledger.current:
+            chain.findings.append(
+                f"transaction {txid}: it is kept as skipped, and the turn is at {ledger.current}"
+            )
+
+
+def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) -> Iterator[str]:
+    receipt = chain.receipts.get(txid)
+    history = chain.ledger.histories.get(txid)
+    again = skipped.readmitted_as
+    if history is not None and again is None and history.readmitted_as is not None:
+        yield f"it was re-admitted as {history.readmitted_as}, and its rows may be re-admitted once more"
+    if history is not None and again is not None and history.readmitted_as not in (again, None):
+        yield f"it was re-admitted as {history.readmitted_as}, and its rows are kept for {again}"
+    if (
+        again is not None
+        and again <= now.allocated
+        and _key_of(chain, now, again) not in (skipped.key, None)
+    ):
+        yield f"its rows are said to be in transaction {again}, which is of another run"
+    if again is not None and again > now.latest:
+        yield f"its rows are said to be in transaction {again}, which was never allocated"
+    if receipt is None:
+        return
+    if receipt.outcome != Outcome.SKIPPED.value:
+        yield "it was committed, and it is kept as skipped"
+        return
+    pairs: dict[str, tuple[Any, Any]] = {
+        "run": (skipped.run_id, receipt.run_id),
+        "key": (skipped.key, receipt.key),
+        "skip": (skipped.skip, receipt.skip),
+        "replaces": (skipped.replaces, receipt.replaces and receipt.replaces["txid"]),
+    }
+    for name, (said, kept) in pairs.items():
+        if said != kept:
+            yield f"its kept rows are of {name} {in_short(said)}, its receipt of {in_short(kept)}"
+    # A rebuilt ledger takes the rows back from a re-admission that it forgets, and a replay may have changed them.
+    taken_back = any(
+        each.what == LEDGER_LOST and each.generation > receipt.generation
+        for each in chain.ledger.repairs
+    )
+    kept = again is None and skipped.replaces is None
+    if kept and not taken_back and digest_of(skipped.rows) != digest_of(receipt.metadata):
+        yield f"its kept rows are {in_short(skipped.rows)}, the rows of its receipt {in_short(receipt.metadata)}"
+
+
+def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
+    """Name the key of the run of a transaction; None: it is not known."""
+    record = now.opened.get(txid)
+    receipt = chain.receipts.get(txid)
+    if record is not None:
+        return record.key
+    return None if receipt is None else receipt.key
+
+
+# --- bindings -----------------------------------------------------------------------------------------------------
+
+
+def _compare_bindings(chain: Chain, now: Decisive) -> None:
+    """Compare which transaction each run is bound to with whose each transaction is."""
+    rebuilt = chain.ledger.topology.rebuilt
+    newest = dict[str, int]()
+    for txid in sorted({*chain.receipts, *now.opened}):
+        key = None if _leaves_binding(chain, now, txid) else _key_of(chain, now, txid)
+        if key is not None and rebuilt < txid <= now.allocated:
+            newest[key] = txid
+    for key, txid in newest.items():
+        bound = now.bindings.get(key)
+        if bound is None:
+            _found(
+                chain,
+                now,
+                txid,
+                f"its run {key!r} is not bound to it: it would be counted once more",
+            )
+        elif bound != txid and not now.allocated < bound <= now.latest:
+            _found(chain, now, txid, f"its run {key!r} is bound to transaction {bound}")
+        elif bound == txid and txid not in now.opened:
+            named = now.entries.get(key, "")
+            kept = chain.receipts[txid].journal or ""
+            if named != kept:
+                text = f"its run {key!r} names the journal entry {named or 'none'}, its receipt {kept or 'none'}"
+                chain.find(txid, text)
+    _compare_others(chain, now, newest.keys())
+
+
+def _leaves_binding(chain: Chain, now: Decisive, txid: int) -> bool:
+    """Ask whether a run stays bound to the transaction that this one restates: it is open, or was skipped."""
+    record = now.opened.get(txid)
+    if record is not None:
+        return record.replaces is not None
+    receipt = chain.receipts[txid]
+    return receipt.replaces is not None and receipt.outcome == Outcome.SKIPPED.value
+
+
+def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None:
+    """Compare bindings of runs that are in no receipt: a binding tells a run that its rows are committed.
+
+    :param known: the keys of runs that are in one.
+    """
+    first = chain.ledger.topology.rebuilt + 1
+    bound = defaultdict[int, list[str]](list)
+    for key, txid in sorted(now.bindings.items()):
+        if key not in known and not 0 < txid <= now.latest:
+            chain.findings.append(
+                f"run {key!r}: it is bound to transaction {txid}, which was never allocated"
+            )
+        elif key not in known and first <= txid <= now.allocated:
+            bound[txid].append(key)
+    for txid, keys in sorted(bound.items()):
+        own = _key_of(chain, now, txid)
+        for key in keys if own is not None else keys[1:]:
+            _found(
+                chain,
+                now,
+                txid,
+                f"run {key!r} is bound to it, which is of {(own or keys[0])!r}: it counts nothing",
+            )
+
+
+def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:
+    if txid in now.opened:
+        chain.findings.append(f"transaction {txid}: {text}")
+    else:
+        chain.find(txid, text)
+
+
+# --- verification ---
+
+
+_HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME, ROLL_FORWARD})
+"""Repairs after which it is still known what the values of states add up to."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The findings.
+
+    :param first: from which transaction on the chain vouches; None: there is no receipt.
+    :param last: the last final transaction that was looked at.
+    :param findings: what does not fit, one line each.
+    :param notes: skips, losses, repairs, and facts that are unknown.
+    """
+
+    first: int | None
+    last: int
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def verified(
+    ledger: LedgerEvidence,
+    states: Sequence[StateEvidence],
+    *,
+    first: int = 1,
+    last: int | None = None,
+) -> Verified:
+    """Compare what ledger and states say of the transactions from `first` to `last`.
+
+    :param last: None: the last final one.
+    """
+    final = ledger.current - 1
+    end = final if last is None else min(last, final)
+    chain = Chain(ledger, states, first, end)
+    chain.follow()
+    chain.positions()
+    for state in states:
+        if state.receipts is not None:
+            _compare_receipts(chain, state)
+    if end == final:
+        _compare_ends(chain)
+        for state in states:
+            _compare_fence(chain, state)
+            _compare_totals(chain, state)
+            _compare_rows(chain, state)
+    compare_decisive(chain, states, whole=end == final)
+    chain.tell()
+    vouched = None if chain.begins is None else max(chain.begins, first)
+    return Verified(vouched, end, tuple(chain.findings), tuple(chain.notes))
+
+
+def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
+    """Compare the receipts of a state with the receipts of the ledger."""
+    held = chain.held[state.name]
+    gone = list[int]()
+    forgets = state.receipts_kept is not None and len(held) >= state.receipts_kept
+    since = min(held, default=chain.last + 1)
+    for txid in range(max(chain.first, chain.ledger.oldest), chain.last + 1):
+        own = held.get(txid)
+        receipt = chain.receipts.get(txid)
+        if chain.changed & {("", txid), (state.name, txid)}:
+            continue
+        if own is not None:
+            if receipt is None:
+                chain.find(txid, f"state {state.name} has a receipt of it, and the ledger none")
+            else:
+                _compare_one(chain, state.name, own, receipt)
+        elif receipt is not None and state.name in receipt.written:
+            if (forgets and txid < since) or _is_lost(chain, state.name, receipt):
+                gone.append(txid)
+            else:
+                chain.find(txid, f"its receipt in state {state.name} is missing")
+    if gone:
+        why = (
+            f"transactions {gone[0]} to {gone[-1]}: state {state.name} keeps their receipts no more"
+        )
+        chain.notes.append(f"{why}; only the ledger has them")
+
+
+def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
+    """Ask whether a person has accepted since that the state went back, or has renamed it: another one has its name."""
+    begins = chain.ledger.topology.taken_back_from.get(state, 0)
+    return any(
+        each.generation > receipt.generation
+        and (
+            (each.what == STATE_LOST and each.told.startswith(f"state {state} "))
+            or (
+                receipt.txid < begins
+                and each.what == RENAMED
+                and each.told.startswith(f"state {state},")
+            )
+        )
+        for each in chain.ledger.life
+    )
+
+
+def _compare_one(chain: Chain, state: str, own: Receipt, receipt: Receipt) -> None:
+    # A state that was renamed since kept it under its name of then.
+    now = chain.ledger.topology.renamed
+    given = {
+        **{now.get(name, name): each for name, each in receipt.written.items()},
+        **receipt.written,
+    }
+    written = {name: given[name] for name in own.written if name in given}
+    different = own.differences(replace(receipt, written=written))
+    if different:
+        names = ", ".join(different)
+        chain.find(
+            receipt.txid, f"its receipts in state {state} and in the ledger differ in {names}"
+        )
+
+
+def _compare_ends(chain: Chain) -> None:
+    """Compare where the source stands now, and what was the last transaction of each state."""
+    ledger = chain.ledger
+    last = chain.receipts.get(ledger.current - 1)
+    if last is not None:
+        for where, one, two in chain.apart(last.after, ledger.position):
+            ended = f"transaction {last.txid} ended at {in_short(one)}"
+            chain.findings.append(f"ledger: {where}it continues at {in_short(two)}, and {ended}")
+    for name, txid in ledger.topology.states.items():
+        own = [each.txid for each in chain.receipts.values() if name in each.written]
+        if own and max(own) != txid and txid > ledger.topology.rebuilt:
+            said = (
+                f"the ledger says that transaction {txid} was its last one, the receipts {max(own)}"
+            )
+            chain.findings.append(f"state {name}: {said}")
+
+
+def _compare_fence(chain: Chain, state: StateEvidence) -> None:
+    fence = state.fence
+    topology = chain.ledger.topology
+    where = f"state {state.name}:"
+    last = topology.states.get(state.name)
+    if fence is None:
+        if state.receipts is None:
+            chain.notes.append(
+                f"{where} it keeps no fence and no receipts; only the ledger knows its commits"
+            )
+        elif last is not None:
+            chain.findings.append(
+                f"{where} it has no fence, and transaction {last} was committed to it"
+            )
+        return
+    txid = fence.token.txid
+    if fence.incarnation != topology.incarnation:
+        said = f"its fence is of ledger {fence.incarnation}, this is ledger {topology.incarnation}"
+        chain.findings.append(f"{where} {said}")
+    elif last is not None and txid < last:
+        chain.findings.append(
+            f"{where} its fence says transaction {txid}, and {last} was committed to it"
+        )
+    elif txid == last and txid in chain.receipts:
+        again = fence.token.nonce in nonces(topology, chain.ledger.life, state.name)
+        for name, said, kept in _fence_apart(fence, chain.receipts[txid], again=again):
+            of = f"the receipt of transaction {txid} {in_short(kept)}"
+            chain.findings.append(f"{where} its fence says {name} {in_short(said)}, {of}")
+    elif txid > max(chain.ledger.current, chain.ledger.latest):
+        said = f"its fence says transaction {txid}, and it is the turn of {chain.ledger.current}"
+        chain.findings.append(f"{where} {said}")
+
+
+@dataclass(frozen=True)
+class ColumnTotal:
+    """The total of a value column, and what the receipts and accepted changes say that it is.
+
+    :param unknown: how many receipts do not say how much was added.
+    """
+
+    column: str
+    total: int
+    expected: int
+    unknown: int = 0
+
+    @property
+    def is_changed(self) -> bool:
+        return not self.unknown and self.total != self.expected
+
+
+def changed_columns(
+    ledger: LedgerEvidence, states: Sequence[StateEvidence], name: str
+) -> list[ColumnTotal] | str:
+    """Find the columns of a state whose total is not what the receipts and accepted changes say.
+
+    :return: why they cannot be compared, instead.
+    """
+    chain = Chain(ledger, states, 1, ledger.current - 1)
+    chain.follow()
+    found = _column_totals(chain, next(each for each in states if each.name == name))
+    return found if isinstance(found, str) else [each for each in found if each.is_changed]
+
+
+def _compare_totals(chain: Chain, state: StateEvidence) -> None:
+    """Compare the totals of value columns with what all receipts together say was added to them."""
+    if state.totals is None:
+        return
+    found = _column_totals(chain, state)
+    if isinstance(found, str):
+        chain.notes.append(f"state {state.name}: its values were not compared: {found}")
+        return
+    for each in _accepted(chain, state.name):
+        chain.notes.append(f"state {each.told} ({each.who}, {each.when}: {each.why})")
+    for one in found:
+        if one.unknown:
+            unknown = f"{one.unknown} of its receipts do not say how much was added to {one.column}"
+            chain.notes.append(f"state {state.name}: {unknown}")
+        elif one.is_changed:
+            said = f"its column {one.column} adds up to {one.total}, and its receipts to {one.expected}"
+            chain.findings.append(f"state {state.name}: {said}")
+
+
+def _compare_rows(chain: Chain, state: StateEvidence) -> None:
+    """Compare how many rows a state has of each transaction with what the receipts say."""
+    if state.rows is None:
+        return
+    fence = state.fence
+    written = {
+        txid: each.written[state.name]["keys"]
+        for txid, each in sorted(chain.receipts.items())
+        if state.name in each.written
+    }
+    if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
+        chain.notes.append(
+            f"state {state.name}: its rows were not compared: it was being written to"
+        )
+        return
+    replaced = restated(chain.receipts)
+    for txid, keys in written.items():
+        expected = 0 if txid in replaced else keys
+        found = state.rows.get(txid, 0)
+        if found != expected:
+            chain.find(txid, f"state {state.name} has {found} rows of it instead of {expected}")
+
+
+def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | str:
+    """Add up what the receipts and accepted changes say of each column, or say why that is not known."""
+    written = {
+        each.txid: each.written[state.name]
+        for each in chain.receipts.values()
+        if state.name in each.written
+    }
+    repair = next(
+        (each for each in chain.ledger.life if not _is_harmless(chain, each, state.name)), None
+    )
+    fence = state.fence
+    if not state.totals:
+        return "no column of it can be added up"
+    if repair is not None:
+        return f"the ledger was repaired ({repair.what}), so their starting values are unknown"
+    if chain.begins != 1:
+        return "the receipts do not go back to transaction 1"
+    if fence is None and written:
+        return "it has no fence, so a process may be writing to it"
+    if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
+        return "it was being written to"
+    accepted = [each.change["columns"] for each in _accepted(chain, state.name)]
+    return [
+        _column_total(name, total, [*written.values()], accepted)
+        for name, total in state.totals.items()
+    ]
+
+
+def _is_harmless(chain: Chain, repair: RepairRecord, state: str) -> bool:
+    """Ask whether it is still known after a repair what the values of a state add up to."""
+    if repair.what in _HARMLESS:
+        return True
+    return repair.what == STATE_LOST and any(
+        heals(each, state, repair) for each in chain.ledger.life
+    )
+
+
+def _column_total(
+    name: str,
+    total: int,
+    written: Sequence[Mapping[str, Any]],
+    accepted: Sequence[Mapping[str, int]],
+) -> ColumnTotal:
+    parts = [each.get("sums", {}).get(name) for each in written if each["keys"]]
+    expected = sum(part for part in parts if part is not None) + sum(
+        each.get(name, 0) for each in accepted
+    )
+    return ColumnTotal(name, total, expected, parts.count(None))
+
+
+def _accepted(chain: Chain, state: str) -> list[RepairRecord]:
+    """List the changes of a state that a person has accepted."""
+    return [
+        each
+        for each in chain.ledger.life
+        if each.what == ACCEPT_CHANGE and each.change["state"] == state
+    ]
+
+
+def _fence_apart(
+    fence: HeldFence, receipt: Receipt, *, again: bool
+) -> Iterator[tuple[str, Any, Any]]:
+    """Name in what a fence and the receipt of its transaction differ, with what each says.
+
+    :param again: whether the transaction was written again from the journal: by another grant than the receipt names.
+    """
+    of_the_grant = () if again else ("generation", "nonce")
+    for name in ("txid", "attempt", "epoch", "birth", *of_the_grant):
+        if getattr(fence.token, name) != getattr(receipt, name):
+            yield name, getattr(fence.token, name), getattr(receipt, name)
+    if not fence.applied:
+        yield "that its update is not complete", False, True
+    try:
+        kept = json.loads(fence.batch)
+        pairs = [("rows", receipt.metadata), ("position", receipt.after), ("prev", receipt.before)]
+        yield from (
+            (name, kept[name], one)
+            for name, one in pairs
+            if digest_of(kept[name]) != digest_of(one)
+        )
+    except (ValueError, KeyError, TypeError):
+        yield "batch", fence.batch[:40], "rows and positions"

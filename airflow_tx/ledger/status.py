@@ -1,0 +1,465 @@
+"""The status of one transaction: an open one from a reading of the ledger, a final one from its history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Annotated, Any
+
+from airflow_tx.base.errors import typed
+from airflow_tx.ledger.attempt import batch_in_words, counted, of_lane
+from airflow_tx.ledger.audit.loss import shortened
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.reading import LedgerReading
+from airflow_tx.ledger.records import Ack, History, Outcome, Phase, Skipped, TransactionRecord
+from airflow_tx.ledger.steps.processing import (
+    Instance,
+    ack_val,
+    digest_text,
+    missing_acks,
+    must_ack,
+    unproven_rows,
+)
+
+# --- person ---
+# What people read and did: texts that may quote an error, and who did something, when and why.
+
+
+class Redaction:
+    """Marks a text that may quote an error, for pydantic.
+
+    The board sets `schema` before it describes its answers: what it sends names no address and no credential.
+    Without it, nothing that has such a text can be sent.
+    """
+
+    schema: Callable[[Any, Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return self.schema(source, handler)
+
+
+REDACTION = Redaction()
+Words = Annotated[str, REDACTION]
+"""A text that may quote an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Person:
+    """Who did something, when and why."""
+
+    who: str
+    when: datetime
+    why: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonOfAttempt(Person):
+    """An action of a person on one attempt of a transaction."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedRows(PersonOfAttempt):
+    """Who let the rows be decided again, and of which attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedLoss(Person):
+    """Rows that the source lost, and that a person accepted as lost."""
+
+    partition: str | None
+    description: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingRun:
+    """A run that gave up its run slot before it had a transaction."""
+
+    run_id: str
+    waiting_for: Words
+    since: datetime
+
+
+def moment(text: str | None) -> datetime | None:
+    """Read a time, as records keep it; None: they have none."""
+    return datetime.fromisoformat(text) if text else None
+
+
+def person(noted: Mapping[str, Any] | None) -> Person | None:
+    """Read from a record who did something; None: no one did."""
+    return None if noted is None else Person(**deed(noted))
+
+
+def deed(noted: Mapping[str, Any]) -> dict[str, Any]:
+    """Read who, when and why: the fields of a `Person`."""
+    return {
+        "who": noted["who"],
+        "when": datetime.fromisoformat(noted["when"]),
+        "why": noted["why"],
+    }
+
+
+# --- status ---
+
+
+@dataclass(frozen=True)
+class TransactionView:
+    """One transaction, open or final.
+
+    :param status: its phase while it is open, then its outcome.
+    :param attempt: the newest attempt, or how many it took; 0 if only that it was skipped is still known.
+    :param began: when the newest attempt began; None if that is forgotten.
+    :param processed: when the last task acked; `granted` when the newest grant was given; `ended` when it became final.
+    :param rows: rows of the batch, if counted; `digest`: of these, per form.
+    :param ack_val: 16 hex digits; all 0: everything emitted was acked.
+    :param waiting_for: what has to happen next, in words; None: nothing.
+    :param to_do: the end of `waiting_for` that says what a person can do; None: it names no action.
+    :param pinned: it has a batch that was skipped: its rows stay, unless a person lets them be decided again.
+    :param stale: its predecessor ended elsewhere than its batch starts, so it must be replayed.
+    :param blocked: why it is replayed no more unless a person asks for it.
+    :param yielded: the txid whose run it gave up its run slot for, until it is started again.
+    :param replay: the last automatic replay: of which attempt, how many in a row, when and why.
+    :param skip: who wants it skipped, or did so, when and why.
+    :param readmit: who wants its rows back, or got them, when and why.
+    :param readmitted_as: the txid that has its rows now.
+    :param size: how many rows the source counted in the batch, and why it took so many; None if it cannot tell.
+    :param lost: rows of the source that come before the batch and were accepted as lost, in words.
+    :param changed: who let its rows be decided again, when and why, and of which attempt.
+    :param created: when its first attempt began; None if that is not known.
+    :param unproven: why the rows that its tasks consumed are not proven; once all of them have acked.
+    :param replays: of earlier attempts, when and why each was replayed, `by` which person; the last ones of many.
+    :param asked: the last replay by a person: of which attempt, who, when and why.
+    :param restates: the transaction that it restates, or was to restate; None: it is no restatement.
+    :param restated_by: the transaction that counts instead of it; None: it counts itself, if any does.
+    :param restate: who wants it restated, or wanted this restatement, when and why.
+    :param key: of its run, as the binding knows it; "" if that is forgotten.
+    :param lane: whether a lane works on it, while it is open.
+    :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
+    :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
+    :param begun: whether a run has begun it; else its run is about to be started.
+    :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
+    """
+
+    txid: int
+    attempt: int
+    status: str
+    run_id: str
+    began: datetime | None
+    processed: datetime | None
+    granted: datetime | None
+    ended: datetime | None
+    rows: int | None
+    ack_val: str
+    failures: int
+    error: str | None
+    waiting_for: str | None
+    open: bool
+    pinned: bool = False
+    stale: bool = False
+    blocked: str | None = None
+    yielded: int | None = None
+    replay: Mapping[str, Any] | None = None
+    skip: Person | None = None
+    readmit: Person | None = None
+    readmitted_as: int | None = None
+    size: Mapping[str, Any] | None = None
+    lost: tuple[str, ...] = ()
+    changed: tuple[ChangedRows, ...] = ()
+    digest: str = ""
+    created: datetime | None = None
+    replays: tuple[Mapping[str, Any], ...] = ()
+    lane: bool = False
+    batch: str = ""
+    remedy: str | None = None
+    unproven: tuple[str, ...] = ()
+    asked: PersonOfAttempt | None = None
+    restates: int | None = None
+    restated_by: int | None = None
+    restate: Person | None = None
+    key: str = ""
+    begun: bool = True
+    run_end: str | None = None
+    to_do: str | None = None
+
+    @property
+    def waits(self) -> str | None:
+        """Say what has to happen next, without what a person can do about it; None: nothing."""
+        if self.waiting_for is None or self.to_do is None:
+            return self.waiting_for
+        return self.waiting_for.removesuffix(f": {self.to_do}")
+
+    @property
+    def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
+        """List the replays by persons: of which attempt, who, when and why; one that has not begun yet is last."""
+        by = ((each["attempt"], each["by"]) for each in self.replays if each.get("by"))
+        found = [PersonOfAttempt(attempt=attempt, **deed(each)) for attempt, each in by]
+        if self.asked is not None and self.asked.attempt == self.attempt:
+            found.append(self.asked)
+        return tuple(found)
+
+    @property
+    def processing_seconds(self) -> float | None:
+        """Say how long its newest attempt took until every task had acked; None: it has not, or is forgotten."""
+        return _seconds(self.began, self.processed)
+
+    @property
+    def commit_seconds(self) -> float | None:
+        """Say how long its commit took, from the grant until the end; None: it has not ended, or is forgotten."""
+        return _seconds(self.granted, self.ended)
+
+    @property
+    def failed(self) -> bool:
+        """Whether its newest attempt has failed, or its committer, or its run is over: no work on it is running."""
+        reasons = (self.error, self.run_end)
+        return self.open and (self.status == Phase.FAILED.value or reasons != (None, None))
+
+    @property
+    def needs_run(self) -> bool:
+        """Whether it ends only if its run does: it is not to be skipped, and its run has not given up its slot."""
+        return self.open and self.skip is None and self.yielded is None
+
+    @property
+    def can_be_readmitted(self) -> bool:
+        """Whether its rows count nowhere: it was skipped, is not back, and was no restatement of what counts."""
+        is_skipped = self.status == Outcome.SKIPPED.value
+        return is_skipped and self.readmitted_as is None and self.restates is None
+
+
+def view_open(
+    topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]
+) -> TransactionView:
+    """Describe an open transaction.
+
+    :param acks: what the instances of its tasks contributed.
+    """
+    record = ledger.opened[txid]
+    rows = [entry.rows for entry in acks.values() if entry.rows is not None]
+    waiting = _waiting_for(topology, txid, ledger, acks)
+    return TransactionView(
+        txid=txid,
+        attempt=record.attempt,
+        status=record.phase.value,
+        run_id=record.run_id,
+        began=moment(record.began),
+        processed=moment(record.processed),
+        granted=moment(record.granted_at) if record.phase is Phase.COMMITTING else None,
+        ended=None,
+        rows=max(rows, default=None),
+        ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
+        failures=record.failures,
+        error=record.error,
+        waiting_for=typed(str(waiting), topology),
+        to_do=None if waiting.to_do is None else typed(waiting.to_do, topology),
+        open=True,
+        pinned=record.pinned,
+        stale=txid in ledger.stale,
+        blocked=_blocked(txid, ledger),
+        yielded=record.yielded if record.run_id in ledger.topology.yielded else None,
+        replay=record.replay,
+        skip=person(record.skip),
+        size=record.size,
+        lost=tuple(record.lost),
+        changed=_changed(record.changed),
+        digest=digest_text(record.counted),
+        created=moment(record.created),
+        replays=tuple(record.replays),
+        lane=of_lane(record.request),
+        remedy=record.remedy,
+        unproven=_unproven(record, acks),
+        asked=None
+        if record.asked is None
+        else PersonOfAttempt(attempt=record.asked["attempt"], **deed(record.asked)),
+        restates=None if record.replaces is None else record.replaces["txid"],
+        restate=person(record.wish),
+        key=record.key,
+        begun=record.request != "",
+    )
+
+
+def with_run_end(topology: str, view: TransactionView, state: str | None) -> TransactionView:
+    """Describe an open transaction whose run is over: nothing happens to it until the run is started again.
+
+    :param state: in which the run ended; None: there is no such run.
+    """
+    if state is None and (view.lane or not view.begun):
+        return view  # it has no run yet
+    end = f"its run {view.run_id} {'was deleted' if state is None else f'ended as {state}'}"
+    view = replace(view, run_end=end)
+    named = view.blocked or view.stale or view.remedy
+    if named or (state is not None and (view.error or view.status == Phase.FAILED.value)):
+        return view
+    clear = "" if state is None else ", or clear the run"
+    to_do = f"airflow tx replay {topology} {view.txid}{clear}"
+    return replace(view, waiting_for=f"a replay, since {end}: {to_do}", to_do=to_do)
+
+
+def view_final(history: History, skipped: Skipped | None) -> TransactionView:
+    """Describe a final transaction.
+
+    :param skipped: its rows, if it was skipped.
+    """
+    receipt = history.receipt or {}
+    return TransactionView(
+        txid=history.txid,
+        attempt=history.attempts,
+        status=history.outcome.value,
+        run_id=history.run_id,
+        began=moment(history.began),
+        processed=moment(history.processed),
+        granted=moment(history.granted_at),
+        ended=moment(history.ended),
+        rows=history.rows,
+        ack_val=history.ack_val,
+        failures=history.failures,
+        error=None,
+        waiting_for=_waiting_for_readmission(skipped),
+        open=False,
+        skip=person(history.skip),
+        readmit=None if skipped is None else person(skipped.readmit),
+        readmitted_as=history.readmitted_as,
+        size=history.size,
+        lost=tuple(history.lost),
+        changed=_changed(history.changed),
+        digest=history.digest,
+        created=moment(history.created),
+        replays=tuple(receipt.get("replays", ())),
+        batch=batch_in_words(receipt.get("metadata")),
+        unproven=tuple(receipt.get("unproven") or ()),
+        restates=history.restates,
+        restate=person(receipt.get("wish")),
+        key=receipt.get("key", ""),
+    )
+
+
+def forgotten(txid: int, skipped: Skipped) -> History:
+    """Give the history of a transaction of which only that it was skipped is remembered."""
+    outcome = Outcome.READMITTED if is_back(skipped) else Outcome.SKIPPED
+    unknown: dict[str, Any] = dict.fromkeys(("processed", "granted_at", "rows"))
+    return History(
+        txid=txid,
+        attempts=0,
+        run_id=skipped.run_id,
+        outcome=outcome,
+        began="",
+        ended=skipped.skip["when"],
+        ack_val="0" * 16,
+        op=skipped.op,
+        skip=skipped.skip,
+        readmitted_as=skipped.readmitted_as,
+        restates=skipped.replaces,
+        **unknown,
+    )
+
+
+def _changed(noted: Sequence[Mapping[str, Any]]) -> tuple[ChangedRows, ...]:
+    return tuple(ChangedRows(attempt=each["attempt"], **deed(each)) for each in noted)
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> float | None:
+    return None if start is None or end is None else max((end - start).total_seconds(), 0.0)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """The next event of a transaction, and `to_do`: the help of a person for it."""
+
+    what: str
+    to_do: str | None = None
+
+    def __str__(self) -> str:
+        return self.what if self.to_do is None else f"{self.what}: {self.to_do}"
+
+
+def _waiting_for(
+    topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]
+) -> _Waiting:
+    record = ledger.opened[txid]
+    replay = f"airflow tx replay {topology} {txid}"
+    if (reason := _blocked(txid, ledger)) is not None:
+        to_do = f"{replay}, or airflow tx skip"
+        return _Waiting(f"a person: it is replayed no more ({reason})", to_do)
+    if txid in ledger.stale:
+        return _Waiting(f"a replay: transaction {txid - 1} ended elsewhere than its batch starts")
+    if record.run_id in ledger.topology.yielded and record.skip is None:
+        before = f"the run of transaction {record.yielded}, to which it gave its run slot"
+        return _Waiting(f"{before}; then it is started again")
+    if record.skip is not None:
+        is_next = txid == ledger.current or not ledger.first
+        return _Waiting("its skip" if is_next else f"{ledger.first}, then it is skipped")
+    if record.remedy is not None:
+        return _Waiting("a person", record.remedy)
+    if record.phase is Phase.FAILED:
+        return _Waiting("a replay", f"{replay}, or clear its failed task")
+    if record.phase is Phase.PROCESSING:
+        tasks = missing_acks(acks, _must_ack(record, acks))
+        trees = sum(entry.trees for entry in acks.values())
+        messages = (
+            f"acks of its messages ({counted(trees, 'trees')}), and its committer"
+            if trees
+            else "its committer"
+        )
+        return _Waiting(f"an ack of {', '.join(shortened(tasks))}" if tasks else messages)
+    if record.error is not None:
+        return _Waiting("its committer, which has failed", f"{replay}, or clear its failed task")
+    is_behind = txid > ledger.current and ledger.first
+    return _Waiting(str(ledger.first) if is_behind else "its committer")
+
+
+def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:
+    if record.claim is not None and record.phase is Phase.COMMITTING:
+        return tuple(record.claim.get("unproven") or ())
+    if missing_acks(acks, _must_ack(record, acks)) or record.rows_digest == digest(None):
+        return ()
+    return unproven_rows(acks, None if record.changed else record.size)
+
+
+def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
+    if skipped is None or skipped.readmit is None or is_back(skipped):
+        return None
+    return f"begin of run {skipped.run_id}, which takes its rows again"
+
+
+def _blocked(txid: int, ledger: LedgerReading) -> str | None:
+    """Say why it is replayed no more; the mark stays a while after a person has replayed it, or wants it skipped."""
+    mark = ledger.topology.blocked or {}
+    record = ledger.opened[txid]
+    holds = (mark.get("txid"), mark.get("attempt")) == (
+        txid,
+        record.attempt,
+    ) and record.skip is None
+    return str(mark["reason"]) if holds else None
+
+
+def is_back(skipped: Skipped) -> bool:
+    """Ask whether another transaction has its rows now."""
+    return skipped.readmitted_as is not None
+
+
+def can_return(skipped: Skipped) -> bool:
+    """Ask whether its rows may be re-admitted; rows of a restatement count in the transaction that it restated."""
+    return not is_back(skipped) and skipped.replaces is None
+
+
+def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[Instance]:
+    return must_ack(record, acks, {task for task, index in acks if index >= 0})
+
+
+def pace_in_words(pace: Sequence[Sequence[Any]]) -> str:
+    """Give how much the last transactions had, in which unit, and how long each was in process."""
+    return ", ".join(
+        f"{count:g} {(*unit, 'rows')[0]} in {seconds:.1f} s" for count, seconds, *unit in pace
+    )
+
+
+def size_in_words(size: Mapping[str, Any]) -> str:
+    """Say how large a batch is, and why.
+
+    :param size: as a record keeps it: how many rows, or files, and why so many.
+    """
+    words = ", ".join(
+        counted(count, unit) for unit, count in size.items() if unit not in ("why", "at_most")
+    )
+    words = f"at most {words}" if size.get("at_most") else words
+    return f"{words} ({size['why']})" if size.get("why") else words

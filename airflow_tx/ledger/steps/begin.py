@@ -1,0 +1,397 @@
+"""The steps `open` and `begin`: a topology gets its ledger, and a run an attempt of a transaction.
+
+Source: docs/protocol.md §§1, 3, 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from airflow_tx.base.errors import (
+    Refused,
+    SkippedTransaction,
+    SourceKindChanged,
+    SourceShapeChanged,
+    TopologyClaimed,
+    UnknownTransaction,
+    UnreadableRecord,
+)
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Done, Joined, NoData, WindowFull
+from airflow_tx.ledger.api import Create, Paths, Put, Write
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.audit.loss import start_after
+from airflow_tx.ledger.batch import (
+    Batch,
+    BeginRequest,
+    DecidedBatch,
+    Outside,
+    PreviousBatch,
+    TopologyRequest,
+)
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
+from airflow_tx.ledger.records import (
+    Binding,
+    Counter,
+    History,
+    Outcome,
+    Phase,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    encode,
+)
+from airflow_tx.ledger.steps import step
+from airflow_tx.ledger.steps.processing import start
+from airflow_tx.ledger.steps.replay import BeginPass, Restatement, Wish, begin_again, restating
+from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, Unanswered, is_committed
+
+# --- begin ---
+
+
+BeginAnswer = Begun | NoData | WindowFull | AlreadyCommitted
+
+
+def begin(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    request: BeginRequest,
+    outside: Outside,
+    *,
+    open_first: Callable[[], None],
+) -> Decision[BeginAnswer]:
+    """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
+
+    :param open_first: makes the ledger of the topology, or brings its record up to date with the DAG.
+    :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: and nothing has changed.
+    """
+    # Required, not peeked: a rename closes this record, then copies. A begin that lands later would be lost.
+    topology = read.find(TopologyRecord, paths.record)
+    if topology is not None:
+        check_claim(topology, paths, request.topology)
+    if topology is None or not is_up_to_date(topology, request.topology):
+        raise Unanswered("topology", request.topology, open_first)
+    begins = BeginPass(read, stamp, paths, topology, request, outside)
+    binding = None if request.key is None else read.find(Binding, paths.run(request.key))
+    if binding is None:
+        return _allocate(begins, None)
+    txid = restating(read, paths, binding) or binding.txid
+    record = read.find(TransactionRecord, paths.transaction(txid))
+    if record is None:
+        return _final(begins, binding)
+    return begin_again(begins, txid, record)
+
+
+def _final(begins: BeginPass, binding: Binding) -> Decision[BeginAnswer]:
+    paths = begins.paths
+    txid = binding.txid
+    if is_committed(begins.read, paths, txid):
+        wish = begins.read.find(Wish, paths.wish(txid))
+        if wish is None:
+            return Decision(AlreadyCommitted(txid))
+        return _allocate(begins, Restatement(binding, wish))
+    skipped = begins.read.find(Skipped, paths.skipped(txid))
+    if skipped is None:
+        raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
+    if skipped.readmit is None:
+        raise SkippedTransaction(topology=paths.topology, txid=txid)
+    return _allocate(begins, _Readmission(txid, skipped))
+
+
+@dataclass(frozen=True)
+class _Readmission:
+    """The skipped transaction whose rows are taken again."""
+
+    txid: int
+    skipped: Skipped
+    replaces: None = None
+    wanted: None = None
+
+    def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any:
+        """Return the current rows."""
+        rows = self.skipped.rows
+        return rows if rows is None else begins.current_rows(attempt, rows)
+
+    def counted(self, begins: BeginPass) -> None:
+        """Return None: a source may have lost rows since."""
+
+    def bound(self, txid: int, birth: str) -> Binding:
+        """Make the binding of the run."""
+        return Binding(txid)
+
+    def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
+        """Return the writes that make it `txid`, once and for all."""
+        done = replace(self.skipped, rows=None, readmitted_as=txid, op=stamp.op)
+        writes: list[Write] = [Put(paths.skipped(self.txid), encode(done))]
+        history = read.find(History, paths.history(self.txid))
+        if history is not None:
+            again = replace(history, outcome=Outcome.READMITTED, readmitted_as=txid)
+            writes.append(Put(paths.history(self.txid), encode(again)))
+        return tuple(writes)
+
+
+GivenBatch = _Readmission | Restatement
+"""A batch that a transaction has had before: its rows are pinned, and the source stays where it is."""
+
+
+def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnswer]:
+    """Give the run the next txid, if the window has room for it and there are rows."""
+    topology = begins.request.topology
+    state = RotatingTransactionalState(begins.read, begins.paths)
+    current = begins.read.peek(Counter, begins.paths.current).txid
+    txid = state.last_txid + 1
+    if txid >= current + topology.max_pending:
+        return Decision(WindowFull(current, state.last_txid, topology.max_pending))
+
+    position = state.position_before(txid)
+    if given is not None:
+        rows = given.rows(begins, TransactionAttempt(txid, 1))
+        return _allocated(begins, state, _pinned(begins, position, rows), given)
+
+    start = start_after(begins.read, begins.paths, begins.topology, position)
+    last = state.get_last_state()
+    previous = None if last is None else PreviousBatch(txid - 1, last.rows, is_open=txid > current)
+    batch = begins.next_batch(TransactionAttempt(txid, 1), start.position, previous)
+    if batch is None:
+        return Decision(NoData(txid))
+    # A transactional source gives every replay the same rows, so it needs no beginning.
+    keeps_begin = topology.partitioned and topology.source_kind != "transactional"
+    decided = DecidedBatch(
+        batch.metadata,
+        position_after(position, batch.position, partitioned=topology.partitioned),
+        base=digest(position),
+        size=batch.size,
+        lost=start.passed(batch.position),
+        begin=batch.start if keeps_begin else None,
+    )
+    return _allocated(begins, state, decided, run=batch)
+
+
+def _pinned(begins: BeginPass, position: Any, rows: Any) -> DecidedBatch:
+    """Take rows again. The source stays where it is."""
+    partitioned = begins.request.topology.partitioned
+    after = unmoved(position, rows, partitioned=partitioned)
+    return DecidedBatch(
+        rows, position_after(position, after, partitioned=partitioned), base=digest(position)
+    )
+
+
+def _allocated(
+    begins: BeginPass,
+    state: RotatingTransactionalState,
+    decided: DecidedBatch,
+    given: GivenBatch | None = None,
+    *,
+    run: Batch | None = None,
+) -> Decision[Begun]:
+    """Decide the writes of a new transaction: its record, the binding of its run, rows and position.
+
+    :param run: names the run where no run has asked.
+    """
+    read = begins.read
+    stamp = begins.stamp
+    paths = begins.paths
+    request = begins.request
+    txid = state.last_txid + 1
+    meta, stored = state.get_state_or_create(txid, lambda _: decided.metadata(1))
+    key = (
+        request.key
+        if request.key is not None
+        else _new_key(read, paths, txid, run.key if run else "")
+    )
+    record = TransactionRecord(
+        key=key,
+        run_id=request.run_id or (run.run_id if run else "") or key,
+        request=request.task_try,
+        attempt=1,
+        epoch=1,
+        op=stamp.op,
+        phase=Phase.PROCESSING,
+        base=decided.base,
+        ended=digest(meta.position),
+        rows_digest=digest(decided.rows),
+        tasks=dict(request.tasks),
+        created=stamp.now,
+        began=stamp.now,
+        pinned=given is not None,
+        size=decided.size,
+        counted=None if given is None else given.counted(begins),
+        lost=list(decided.lost),
+        birth=stamp.op,
+        acks=step.acks_of(stamp, txid, 1),
+        replaces=None if given is None else given.replaces,
+        wish=None if given is None else given.wanted,
+    )
+    writes = (
+        Put(paths.allocated, encode(Counter(txid))),
+        Create(paths.run(key), encode(Binding(txid)))
+        if given is None
+        else Put(paths.run(key), encode(given.bound(txid, record.birth))),
+        *stored,
+        Create(paths.transaction(txid), encode(record)),
+        Create(paths.acks(record.acks), b""),
+        *(given.writes(read, stamp, paths, txid) if given is not None else ()),
+    )
+    life = begins.topology.incarnation
+    return Decision(
+        Begun.of(txid, record, decided.rows, meta.position, life), writes, paths.transaction(txid)
+    )
+
+
+def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
+    """Name a run that does not exist yet as its source does, else `tx-<txid>`, unless another run is called so.
+
+    :raises UnreadableRecord: the batch that its source names has a transaction, and the position leaves it out.
+    """
+    key = named or f"tx-{txid}"
+    number = 1
+    while (binding := read.find(Binding, paths.run(key), new=True)) is not None:
+        if named:
+            reason = f"transaction {binding.txid} has this batch, which the position after the last one leaves out"
+            raise UnreadableRecord(path=paths.run(key), reason=reason)
+        number += 1
+        key = f"tx-{txid}-{number}"
+    return key
+
+
+def open_topology(
+    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest
+) -> Decision[Done]:
+    """Make the ledger of a topology, or bring what its record says of the DAG up to date.
+
+    :raises TopologyClaimed: another DAG uses the name.
+    :raises SourceKindChanged: while transactions are open.
+    :raises SourceShapeChanged: its position is not one of such a source.
+    """
+    topology = read.find(TopologyRecord, paths.record)
+    if topology is None:
+        folders = [Create(path, b"") for path in paths.folders]
+        counters = [
+            Create(paths.current, encode(Counter(1))),
+            Create(paths.allocated, encode(Counter(0))),
+        ]
+        record = Create(paths.record, encode(request.made(stamp.op)))
+        return Decision(Done(), (*folders, *counters, record), paths.record)
+    check_claim(topology, paths, request)
+    writes: list[Write] = []
+    if (topology.source_kind, topology.partitioned) != (request.source_kind, request.partitioned):
+        allocated = read.get(Counter, paths.allocated)
+        _check_source(read, paths, topology, request, allocated.txid)
+        # Written again without a change: an older release that is allocating now is refused.
+        writes.append(Put(paths.allocated, encode(allocated)))
+    changed = replace(
+        topology,
+        source_kind=request.source_kind,
+        partitioned=request.partitioned,
+        max_pending=request.max_pending,
+        zone=request.zone,
+        op=stamp.op,
+    )
+    return Decision(Done(), (*writes, Put(paths.record, encode(changed))), paths.record)
+
+
+def missing_folders(read: Reader, paths: Paths) -> list[Write]:
+    """Give the writes of the folders that do not exist."""
+    return [Create(path, b"") for path in paths.folders if not read.exists(path)]
+
+
+def is_up_to_date(topology: TopologyRecord, request: TopologyRequest) -> bool:
+    """Ask whether the record says of the DAG what the DAG says of itself."""
+    found = (topology.source_kind, topology.max_pending, topology.partitioned, topology.zone)
+    return found == (request.source_kind, request.max_pending, request.partitioned, request.zone)
+
+
+def check_claim(topology: TopologyRecord, paths: Paths, request: TopologyRequest) -> None:
+    """Refuse the name of another DAG.
+
+    :raises TopologyClaimed: naming it.
+    """
+    if topology.dag_id != request.dag_id:
+        raise TopologyClaimed(topology=paths.topology, owner=topology.dag_id, dag_id=request.dag_id)
+
+
+def _check_source(
+    read: Reader, paths: Paths, topology: TopologyRecord, request: TopologyRequest, allocated: int
+) -> None:
+    if topology.partitioned != request.partitioned and allocated:
+        raise SourceShapeChanged(
+            topology=paths.topology,
+            found="partitions" if topology.partitioned else "no partitions",
+            expected="them" if request.partitioned else "none",
+        )
+    current = read.get(Counter, paths.current)
+    if allocated >= current.txid:
+        raise SourceKindChanged(
+            topology=paths.topology,
+            found=topology.source_kind,
+            expected=request.source_kind,
+            first=current.txid,
+            last=allocated,
+        )
+
+
+# --- joined ---
+# Steps that one process makes one right after the other, in one multi. Source: docs/protocol.md §2.
+#
+# Each decides as it does alone, on the records that the step before it writes. The multi requires all records that
+# they have read, so no other step can run between them. A step that refuses, asks or writes nothing is left to be run
+# alone, and then says why.
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+BoundStep = Callable[[Reader, Stamp, Paths], Decision[T]]
+"""A step with its arguments."""
+
+
+def in_one_multi(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    first: BoundStep[T],
+    then: Callable[[T], BoundStep[U] | None],
+) -> Decision[Joined[T, U]]:
+    """Decide on a step, and on the one that follows from its answer, if there is one.
+
+    :raises Refused, UnreadableRecord: as the first one.
+    """
+    one = first(read, stamp, paths)
+    if not one.writes:
+        return Decision(Joined(one.result), one.writes, one.proof)
+    read.apply(one.writes)
+    two = _following(read, stamp, paths, then(one.result))
+    if two is None or not two.writes:
+        return Decision(Joined(one.result), one.writes, one.proof)
+    return Decision(Joined(one.result, two.result), (*one.writes, *two.writes), one.proof)
+
+
+def _following(
+    read: Reader, stamp: Stamp, paths: Paths, step: BoundStep[U] | None
+) -> Decision[U] | None:
+    try:
+        return None if step is None else step(read, stamp, paths)
+    except (Refused, UnreadableRecord, Unanswered):
+        return None
+
+
+def begin_started(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    request: BeginRequest,
+    outside: Outside,
+    *,
+    open_first: Callable[[], None],
+    task: TaskTry,
+) -> Decision[BeginAnswer]:
+    """Decide on `begin`, and that the first task of the new transaction works. Raises as `begin`."""
+    begun = begin(read, stamp, paths, request, outside, open_first=open_first)
+    if not isinstance(begun.result, Begun):
+        return begun
+    read.apply(begun.writes)
+    started = start(read, stamp, paths, begun.result.attempt, task, is_current=outside.is_current)
+    return replace(begun, writes=(*begun.writes, *started.writes))

@@ -1,0 +1,268 @@
+"""The steps of the commit phase: `acquire` the turn, `commit` under its token. Source: docs/protocol.md §§2, 4."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_tx.base.errors import FailedTransaction, RowsChanged
+from airflow_tx.ledger.answers import (
+    AlreadyCommitted,
+    Committed,
+    Done,
+    FailureNoted,
+    Granted,
+    NotYet,
+    Restarted,
+    ToBeSkipped,
+)
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.attempt import Token, TransactionAttempt, Written
+from airflow_tx.ledger.records import (
+    Counter,
+    Outcome,
+    Phase,
+    TopologyRecord,
+    TransactionRecord,
+    same_output,
+)
+from airflow_tx.ledger.steps.end import (
+    check_grant,
+    check_states,
+    check_token,
+    claimed,
+    ended,
+    make_grant,
+)
+from airflow_tx.ledger.steps.processing import newest_record
+from airflow_tx.ledger.steps.replay import check_still_held, held_at
+from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, is_another, is_committed, put
+
+AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
+
+
+@dataclass(frozen=True)
+class AcquireRequest:
+    """The request of a committer for the turn.
+
+    :param epoch: as `processed` gave it, before the output was read.
+    :param rows_digest: of the rows its run processed.
+    :param outputs: per transactional state, what it is about to write, as `output_text` gives it.
+    :param states: names of the states whose fence it is about to raise.
+    :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
+    :param metadata: of the batch; `position` is where the source stands after it: kept beside the fences.
+    :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` go into its receipt.
+    :param journal: name of the journal entry with its contribution; "": there is none.
+    :param taken_back: of a restatement: per state that the earlier transaction named, the state that it is taken from.
+    :param held: what was known of these states when that was read, as `held_at` gives it; `sole`: the ones of them
+        that may have had no transaction since.
+    """
+
+    attempt: TransactionAttempt
+    epoch: int
+    rows_digest: str
+    outputs: Mapping[str, str] = field(hash=False, default_factory=dict)
+    states: tuple[str, ...] = ()
+    by_phase: bool = False
+    metadata: Any = field(hash=False, default=None)
+    position: Any = field(hash=False, default=None)
+    rows: int | None = None
+    tasks: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    code: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    unproven: tuple[str, ...] = ()
+    journal: str = ""
+    taken_back: Mapping[str, str] = field(hash=False, default_factory=dict)
+    held: str = ""
+    sole: tuple[str, ...] = ()
+
+
+def acquire(
+    read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest
+) -> Decision[AcquireAnswer]:
+    """Take the turn to commit, outranking its holder.
+
+    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed, NotTakenBack: it can
+            never have it.
+    """
+    attempt = request.attempt
+    record = newest_record(read, paths, attempt, "commit")
+    if isinstance(record, AlreadyCommitted):
+        return Decision(record)
+    if record.phase is Phase.FAILED and record.skip is None:
+        raise FailedTransaction(
+            txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted"
+        )
+    current = read.get(Counter, paths.current)
+    if current.txid != attempt.txid:
+        return Decision(NotYet(current.txid))
+    if record.skip is not None:
+        return Decision(ToBeSkipped(attempt.txid))
+    if record.phase is Phase.PROCESSING or record.epoch != request.epoch:
+        return Decision(Restarted())
+    _check_rows(record, request)
+    check_states(paths, attempt.txid, record, request.states)
+    topology, before = check_grant(read, paths, attempt.txid, record, request.states)
+    if record.replaces is not None:
+        check_still_held(paths, topology, attempt.txid, record.replaces["txid"], request.taken_back)
+        taken_back = request.taken_back
+        if taken_back and request.held != held_at(read, paths, topology, taken_back, request.sole):
+            return Decision(Restarted())
+    epoch = record.epoch + 1
+    changed = {
+        state: found
+        for state, found in record.outputs.items()
+        if not same_output(found, request.outputs.get(state, found))
+    }
+    taken = replace(
+        record,
+        phase=Phase.COMMITTING,
+        epoch=epoch,
+        nonce=stamp.op,
+        granted=True,
+        # Outputs that an earlier grant may have begun to write stay, until the opposite is proved.
+        outputs={**request.outputs, **record.outputs},
+        granted_at=stamp.now,
+        fenced=sorted({*record.fenced, *request.states}),
+        by_phase=request.by_phase,
+        error=None,
+        remedy=None,
+        for_good=0,
+        journal=request.journal,
+        op=stamp.op,
+    )
+    batch = {"rows": request.metadata, "position": request.position, "prev": before}
+    if request.outputs:
+        batch["outputs"] = dict(request.outputs)
+    taken = claimed(
+        taken,
+        topology,
+        stamp,
+        paths,
+        txid=attempt.txid,
+        batch=batch,
+        outcome=Outcome.COMMITTED,
+        rows=request.rows,
+        tasks=request.tasks,
+        code=request.code,
+        unproven=list(request.unproven),
+    )
+    grant = make_grant(
+        taken, topology, stamp, paths, txid=attempt.txid, batch=batch, noted=record.outputs
+    )
+    return put(paths.transaction(attempt.txid), taken, Granted(grant, changed))
+
+
+def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
+    found = record.rows_digest
+    if (
+        record.to_change is not None
+    ):  # and a task that was started again has brought it back from FAILED
+        found = "none: they are to be decided again ({who}: {why})".format(**record.to_change)
+    if found != request.rows_digest:
+        own = request.attempt
+        raise RowsChanged(
+            txid=own.txid, attempt=own.attempt, digest=request.rows_digest, found=found
+        )
+
+
+def take_output(
+    read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs: Mapping[str, str]
+) -> Decision[Done]:
+    """Note another output than an earlier grant was about to write.
+
+    It is already proved that the states hold no other values of the transaction: their fences are at this token, so no
+    earlier grant can write any more, and as long as the ledger holds it there is no later one.
+
+    :raises Outranked: the token is not the one the ledger holds.
+    """
+    path = paths.transaction(token.txid)
+    record = check_token(
+        read.find(TransactionRecord, path), read.get(TopologyRecord, paths.record), token
+    )
+    noted = replace(record, outputs={**record.outputs, **outputs}, op=stamp.op)
+    return put(path, noted, Done())
+
+
+def note_commit_failed(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    epoch: int | None,
+    *,
+    reason: str,
+    remedy: str | None = None,
+    for_good: bool = False,
+) -> Decision[FailureNoted]:
+    """Note for people that a commit has failed finally; the phase and the turn do not change, for another try.
+
+    Only the first failure of a grant is noted: failures of other tasks of its phase follow from it.
+
+    :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
+    :param remedy: what the refusal says to do; None: it was another error.
+    :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
+    :raises StaleAttempt: a newer attempt exists.
+    """
+    record = newest_record(read, paths, attempt, "fail")
+    if isinstance(record, AlreadyCommitted) or record.phase not in (
+        Phase.PROCESSED,
+        Phase.COMMITTING,
+    ):
+        return Decision(FailureNoted(first=False))
+    granted = record.phase is Phase.COMMITTING
+    if epoch != record.epoch and (granted or epoch is not None):
+        return Decision(
+            FailureNoted(first=False)
+        )  # a newer grant, or a task that works again, has replaced it
+    if granted and record.error is not None:
+        return Decision(FailureNoted(first=False))
+    generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
+    failed = replace(record.with_failure(stamp.op, reason, remedy), for_good=generation)
+    return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
+
+
+def commit(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    token: Token,
+    *,
+    states: Collection[str],
+    rows: int | None = None,
+    ack_val: int = 0,
+    written: Mapping[str, Written] | None = None,
+    columns: Mapping[str, Collection[str]] | None = None,
+) -> Decision[Committed]:
+    """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
+
+    :param states: names of the states whose fence its grant has raised.
+    :param rows: rows of the batch, if counted.
+    :param written: per state what it was given.
+    :param columns: per state with columns, its value columns.
+    :raises Outranked: the token is not the one the ledger holds.
+    """
+    txid = token.txid
+    record = read.find(TransactionRecord, paths.transaction(txid))
+    if (
+        record is None
+        and is_committed(read, paths, txid)
+        and not is_another(read, paths, txid, token.birth)
+    ):
+        return Decision(Committed(txid, here=False))
+    topology = read.get(TopologyRecord, paths.record)
+    record = check_token(record, topology, token)
+    return ended(
+        read,
+        stamp,
+        paths,
+        record,
+        topology,
+        txid=txid,
+        outcome=Outcome.COMMITTED,
+        states=states,
+        rows=rows,
+        ack_val=ack_val,
+        written=written,
+        columns=columns,
+    )

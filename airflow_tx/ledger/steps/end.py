@@ -1,0 +1,641 @@
+"""Grants, and the end of a transaction: history, rotation, the turn. Source: docs/protocol.md §§2, 4."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from airflow_tx.base.errors import (
+    AlreadyFinal,
+    NotSkipped,
+    Outranked,
+    Refused,
+    RestatementSkipped,
+    SkipRefused,
+    StaleBatch,
+    StateMissing,
+    StateRenamed,
+    UnknownTxid,
+)
+from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write
+from airflow_tx.ledger.attempt import (
+    METADATA_KEPT,
+    POSITION_KEPT,
+    Grant,
+    Receipt,
+    Token,
+    Written,
+    as_kept,
+)
+from airflow_tx.ledger.audit.loss import without_passed
+from airflow_tx.ledger.json_text import digest, dumps
+from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.records import (
+    Binding,
+    Counter,
+    History,
+    Outcome,
+    Phase,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    encode,
+)
+from airflow_tx.ledger.steps import step
+from airflow_tx.ledger.steps.processing import digest_text
+from airflow_tx.ledger.steps.roll_forward import check_not_rolling
+from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, put, put_or_create
+
+# --- end ---
+
+
+HOURS_KEPT = 25
+"""Hours of which the topology record counts the transactions: a day, and the current hour."""
+HOUR = len("2013-01-01T17")
+"""Characters of a time that name its hour."""
+PACES_KEPT = 8
+"""Of so many transactions it is kept how long their processing took."""
+
+
+def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> bool:
+    """Ask whether `token` is still the grant that the ledger knows."""
+    if record is None or record.phase is not Phase.COMMITTING:
+        return False
+    found = (topology.generation, record.attempt, record.epoch, record.nonce)
+    return found == (token.generation, token.attempt, token.epoch, token.nonce)
+
+
+def check_token(
+    record: TransactionRecord | None, topology: TopologyRecord, token: Token
+) -> TransactionRecord:
+    """Give the record of the transaction that `token` was granted for.
+
+    :raises Outranked: the token is not the one the ledger holds.
+    """
+    if record is None or not holds(record, topology, token):
+        found = (
+            "no open transaction"
+            if record is None
+            else f"{topology.generation}/{token.txid}.{record.attempt}#{record.epoch} ({record.phase.value})"
+        )
+        raise Outranked(txid=token.txid, token=str(token), found=found)
+    return record
+
+
+def check_states(
+    paths: Paths, txid: int, record: TransactionRecord, states: Collection[str]
+) -> None:
+    """Refuse a grant that leaves out a state which the transaction may have been written to.
+
+    :raises StateMissing: naming them.
+    """
+    lost = set(record.fenced) - set(states)
+    if lost:
+        raise StateMissing(topology=paths.topology, txid=txid, states=", ".join(sorted(lost)))
+
+
+def check_grant(
+    read: Reader, paths: Paths, txid: int, record: TransactionRecord, states: Collection[str]
+) -> tuple[TopologyRecord, Any]:
+    """Check what every grant requires; gives the topology, and the position before the batch.
+
+    A state that is new while one is missing was renamed in the DAG: it would start from nothing, unnoticed.
+
+    :raises StateRenamed: naming both, and what to do.
+    :raises StaleBatch: its predecessor ended elsewhere than its batch starts.
+    :raises RollingForward: the states are written again at the moment.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    check_not_rolling(paths, topology)
+    new = set(states) - topology.states.keys()
+    gone = topology.states.keys() - set(states)
+    if new and gone:
+        old = min(gone)
+        last = topology.states[old]
+        raise StateRenamed(topology=paths.topology, txid=txid, new=min(new), old=old, last=last)
+    before = RotatingTransactionalState(read, paths).position_before(txid)
+    if digest(before) != record.base:
+        raise StaleBatch(
+            txid=txid,
+            attempt=record.attempt,
+            base=record.base,
+            previous=txid - 1,
+            found=digest(before),
+        )
+    return topology, before
+
+
+def claimed(
+    record: TransactionRecord,
+    topology: TopologyRecord,
+    stamp: Stamp,
+    paths: Paths,
+    *,
+    txid: int,
+    batch: Mapping[str, Any],
+    outcome: Outcome,
+    **counted: Any,
+) -> TransactionRecord:
+    """Note in a record that holds a new grant the receipt of its transaction, except for the written rows.
+
+    :param batch: rows, position, and the position before.
+    :param counted: rows, tasks and code of the receipt.
+    """
+    receipt = Receipt(
+        topology=paths.topology,
+        incarnation=topology.incarnation,
+        generation=topology.generation,
+        txid=txid,
+        attempt=record.attempt,
+        epoch=record.epoch,
+        nonce=record.nonce,
+        birth=record.birth,
+        outcome=outcome.value,
+        key=record.key,
+        run_id=record.run_id,
+        granted=stamp.now,
+        metadata=as_kept(batch["rows"], METADATA_KEPT),
+        before=as_kept(batch["prev"], POSITION_KEPT),
+        after=as_kept(batch["position"], POSITION_KEPT),
+        previous=topology.receipt,
+        replays=record.replays,
+        lost=record.lost,
+        changed=record.changed,
+        skip=record.skip,
+        digest=digest_text(record.counted),
+        size=record.size or {},
+        journal=record.journal or None,
+        replaces=record.replaces,
+        wish=record.wish,
+        **counted,
+    )
+    return replace(record, claim=receipt.said())
+
+
+def make_grant(
+    record: TransactionRecord,
+    topology: TopologyRecord,
+    stamp: Stamp,
+    paths: Paths,
+    *,
+    txid: int,
+    batch: Mapping[str, Any],
+    noted: Mapping[str, str] | None = None,
+) -> Grant:
+    """Make the grant that `record` holds.
+
+    :param batch: rows, position, and the position before. With whose transaction it is, since when it is granted, who
+        skips it, its journal entry, and what it restates, all facts that a repair needs if the ledger is lost.
+        And what is about to be written, by transactional state: a later grant of the transaction is compared with it.
+    :param noted: per transactional state, what an earlier grant was about to write.
+    """
+    token = Token(
+        topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth
+    )
+    kept = fence_batch(record, stamp.now, batch)
+    return Grant(
+        paths.topology,
+        topology.incarnation,
+        token,
+        topology.states,
+        batch=dumps(kept),
+        births=topology.births,
+        claim=dumps(record.claim),
+        noted=noted or {},
+        grants=topology.grants,
+    )
+
+
+def fence_batch(
+    of: TransactionRecord | Receipt, granted: str, batch: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Give what a fence keeps of a transaction, so that a lost ledger can be rebuilt from it.
+
+    :param granted: when its grant was given.
+    :param batch: as `make_grant` takes it.
+    """
+    kept = {"key": of.key, "run_id": of.run_id, "granted": granted, "skip": of.skip, **batch}
+    if of.journal:
+        kept["journal"] = of.journal
+    if of.replaces is not None:
+        kept["replaces"] = of.replaces
+    return kept
+
+
+def ended(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    record: TransactionRecord,
+    topology: TopologyRecord,
+    *,
+    txid: int,
+    outcome: Outcome,
+    states: Collection[str],
+    rows: int | None = None,
+    ack_val: int = 0,
+    written: Mapping[str, Written] | None = None,
+    columns: Mapping[str, Collection[str]] | None = None,
+) -> Decision[Committed]:
+    """Decide to make a transaction final, and to pass the turn on.
+
+    :param states: names of the states whose fence its grant has raised.
+    :param written: per state the rows that it got; other states got none.
+    :param columns: per state with columns, its value columns in this transaction.
+    """
+    read.get(Counter, paths.current)  # a repair that sets the turn back refuses this end
+    assert record.claim is not None, "its grant has noted it"
+    given = {state: (written or {}).get(state, Written()) for state in states}
+    receipt = Receipt.from_json(record.claim).with_written(given)
+    history = History.of(
+        record,
+        txid=txid,
+        outcome=outcome,
+        ended=stamp.now,
+        rows=rows,
+        ack_val=f"{ack_val:016x}",
+        op=stamp.op,
+        receipt=receipt.to_json(),
+        digest=digest_text(record.counted),
+    )
+    after = _topology_after(topology, history, states, stamp)
+    grants = {**after.grants, **{state: [record.attempt, record.epoch] for state in states}}
+    after = replace(
+        after,
+        receipt=receipt.hash,
+        grants=grants,
+        columns={**topology.columns, **columns_after(topology.columns, columns or {}, txid)},
+    )
+    acks = paths.acks(record.acks)
+    gone = step.deletes(acks, read.names(acks))
+    if gone is None:
+        after = step.left(after, paths, acks)
+    after = without_passed(read, paths, after, txid)
+    writes: tuple[Write, ...] = (
+        Put(paths.record, encode(after)),
+        Put(paths.current, encode(Counter(txid + 1))),
+        Create(paths.history(txid), encode(history)),
+        Delete(paths.transaction(txid)),
+        *(gone or ()),
+        *RotatingTransactionalState(read, paths).cleanup_before(txid),
+        *_forgotten_history(read, paths, txid - stamp.history),
+    )
+    if outcome is Outcome.COMMITTED and (record.journal or record.replaces is not None):
+        bound = encode(Binding(txid, record.journal))
+        writes = (*writes, put_or_create(read, paths.run(record.key), bound, old=True))
+    return Decision(Committed.first(topology, txid), writes, paths.history(txid))
+
+
+def _topology_after(
+    topology: TopologyRecord, history: History, states: Collection[str], stamp: Stamp
+) -> TopologyRecord:
+    """Note a transaction that is over in the topology record, and drop what was noted of it there."""
+    txid = history.txid
+    is_blocked = topology.blocked is not None and topology.blocked.get("txid") == txid
+    # A state that takes the old name of another one: entries from before mean that other one.
+    reused = {state: txid for state in states if state in topology.renamed}
+    return replace(
+        topology,
+        renamed={old: new for old, new in topology.renamed.items() if old not in reused},
+        taken_back_from={**topology.taken_back_from, **reused},
+        states={**topology.states, **dict.fromkeys(states, txid)},
+        births={**topology.births, **dict.fromkeys(states, history.birth)},
+        blocked=None if is_blocked else topology.blocked,
+        bid=None,
+        skips=[each for each in topology.skips if each != txid],
+        pace=pace_after(topology.pace, history),
+        hours=hours_after(topology.hours, history),
+        op=stamp.op,
+    )
+
+
+def columns_after(
+    known: Mapping[str, Mapping[str, int]], columns: Mapping[str, Collection[str]], txid: int
+) -> dict[str, dict[str, int]]:
+    """Note which value columns states have, and from which transaction on each holds values.
+
+    :param known: what the topology record says; of a state that it does not name, every column holds what the state
+        holds.
+    """
+    return {
+        state: {
+            name: known[state].get(name, txid) if state in known else 0 for name in sorted(names)
+        }
+        for state, names in columns.items()
+    }
+
+
+def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
+    """Remove the one entry that the end before it had kept: there is no older one."""
+    return (
+        [Delete(paths.history(txid))]
+        if txid > 0 and read.exists(paths.history(txid), old=True)
+        else []
+    )
+
+
+def hours_after(hours: Mapping[str, int], history: History) -> dict[str, int]:
+    """Count a transaction that is over: the history may be shorter than the hours that people look at."""
+    hour = history.ended[:HOUR]
+    counted = {**hours, hour: hours.get(hour, 0) + 1}
+    return {each: counted[each] for each in sorted(counted)[-HOURS_KEPT:]}
+
+
+def pace_after(pace: list[list[Any]], history: History) -> list[list[Any]]:
+    """Add the measurement of a transaction that is over; only committed ones of a known size count.
+
+    The largest batch is kept, however old: a long trickle must not make forget what a large batch takes. Once another
+    one is as large, that one is remembered. Earlier counts in another unit are dropped.
+
+    :param pace: (rows, seconds in process), the oldest first; if other things than rows are counted, with their unit.
+    """
+    if (
+        history.outcome is not Outcome.COMMITTED
+        or history.size is None
+        or history.processed is None
+    ):
+        return pace
+    unit = next((name for name in history.size if name != "why"), "rows")
+    count = history.size.get(unit)
+    if not count:
+        return pace
+    named = [] if unit == "rows" else [unit]
+    seconds = (
+        datetime.fromisoformat(history.processed) - datetime.fromisoformat(history.began)
+    ).total_seconds()
+    alike = [each for each in pace if each[2:] == named]
+    kept = [*alike, [count, round(max(seconds, 0.0), 3), *named]]
+    if len(kept) > PACES_KEPT:
+        largest = max(each[0] for each in kept[1:])
+        del kept[1 if kept[0][0] > largest else 0]
+    return kept
+
+
+# --- skip ---
+# The steps `skip` and `readmit`: a batch is taken out of the way, and brought back. Source: docs/protocol.md §5.
+
+
+def note_skip(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
+) -> Decision[Done | AlreadySkipped]:
+    """Note that a transaction is to be skipped at its turn; until then it may still be replayed.
+
+    :raises AlreadyFinal, UnknownTxid: see `open_record`.
+    """
+    record = open_record(read, paths, txid)
+    if record is None:
+        return Decision(AlreadySkipped(txid))
+    if record.skip is not None and record.phase is Phase.COMMITTING:
+        return Decision(
+            Done()
+        )  # the receipts of its states may name the person who wanted it first
+    noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
+    writes = (
+        Put(paths.transaction(txid), encode(noted)),
+        listed_skip(read, stamp, paths, txid, wanted=True),
+    )
+    return Decision(Done(), writes, paths.transaction(txid))
+
+
+def withdraw_skip(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, *, keeps_grant: bool = False
+) -> Decision[Done]:
+    """Withdraw the request to skip it: it must be replayed, since its states may be rolled back already.
+
+    :param keeps_grant: the skip was refused before it got a grant: one that a committer has stays what it is.
+    :raises AlreadyFinal, UnknownTxid: see `open_record`; NotSkipped: it is skipped already: re-admit it.
+    """
+    record = _still_open(read, paths, txid)
+    if record.skip is None:
+        return Decision(Done())
+    granted = record.phase is Phase.COMMITTING and not keeps_grant
+    after = replace(
+        record,
+        skip=None,
+        phase=Phase.FAILED if granted else record.phase,
+        epoch=record.epoch + 1 if granted else record.epoch,
+        error="it was to be skipped, and that was withdrawn" if granted else record.error,
+        remedy=None if granted else record.remedy,
+        op=stamp.op,
+    )
+    writes = (
+        Put(paths.transaction(txid), encode(after)),
+        listed_skip(read, stamp, paths, txid, wanted=False),
+    )
+    return Decision(Done(), writes, paths.transaction(txid))
+
+
+def find_open(
+    read: Reader, stamp: Stamp, paths: Paths, txids: Collection[int]
+) -> Decision[dict[int, TransactionRecord | Refused]]:
+    """Give the record of each transaction, or why it is not open: all of them as of one moment."""
+    allocated = read.get(Counter, paths.allocated).txid
+    return Decision(
+        {txid: _open_or_refused(read, paths, txid, allocated) for txid in sorted(set(txids))}
+    )
+
+
+def grant_skip(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool | None]
+) -> Decision[Granted | NotYet | AlreadySkipped]:
+    """Take the turn to skip a transaction, outranking its holder.
+
+    :param states: the states whose fence is about to be raised, as for `held_for_good`.
+    :raises SkipRefused: no one wants it skipped; or a state that cannot undo it may hold values of it.
+    :raises StaleBatch: it must be replayed first: its predecessor ended elsewhere.
+    :raises StateMissing, StateRenamed: a state that it, or one before it, may have been written to is not among them.
+    """
+    record = open_record(read, paths, txid)
+    if record is None:
+        return Decision(AlreadySkipped(txid))
+    if record.skip is None:
+        raise SkipRefused(
+            txid=txid, problem="no one asked for it", remedy=f"To ask: {_skip(paths, txid)}"
+        )
+    current = read.get(Counter, paths.current)
+    if current.txid != txid:
+        return Decision(NotYet(current.txid))
+    check_undoable(paths, txid, record, states, noted=True)
+    topology, before = check_grant(read, paths, txid, record, states)
+    meta = RotatingTransactionalState(read, paths).get_state(txid)
+    # Not `granted`: no row of the batch is written under this grant.
+    taken = replace(
+        record,
+        phase=Phase.COMMITTING,
+        epoch=record.epoch + 1,
+        nonce=stamp.op,
+        journal="",
+        op=stamp.op,
+    )
+    batch = {"rows": meta.rows, "position": meta.position, "prev": before}
+    taken = claimed(taken, topology, stamp, paths, txid=txid, batch=batch, outcome=Outcome.SKIPPED)
+    grant = make_grant(taken, topology, stamp, paths, txid=txid, batch=batch)
+    return put(paths.transaction(txid), taken, Granted(grant))
+
+
+def commit_skip(
+    read: Reader, stamp: Stamp, paths: Paths, token: Token, states: Collection[str]
+) -> Decision[Committed]:
+    """Make the skip final: the rows are kept to be re-admitted, the position stays, and the turn is passed on.
+
+    :param states: names of the states whose fence the grant has raised.
+    :raises Outranked: the token is not the one the ledger holds; SkipRefused: the wish was taken back.
+    """
+    txid = token.txid
+    record = read.find(TransactionRecord, paths.transaction(txid))
+    if record is None and read.peek_if_any(Skipped, paths.skipped(txid)) is not None:
+        return Decision(Committed(txid, here=False))
+    topology = read.get(TopologyRecord, paths.record)
+    record = check_token(record, topology, token)
+    if record.skip is None:
+        raise SkipRefused(
+            txid=txid, problem="no one asks for it any more", remedy=f"To ask: {_skip(paths, txid)}"
+        )
+    kept = Skipped(record.key, record.run_id, None, record.skip, stamp.op)
+    if record.replaces is None:
+        rows = RotatingTransactionalState(read, paths).get_state(txid).rows
+        kept = replace(kept, rows=rows)
+    else:
+        # The transaction that it restated counts. With its rows, a re-admission would count them twice.
+        kept = replace(kept, replaces=record.replaces["txid"])
+    end = ended(
+        read, stamp, paths, record, topology, txid=txid, outcome=Outcome.SKIPPED, states=states
+    )
+    return replace(end, writes=(*end.writes, Create(paths.skipped(txid), encode(kept))))
+
+
+def note_readmission(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
+) -> Decision[Done]:
+    """Let the next `begin` of a skipped transaction's run take its rows again, as a new transaction.
+
+    :raises NotSkipped, RestatementSkipped: see `check_skipped`.
+    """
+    wanted = replace(
+        check_skipped(read, stamp, paths, txid).result, readmit=audit.noted(stamp), op=stamp.op
+    )
+    return put(paths.skipped(txid), wanted, Done())
+
+
+def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Skipped]:
+    """Give what is kept of a skipped transaction.
+
+    :raises NotSkipped: it is not skipped, or was re-admitted already.
+    :raises RestatementSkipped: it restated a transaction, which counts.
+    """
+    skipped = read.find(Skipped, paths.skipped(txid))
+    if skipped is None:
+        raise NotSkipped(txid=txid, topology=paths.topology, found="not skipped")
+    if skipped.readmitted_as is not None:
+        raise NotSkipped(
+            txid=txid, topology=paths.topology, found=f"re-admitted as {skipped.readmitted_as}"
+        )
+    if skipped.replaces is not None:
+        raise RestatementSkipped(txid=txid, topology=paths.topology, replaces=skipped.replaces)
+    return Decision(skipped)
+
+
+def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
+    """Read the record of an open transaction; None if it is skipped.
+
+    :raises AlreadyFinal: it is committed.
+    :raises UnknownTxid: it was never allocated.
+    """
+    record = read.find(TransactionRecord, paths.transaction(txid))
+    if record is not None:
+        return record
+    # In this order: a transaction that becomes final between the two reads is found skipped, and never committed.
+    current = read.peek(Counter, paths.current)
+    if read.find(Skipped, paths.skipped(txid)) is not None:
+        return None
+    if 0 < txid < current.txid:
+        raise AlreadyFinal(txid=txid, outcome="committed", remedy="Nothing was changed.")
+    raise _unknown(paths, txid)
+
+
+def _open_or_refused(
+    read: Reader, paths: Paths, txid: int, allocated: int
+) -> TransactionRecord | Refused:
+    if not 0 < txid <= allocated:
+        return _unknown(paths, txid)
+    try:
+        return _still_open(read, paths, txid)
+    except Refused as refused:
+        return refused
+
+
+def _unknown(paths: Paths, txid: int) -> UnknownTxid:
+    return UnknownTxid(txid=txid, topology=paths.topology, path=paths.transactions)
+
+
+def _still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
+    record = open_record(read, paths, txid)
+    if record is not None:
+        return record
+    skipped = read.find(Skipped, paths.skipped(txid))
+    remedy = f"To get it back: {_readmit(paths, txid)}"
+    if skipped is not None and skipped.replaces is not None:
+        remedy = f"Transaction {skipped.replaces}, which it restated, counts."
+    raise AlreadyFinal(txid=txid, outcome="skipped", remedy=remedy)
+
+
+def listed_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:
+    """List the transaction in the topology record, or no longer: who passes the turn on reads it there."""
+    topology = read.get(TopologyRecord, paths.record)
+    skips = sorted({*topology.skips, txid} if wanted else {*topology.skips} - {txid})
+    return Put(paths.record, encode(replace(topology, skips=skips, op=stamp.op)))
+
+
+def check_undoable(
+    paths: Paths,
+    txid: int,
+    record: TransactionRecord,
+    states: Mapping[str, bool | None],
+    *,
+    noted: bool,
+) -> None:
+    """Find out whether a transaction whose turn it is can be skipped: every state with values of it must undo them.
+
+    :param states: as for `held_for_good`.
+    :param noted: whether the ledger knows already that it is to be skipped.
+    :raises StateMissing: a state that it may have been written to is not among them.
+    :raises SkipRefused: a state that cannot undo it may hold something of it.
+    """
+    check_states(paths, txid, record, states)
+    stuck = held_for_good(record, states)
+    if stuck:
+        raise skip_refused(txid, stuck, noted=noted)
+
+
+def held_for_good(record: TransactionRecord, states: Mapping[str, bool | None]) -> list[str]:
+    """Name the states that may hold something of a transaction and cannot undo it.
+
+    The values in a state decide: the record may have been set back to before a grant. Only if a state cannot tell
+    what it holds, the record says whether a grant was about to write it.
+
+    :param states: the states of the topology, and whether each can undo the writes to it, or holds no values of
+            the transaction. None: it cannot tell.
+    """
+    unknown = {name for name in record.fenced if states.get(name) is None}
+    return sorted(unknown | {name for name, can in states.items() if can is False})
+
+
+def skip_refused(txid: int, states: Sequence[str], *, noted: bool) -> SkipRefused:
+    """Make the error of a skip that these states cannot undo."""
+    return SkipRefused(
+        txid=txid,
+        problem=f"it may be in state {', '.join(states)} already, which cannot undo it",
+        remedy=f"{'' if noted else 'Nothing was changed. '}Replay it until it is committed; a state of "
+        'kind="opaque" can undo.',
+    )
+
+
+def _skip(paths: Paths, txid: int) -> str:
+    return f"airflow tx skip {paths.topology} {txid} --why TEXT"
+
+
+def _readmit(paths: Paths, txid: int) -> str:
+    return f"airflow tx readmit {paths.topology} {txid} --why TEXT"

@@ -1,0 +1,667 @@
+"""The steps of the processing phase: `start`, `ack`, `fail`, and then `processed`. Source: docs/protocol.md §§2, 4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_tx.base.errors import (
+    FailedTransaction,
+    IncompleteBatch,
+    MessagesLost,
+    RowsChanged,
+    RowsDiffer,
+    RowsNotProven,
+    SkippedTransaction,
+    StaleAttempt,
+    StaleTry,
+    UnknownTransaction,
+)
+from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
+from airflow_tx.ledger.api import Create, Paths, Put, ack_element, ack_name
+from airflow_tx.ledger.attempt import RowsDigest, TaskTry, TransactionAttempt, counted
+from airflow_tx.ledger.audit.loss import shortened
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.records import Ack, Phase, Skipped, TopologyRecord, TransactionRecord, encode
+from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, is_another, is_committed, put
+
+# --- consumers ---
+# Rows that were read against rows that were emitted, before the turn is granted. Source: docs/protocol.md §4.
+#
+# Only what was counted is compared: a task that did not count is no proof of anything.
+
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.records import Ack
+
+    _Acks = Mapping[tuple[str, int], Ack]
+
+
+class OutputName(NamedTuple):
+    """An output of a task.
+
+    :ivar content: tells its rows from the rows of another try of the task; "": unknown.
+    """
+
+    task_id: str
+    map_index: int
+    name: str
+    content: str = ""
+
+
+def content_of(entry: Mapping[str, Any]) -> str:
+    """Return what tells the rows of a staged output from others: their digest, else the try that wrote them.
+
+    :param entry: of an ack, or a reference.
+    """
+    return str(entry.get("row_digest") or entry.get("task_try") or "")
+
+
+def names_to_json(outputs: Iterable[OutputName]) -> dict[str, Any]:
+    """Give names of outputs as acks, manifests and descriptors keep them."""
+    found = list(outputs)
+    contents = [each.content for each in found]
+    names = [[each.task_id, each.map_index, each.name] for each in found]
+    return {"outputs": names, **({"contents": contents} if any(contents) else {})}
+
+
+def names_from_json(value: Mapping[str, Any]) -> tuple[OutputName, ...]:
+    """Read what `names_to_json` gave; earlier versions kept no contents."""
+    names = value.get("outputs", ())
+    contents = value.get("contents") or [""] * len(names)
+    return tuple(
+        OutputName(task, index, name, content)
+        for (task, index, name), content in zip(names, contents, strict=True)
+    )
+
+
+_CONSUMER = (
+    "Clear {task}, which has to read each of them once; one that means not to says reliable=False."
+)
+
+
+@dataclass(frozen=True)
+class RowsRead:
+    """What one try has read.
+
+    :param found: the fullest of its readings.
+    :param outputs: the outputs that it read as one; none: the batch.
+    :param at_least: whether there may be more rows, which could not matter: as beside an empty side of a join.
+    :param stopped: whether the reader stopped before the end, so that the number alone does not say that it was all.
+    """
+
+    found: RowsDigest
+    outputs: tuple[OutputName, ...] = ()
+    at_least: bool = False
+    stopped: bool = False
+
+    def proves_against(self, whole: RowsDigest) -> bool:
+        """Ask whether it differs from what there was to read."""
+        return not self.found.agrees(whole) and not (self.at_least and self.found.rows < whole.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as an ack and a manifest keep it."""
+        stopped = {"stopped": True} if self.stopped else {}
+        names = names_to_json(self.outputs)
+        return {**self.found.to_json(), **names, "at_least": self.at_least, **stopped}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
+        """Read what `to_json` gave."""
+        found, names = RowsDigest.from_json(value), names_from_json(value)
+        return cls(found, names, value["at_least"], value.get("stopped", False))
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """What all consumers of a batch agree on.
+
+    :param digests: by form: Spark and Python hash a row each in its own way.
+    """
+
+    rows: int
+    digests: Mapping[str, str] = field(hash=False, default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Write the digests as history keeps them."""
+        return digest_text(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a record keeps it."""
+        return {"rows": self.rows, "digests": dict(self.digests)}
+
+
+def digest_text(counted: Mapping[str, Any] | None) -> str:
+    """Write the digests of what a record keeps of its batch, as history keeps them; "" without any."""
+    return " ".join(sorted((counted or {}).get("digests", {}).values()))
+
+
+def counted_of(rows: int | None, text: str) -> dict[str, Any] | None:
+    """Read what history keeps of the rows of a batch, as a record keeps it; None: no task counted them.
+
+    :param text: as `digest_text` wrote it.
+    """
+    digests = {each.rpartition(":")[0]: each for each in text.split()}
+    return None if rows is None else {"rows": rows, "digests": digests}
+
+
+def consumed(read: Iterable[RowsRead]) -> int | None:
+    """Return how many rows of the batch were read; None: not counted."""
+    return max((each.found.rows for each in read if not each.outputs), default=None)
+
+
+def check_rows(
+    topology: str,
+    attempt: TransactionAttempt,
+    acks: _Acks,
+    size: Mapping[str, Any] | None,
+    first: Mapping[str, Any] | None,
+) -> BatchRows | None:
+    """Compare what the tasks of an attempt read with the source, with each other, and with what was emitted.
+
+    :param topology: for the command in an error.
+    :param acks: of the instances that count.
+    :param size: how many rows the source counted, as a record keeps it.
+    :param first: what the first complete attempt read, where a replay has to read the same.
+    :return: the rows of the batch that they read; None: not counted.
+    :raises RowsDiffer: they do not agree.
+    """
+    batch = _batch(attempt, acks, size)
+    if batch is not None and first is not None:
+        _check_first(topology, attempt, batch, first)
+    for name, read in _reads(acks):
+        if read.outputs:
+            _check_outputs(attempt, acks, name, read)
+    return batch
+
+
+def unproven_rows(acks: _Acks, size: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Say why it is not proven that the tasks of an attempt consumed each row once; none: it is.
+
+    Proven is a reading to the end that was counted exactly, or one of as many rows as there are known to be.
+
+    :param acks: of the instances that count, once `check_rows` has found no difference.
+    :param size: how many rows the source counted.
+    """
+    reads = list(_reads(acks))
+    exact = [
+        read.found.rows
+        for _, read in reads
+        if not read.outputs and not read.at_least and not read.stopped
+    ]
+    counted = None if size is None or size.get("at_most") else size.get("rows")
+    known = {*exact, *([] if counted is None else [counted])}
+    found = [
+        f"task {_instance(*instance)}: {why}"
+        for instance, ack in sorted(acks.items())
+        for why in ack.unproven
+    ]
+    for name, read in reads:
+        whole = known if not read.outputs else _total(acks, read)
+        if (read.at_least or read.stopped) and read.found.rows not in whole:
+            found.append(f"task {name}: {_short(read)}")
+    batch = [read for _, read in reads if not read.outputs]
+    if not batch and not found and counted != 0:
+        found.append("no task has counted the rows of the batch")
+    return tuple(found)
+
+
+def _total(acks: _Acks, read: RowsRead) -> set[int]:
+    emitted = [_emitted(acks, output) for output in dict.fromkeys(read.outputs)]
+    return (
+        {sum(each.rows for each in emitted if each is not None)} if None not in emitted else set()
+    )
+
+
+def in_words(outputs: tuple[OutputName, ...]) -> str:
+    """Name what was read: outputs that are read as one, or the batch."""
+    return f"output {outputs[0].name!r} of task {outputs[0].task_id}" if outputs else "the batch"
+
+
+def _short(read: RowsRead) -> str:
+    what = in_words(read.outputs)
+    rows = counted(read.found.rows, "rows")
+    if read.stopped:
+        return f"it stopped after {rows} of {what}, and the total is unknown"
+    return f"it read {rows} of {what} or more: Spark may stop early beside a join or SQL text"
+
+
+def _instance(task: str, index: int) -> str:
+    return task if index < 0 else f"{task}[{index}]"
+
+
+def _batch(
+    attempt: TransactionAttempt, acks: _Acks, size: Mapping[str, Any] | None
+) -> BatchRows | None:
+    known: dict[str, tuple[str, RowsDigest]] = {}
+    consumers = [(name, read) for name, read in _reads(acks) if not read.outputs]
+    for name, read in sorted(consumers, key=lambda consumer: consumer[1].at_least):
+        _check_size(attempt, name, read, size)
+        for other, whole in known.values():
+            if read.proves_against(whole):
+                problem = f"task {other} read {whole} of the batch, task {name} {read.found}"
+                raise _differ(attempt, problem, _CONSUMER.format(task="the one"))
+        if not read.at_least:
+            known.setdefault(read.found.form, (name, read.found))
+    found = [each for _, each in known.values()]
+    return (
+        BatchRows(found[0].rows, {each.form: each.text for each in found if each.text})
+        if found
+        else None
+    )
+
+
+def _check_size(
+    attempt: TransactionAttempt, name: str, read: RowsRead, size: Mapping[str, Any] | None
+) -> None:
+    if size is None or (count := size.get("rows")) is None:
+        return
+    at_most = size.get("at_most", False)
+    if not RowsRead(read.found, at_least=at_most or read.at_least).proves_against(
+        RowsDigest(count)
+    ):
+        return
+    problem = (
+        f"task {name} read {counted(read.found.rows, 'rows')} of the batch, its source counted "
+    )
+    problem += f"at most {count}" if at_most else str(count)
+    raise _differ(attempt, problem, _CONSUMER.format(task=name))
+
+
+def _check_first(
+    topology: str, attempt: TransactionAttempt, batch: BatchRows, first: Mapping[str, Any]
+) -> None:
+    other = [
+        text for form, text in batch.digests.items() if first["digests"].get(form, text) != text
+    ]
+    if batch.rows == first["rows"] and not other:
+        return
+    known = ", ".join(first["digests"].values())
+    problem = (
+        f"this attempt read {counted(batch.rows, 'rows')} of the batch ({batch.digest}), "
+        f"an earlier one {first['rows']} ({known}), and a transactional source gives the same again"
+    )
+    remedy = (
+        "Give the source its rows back and clear the run; or take the current rows: "
+        f"airflow tx replay {topology} {attempt.txid} --changed-rows --why TEXT."
+    )
+    raise _differ(attempt, problem, remedy)
+
+
+def _check_outputs(attempt: TransactionAttempt, acks: _Acks, name: str, read: RowsRead) -> None:
+    for output in read.outputs:
+        entry = _entry(acks, output)
+        if entry is not None and output.content not in ("", content_of(entry)):
+            problem = (
+                f"task {name} read output {output.name!r} of task {output.task_id}, which ran again "
+                "since and gave another one"
+            )
+            raise _differ(attempt, problem, f"Clear {name}, which has to read it again.")
+    emitted = [_emitted(acks, output) for output in dict.fromkeys(read.outputs)]
+    known = [each for each in emitted if each is not None]
+    if len(known) < len(emitted):
+        return
+    total = sum(known, RowsDigest(0))
+    if read.proves_against(total):
+        problem = (
+            f"task {name} read {read.found} of {in_words(read.outputs)}, which emitted {total}"
+        )
+        raise _differ(attempt, problem, _CONSUMER.format(task=name))
+
+
+def _emitted(acks: _Acks, output: OutputName) -> RowsDigest | None:
+    """Find what a task says that it emitted; None: it does not vouch for it, or it is not staged."""
+    entry = _entry(acks, output)
+    return None if entry is None else RowsDigest.of(entry["rows"], entry.get("row_digest", ""))
+
+
+def _entry(acks: _Acks, output: OutputName) -> Mapping[str, Any] | None:
+    """Find what the ack of a task has of a staged output whose rows must be read once each."""
+    ack = acks.get((output.task_id, output.map_index))
+    entries: Iterable[Mapping[str, Any]] = ack.outputs if ack is not None else ()
+    for entry in entries:
+        if entry["name"] == output.name and "rows" in entry and entry.get("reliable", True):
+            return entry
+    return None
+
+
+def _reads(acks: _Acks) -> Iterator[tuple[str, RowsRead]]:
+    for (task, index), ack in sorted(acks.items()):
+        for entry in ack.read:
+            yield _instance(task, index), RowsRead.from_json(entry)
+
+
+def _differ(attempt: TransactionAttempt, problem: str, remedy: str) -> RowsDiffer:
+    return RowsDiffer(txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy)
+
+
+# --- processing ---
+
+
+_ANOTHER = "one of another transaction of this number (the ledger was reset, repaired or set back)"
+Instance = tuple[str, int]
+"""A task id and a map index, −1 for a task that is not mapped."""
+
+
+def newest_record(
+    read: Reader, paths: Paths, attempt: TransactionAttempt, step: str
+) -> TransactionRecord | AlreadyCommitted:
+    """Read the record of a transaction whose newest attempt is `attempt`.
+
+    :raises StaleAttempt: a newer attempt exists, or the transaction is another one.
+    :raises SkippedTransaction: it was skipped.
+    :raises UnknownTransaction: there is no such transaction.
+    """
+    record = read.find(TransactionRecord, paths.transaction(attempt.txid))
+    if record is None and is_another(read, paths, attempt.txid, attempt.birth):
+        raise StaleAttempt(step=step, txid=attempt.txid, attempt=attempt.attempt, newest=_ANOTHER)
+    if record is None:
+        if is_committed(read, paths, attempt.txid):
+            return AlreadyCommitted(attempt.txid)
+        if read.peek_if_any(Skipped, paths.skipped(attempt.txid)) is not None:
+            raise SkippedTransaction(topology=paths.topology, txid=attempt.txid)
+        raise UnknownTransaction(
+            what=f"open transaction {attempt.txid}", path=paths.transaction(attempt.txid)
+        )
+    if attempt.birth and record.birth != attempt.birth:
+        raise StaleAttempt(step=step, txid=attempt.txid, attempt=attempt.attempt, newest=_ANOTHER)
+    if record.attempt != attempt.attempt:
+        raise StaleAttempt(
+            step=step, txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt
+        )
+    return record
+
+
+def start(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    task: TaskTry,
+    *,
+    is_current: Callable[[], bool],
+) -> Decision[Done | AlreadyCommitted]:
+    """Let a processing task work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
+
+    :param is_current: asks Airflow whether `task` is its task's current try, where another one has started before.
+    :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
+    """
+    record = newest_record(read, paths, attempt, "start")
+    if isinstance(record, AlreadyCommitted):
+        return Decision(record)
+    folder = paths.acks(record.acks)
+    path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
+    found = read.find(Ack, path, new=True)  # a first try has no entry yet
+    another = found is not None and not task.same_instance(found.task_try)
+    if found is not None and another and not read.ask("current", found.task_try, is_current):
+        raise _stale_try("start", attempt, task, found)
+    own = (
+        "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"
+    )  # a mapped instance emits it to itself
+    started = Ack(task.task_try, stamp.op, emitted=own)
+    if found is not None and found.done and not another:
+        # Airflow may have ended this try because it took the success of the acked try for that one.
+        started = replace(found, op=stamp.op)
+    entry = encode(started)
+    writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
+    if record.phase is not Phase.PROCESSING:
+        again = replace(
+            record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None
+        )
+        again = replace(again, error=None, remedy=None, for_good=0)
+        writes.append(Put(paths.transaction(attempt.txid), encode(again)))
+    return Decision(Done(), tuple(writes), path)
+
+
+def ack(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    task: TaskTry,
+    *,
+    rows: int | None = None,
+    outputs: Collection[Any] = (),
+    trees: int = 0,
+    rows_read: Collection[RowsRead] = (),
+    code: str = "",
+    unproven: Collection[str] = (),
+) -> Decision[Done]:
+    """Note that a processing task is done, its output, and what it read.
+
+    :param rows: rows it consumed, if counted.
+    :param outputs: plain-JSON references to what it wrote.
+    :param trees: of messages, whose roots it has emitted.
+    :param code: digest of the code that it ran, if known.
+    :param unproven: why the rows that it consumed are not proven.
+    :raises StaleAttempt, StaleTry, FailedTransaction: and nothing is noted.
+    """
+    record = newest_record(read, paths, attempt, "ack")
+    if isinstance(record, AlreadyCommitted):
+        raise UnknownTransaction(
+            what=f"open transaction {attempt.txid}", path=paths.transaction(attempt.txid)
+        )
+    folder = paths.acks(record.acks)
+    path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
+    found = _own(read, path, attempt, task, "ack")
+    if record.phase is not Phase.PROCESSING and not found.done:
+        raise FailedTransaction(
+            txid=attempt.txid, attempt=attempt.attempt, reason=record.error or record.phase.value
+        )
+    acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
+    entry = replace(
+        found,
+        op=stamp.op,
+        acked=acked,
+        done=True,
+        rows=rows,
+        outputs=list(outputs),
+        trees=trees,
+        read=[each.to_json() for each in rows_read],
+        code=code,
+        unproven=list(unproven),
+    )
+    return Decision(Done(), (Put(path, encode(entry)), Put(folder, b"")), path)
+
+
+def fail(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    task: TaskTry,
+    *,
+    reason: str,
+    remedy: str | None = None,
+    for_good: bool = False,
+) -> Decision[FailureNoted]:
+    """Note that a processing task has failed finally: the attempt cannot commit until it is run again.
+
+    :param remedy: what the refusal says to do; None: it was another error.
+    :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
+    :raises StaleAttempt, StaleTry: it is not for this try to say.
+    """
+    record = newest_record(read, paths, attempt, "fail")
+    if isinstance(record, AlreadyCommitted) or record.phase not in (
+        Phase.PROCESSING,
+        Phase.PROCESSED,
+    ):
+        return Decision(FailureNoted(first=False))
+    path = f"{paths.acks(record.acks)}/{ack_name(task.task_id, task.map_index)}"
+    _own(read, path, attempt, task, "fail")
+    generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
+    failed = replace(record, for_good=generation)
+    return _failed(paths, stamp, attempt, failed, reason, remedy=remedy)
+
+
+def fail_messages(
+    read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, reason: str
+) -> Decision[FailureNoted | AlreadyCommitted]:
+    """Note that messages of an attempt have failed, or are not acked in time: it is replayed, not tried again.
+
+    :raises StaleAttempt: a newer attempt exists.
+    """
+    record = newest_record(read, paths, attempt, "fail")
+    if isinstance(record, AlreadyCommitted):
+        return Decision(record)
+    if record.phase is not Phase.PROCESSING:
+        return Decision(FailureNoted(first=False))
+    return _failed(paths, stamp, attempt, record, reason)
+
+
+def _failed(
+    paths: Paths,
+    stamp: Stamp,
+    attempt: TransactionAttempt,
+    record: TransactionRecord,
+    reason: str,
+    *,
+    remedy: str | None = None,
+) -> Decision[FailureNoted]:
+    failed = replace(record.with_failure(stamp.op, reason, remedy), phase=Phase.FAILED)
+    return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
+
+
+def processed(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    *,
+    rows_digest: str,
+    expected: Collection[Instance] | None = None,
+    emitted: Mapping[TaskTry, int] | None = None,
+    same_rows: bool = False,
+    proven: bool = False,
+) -> Decision[Processed | AlreadyCommitted]:
+    """Note that everything that must ack has acked: the batch is complete, and all its rows were read.
+
+    :param expected: the instances that count: Airflow knows that they succeeded. Others have no output,
+            even if they acked: skipped ones, removed ones. None: the tasks that `begin` named, and all started ones.
+    :param emitted: by try of a task, how many trees of messages the ackers know, all of them complete.
+    :param same_rows: whether every attempt has to read the same rows, as of a transactional source.
+    :param proven: whether rows that are not proven are refused.
+    :raises IncompleteBatch, MessagesLost, RowsDiffer, RowsChanged, FailedTransaction, StaleAttempt: it is not.
+    :raises RowsNotProven: it may be, but this is unknown.
+    """
+    record = newest_record(read, paths, attempt, "commit")
+    if isinstance(record, AlreadyCommitted):
+        return Decision(record)
+    if record.phase is Phase.FAILED:
+        raise FailedTransaction(
+            txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted"
+        )
+    if record.rows_digest != rows_digest:
+        raise RowsChanged(
+            txid=attempt.txid, attempt=attempt.attempt, digest=rows_digest, found=record.rows_digest
+        )
+    found = _acks(read, paths.acks(record.acks))
+    wanted = must_ack(record, found) if expected is None else set(expected)
+    acks = {instance: entry for instance, entry in found.items() if instance in wanted}
+    missing = missing_acks(acks, wanted)
+    value = ack_val(record, acks, wanted)
+    if missing or value:
+        tasks = ", ".join(shortened(missing)) or f"unknown tasks (ack val {value:016x})"
+        raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
+    first = record.counted if same_rows else None
+    # Rows that were decided again were not counted again.
+    batch = check_rows(
+        paths.topology, attempt, acks, None if record.changed else record.size, first
+    )
+    # A replay that found no rows has none to consume.
+    unproven = (
+        ()
+        if rows_digest == digest(None)
+        else unproven_rows(acks, None if record.changed else record.size)
+    )
+    if unproven and proven:
+        problem = "; ".join(shortened(list(unproven)))
+        raise RowsNotProven(txid=attempt.txid, attempt=attempt.attempt, problem=problem)
+    result = Processed(record.epoch, acks, value, unproven, key=record.key, began=record.began)
+    if record.phase is not Phase.PROCESSING:
+        return Decision(result)
+    _check_trees(attempt, found, emitted or {})
+    path = paths.transaction(attempt.txid)
+    counted = first or (None if batch is None else batch.to_json())
+    done = replace(record, phase=Phase.PROCESSED, processed=stamp.now, counted=counted, op=stamp.op)
+    return put(path, done, result)
+
+
+def _check_trees(
+    attempt: TransactionAttempt, acks: Mapping[Instance, Ack], emitted: Mapping[TaskTry, int]
+) -> None:
+    """Refuse trees of messages that the ackers have lost, or that a try which does not count has emitted."""
+    acked = {
+        TaskTry(*instance, entry.task_try): entry.trees
+        for instance, entry in acks.items()
+        if entry.trees
+    }
+    if acked == emitted:
+        return
+    expected, found = (
+        ", ".join(
+            f"{counted(count, 'trees')} of {task} (try {task.task_try})"
+            for task, count in each.items()
+        )
+        or "no trees"
+        for each in (acked, emitted)
+    )
+    raise MessagesLost(txid=attempt.txid, attempt=attempt.attempt, expected=expected, found=found)
+
+
+def must_ack(
+    record: TransactionRecord, acks: Collection[Instance], mapped: Collection[str] = ()
+) -> set[Instance]:
+    """List the tasks that must ack, from the ledger: the tasks that `begin` named, and all started ones.
+
+    :param mapped: tasks that ack by their instances only.
+    """
+    return {*acks, *((task, -1) for task in record.tasks if task not in mapped)}
+
+
+def ack_val(
+    record: TransactionRecord, acks: Mapping[Instance, Ack], wanted: Collection[Instance]
+) -> int:
+    """XOR of all ids emitted and acked: 0 when everything emitted was acked (Storm's ack val)."""
+    value = 0
+    for task, emitted in record.tasks.items():
+        value ^= int(emitted, 16) if (task, -1) in wanted else 0
+    for entry in acks.values():
+        value ^= int(entry.emitted, 16) ^ int(entry.acked, 16)
+    return value
+
+
+def missing_acks(acks: Mapping[Instance, Ack], wanted: Collection[Instance]) -> list[str]:
+    """Name the instances that should have acked and have not."""
+    missing = [instance for instance in wanted if instance not in acks or not acks[instance].done]
+    return [task if index < 0 else f"{task}[{index}]" for task, index in sorted(missing)]
+
+
+def _acks(read: Reader, folder: str) -> dict[Instance, Ack]:
+    return {ack_element(name): read.covered(Ack, f"{folder}/{name}") for name in read.names(folder)}
+
+
+def _by_begin(record: TransactionRecord, task: TaskTry) -> bool:
+    return task.map_index < 0 and task.task_id in record.tasks
+
+
+def _own(read: Reader, path: str, attempt: TransactionAttempt, task: TaskTry, step: str) -> Ack:
+    found = read.find(Ack, path)
+    if found is None or not task.same_instance(found.task_try):
+        raise _stale_try(step, attempt, task, found)
+    return found
+
+
+def _stale_try(
+    step: str, attempt: TransactionAttempt, task: TaskTry, found: Ack | None
+) -> StaleTry:
+    return StaleTry(
+        step=step,
+        task=task.task_id,
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        found="no try" if found is None else found.task_try,
+        task_try=task.task_try,
+    )

@@ -1,0 +1,354 @@
+"""A connected ZooKeeper client from a frozen configuration: hosts, chroot, authentication, TLS, ACL and time-outs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import (  # type: ignore[import-untyped]
+    AuthFailedError,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NotReadOnlyCallError,
+    QuotaExceededError,
+    SessionClosedRequireSaslError,
+    ThrottledOpError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler  # type: ignore[import-untyped]
+from kazoo.protocol.serialization import Auth  # type: ignore[import-untyped]
+from kazoo.protocol.states import KeeperState  # type: ignore[import-untyped]
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl  # type: ignore[import-untyped]
+
+from airflow_tx.base.errors import (
+    ConfigError,
+    LoginRefused,
+    NoConnection,
+    StoreDeclined,
+    StoreRefused,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_tx.base.errors import StoreError
+
+
+# --- handler ---
+# What kazoo does on a client's behalf: threads, connections, a log. Here it learns to say why it does not connect.
+
+
+if TYPE_CHECKING:
+    Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    Adapter = logging.LoggerAdapter
+
+_WHY = ("Connection dropped: ", "Connection time-out: ", "Cannot resolve ")
+
+
+class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, of which one that ends by an error keeps it, and connections that do not wait for one server.
+
+    :param patience: seconds that one server gets to accept a connection; kazoo would give it a whole session time-out.
+    :ivar error: the error that has ended the connection permanently.
+    """
+
+    def __init__(self, patience: float) -> None:
+        super().__init__()
+        self._patience = patience
+        self.error: KazooException | None = None
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        return super().create_connection(*args, timeout=min(timeout, self._patience), **kwargs)
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def run() -> None:
+            try:
+                func(*args, **kwargs)
+            except (
+                KazooException
+            ) as error:  # a login that is refused; else it would be a trace on the screen
+                self.error = error
+
+        return super().spawn(run)
+
+
+class ConnectionLog(Adapter):
+    """The log of one client, which keeps why it was not connected last, and holds no password.
+
+    :ivar reason: in kazoo's words; "": it was not said.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger, {})
+        self.reason = ""
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        # kazoo has a line for each operation.
+        if level <= logging.DEBUG and not self.isEnabledFor(level):
+            return
+        text = str(msg)
+        if text.startswith(_WHY):
+            self.reason = (text % args).removeprefix(_WHY[0])
+        # The code that wants a connection reports the errors of kazoo; at level DEBUG kazoo writes the request
+        # `Auth` with its credentials.
+        if not isinstance(sys.exc_info()[1], KazooException) and not any(
+            isinstance(arg, Auth) for arg in args
+        ):
+            super().log(level, msg, *args, **kwargs)
+
+
+# --- client ---
+
+
+DIGEST = "digest"
+SASL = "sasl"
+_BY_LOGIN = (AuthFailedError, SessionClosedRequireSaslError)
+FORBIDDEN = (NoAuthError, InvalidACLError, *_BY_LOGIN)
+# Reconnecting must not wait for long after a long outage.
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+
+
+@dataclass(frozen=True)
+class Tls:
+    """How the connection is encrypted.
+
+    :param ca: PEM file of the authorities to trust; None: the system's.
+    :param cert: PEM file of the client's certificate, with `key` and `key_password` its private key.
+    :param verify: check the server's certificate and host name.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    verify: bool = True
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """Everything a client has to know. Its repr holds no password.
+
+    :param hosts: `h1:2181,h2:2181`.
+    :param conn_id: the Airflow connection it came from, for messages.
+    :param chroot: every path is below this znode, which is created if missing; empty or "/": none.
+    :param scheme: `digest` or `sasl` (DIGEST-MD5); None: `digest` if there is a login, else no authentication.
+    :param session_timeout: seconds without a sign of life after which the server ends the session.
+    :param connect_timeout: seconds until an unreachable server is an error.
+    """
+
+    hosts: str
+    conn_id: str = "none"
+    chroot: str = ""
+    login: str | None = None
+    password: str | None = field(default=None, repr=False)
+    scheme: str | None = None
+    tls: Tls | None = None
+    session_timeout: float = 10.0
+    connect_timeout: float = 10.0
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the client says who it is; then only it may read and write what it creates."""
+        return self.login is not None
+
+    @property
+    def acl(self) -> Sequence[Any]:
+        """The ACL that every znode gets from the start: only for the login.
+
+        Not `auth`, which includes every identity of the client: also a certificate, which
+        all clients may share.
+        """
+        if self.login is None:
+            return list(OPEN_ACL_UNSAFE)
+        if self.scheme != SASL:
+            return [make_digest_acl(self.login, self.password or "", all=True)]
+        # The servers make another name of what looks like one of Kerberos.
+        return (
+            list(CREATOR_ALL_ACL)
+            if {"@", "/"} & {*self.login}
+            else [make_acl(SASL, self.login, all=True)]
+        )
+
+
+def connect(config: ClientConfig) -> KazooClient:
+    """Make a connected client, which its user closes with `disconnect`.
+
+    :raises NoConnection: no server answered within the connect time-out, or TLS could not be agreed on.
+    :raises LoginRefused: not by this login. StoreRefused: the chroot belongs to another one.
+    :raises ConfigError: a file or a library that the connection asks for is missing.
+    """
+    _check_files(config)
+    log = ConnectionLog(_LOGGER)
+    client = KazooClient(**_options(config), logger=log)
+    try:
+        client.start(timeout=config.connect_timeout)
+        if config.scheme == SASL:
+            # The session is there before SASL is decided: only an answer proves that the server lets us in.
+            client.exists_async("/").get(timeout=config.connect_timeout)
+        _enter_chroot(client, config)
+    except (KazooException, client.handler.timeout_exception) as error:
+        refused = _explained(client, error, config, log)
+        disconnect(client)
+        raise refused from None
+    return client
+
+
+def disconnect(client: KazooClient) -> None:
+    """End the session and all threads of a client."""
+    client.stop()
+    client.close()
+
+
+def _options(config: ClientConfig) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "hosts": config.hosts,
+        "timeout": config.session_timeout,
+        "default_acl": config.acl,
+        "connection_retry": dict(_RECONNECT),
+        "command_retry": dict(_RECONNECT),
+        # One server that is cut off must not use up the time for all.
+        "handler": ConnectionHandler(
+            min(config.session_timeout, config.connect_timeout) / (config.hosts.count(",") + 1)
+        ),
+        **_auth(config),
+    }
+    if config.tls is not None:
+        options.update(
+            use_ssl=True,
+            ca=config.tls.ca,
+            certfile=config.tls.cert,
+            keyfile=config.tls.key,
+            keyfile_password=config.tls.key_password,
+            verify_certs=config.tls.verify,
+            check_hostname=config.tls.verify,
+        )
+    return options
+
+
+def _auth(config: ClientConfig) -> dict[str, Any]:
+    if not config.authenticated:
+        return {}
+    password = config.password or ""
+    if config.scheme == SASL:
+        return {
+            "sasl_options": {
+                "mechanism": "DIGEST-MD5",
+                "username": config.login,
+                "password": password,
+            }
+        }
+    return {"auth_data": [(DIGEST, f"{config.login}:{password}")]}
+
+
+def _check_files(config: ClientConfig) -> None:
+    where = f"connection {config.conn_id}"
+    if config.scheme == SASL and find_spec("puresasl") is None:
+        remedy = "Install its library: pip install pure-sasl"
+        raise ConfigError(option=f"auth_scheme of {where}", value=SASL, remedy=remedy)
+    tls = config.tls or Tls()
+    for option, path in (("ca_file", tls.ca), ("cert_file", tls.cert), ("key_file", tls.key)):
+        if path and not os.access(path, os.R_OK):
+            remedy = "Name a PEM file that this process can read."
+            raise ConfigError(option=f"{option} of {where}", value=path, remedy=remedy)
+
+
+def _enter_chroot(client: KazooClient, config: ClientConfig) -> None:
+    chroot = config.chroot.rstrip("/")
+    if not chroot:
+        return
+    if client.exists(chroot) is None:
+        parts = chroot.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            with suppress(NodeExistsError):  # another client's, or the reply to our own was lost
+                client.create("/" + "/".join(parts[:depth]))
+    client.chroot = chroot
+
+
+# What kazoo says, and what helps: the first that fits.
+_REMEDIES = (
+    ("mismatch", "name the hosts as the servers' certificate names them"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "let the extra ca_file name the authority that signed the servers' certificate",
+    ),
+    ("ALERT", "let the extras cert_file and key_file name a certificate that the servers trust"),
+    (
+        "WRONG_VERSION_NUMBER",
+        "set the extra use_tls to false, or name the servers' secureClientPort",
+    ),
+    (
+        "connection broken",
+        "let the ensemble elect a leader, or take more connections of one host (maxClientCnxns); if this is its "
+        "secureClientPort, set the extra use_tls",
+    ),
+    ("", "start the server or correct the hosts of the connection"),
+)
+
+
+def _explained(
+    client: KazooClient, error: Exception, config: ClientConfig, log: ConnectionLog
+) -> StoreError:
+    server = {"hosts": config.hosts, "connection": config.conn_id}
+    if client.client_state == KeeperState.AUTH_FAILED or isinstance(
+        client.handler.error, _BY_LOGIN
+    ):
+        return LoginRefused(**server, reason=f"login {config.login!r} was refused")
+    if isinstance(error, (*FORBIDDEN, *_DECLINED)):
+        return request_refused(error, **server, path=config.chroot or "/")
+    waited = isinstance(error, client.handler.timeout_exception)
+    reason = (
+        f"no answer within {config.connect_timeout:g} s"
+        if waited
+        else f"{type(error).__name__} {error}".strip()
+    )
+    reason += f" ({log.reason})" if log.reason else ""
+    remedy = next(remedy for sign, remedy in _REMEDIES if sign in reason)
+    return NoConnection(**server, reason=reason, remedy=remedy)
+
+
+_DECLINED: Mapping[type[KazooException], tuple[str, str]] = {
+    QuotaExceededError: (
+        "the quota of a path is used up",
+        "raise the quota (listquota and setquota of zkCli.sh), or delete topologies that are not used",
+    ),
+    ThrottledOpError: ("it has too much to do", "wait until it has less to do"),
+    NotReadOnlyCallError: (
+        "this server has lost the others and is read-only",
+        "start the other servers",
+    ),
+}
+
+
+def request_refused(
+    error: BaseException, *, hosts: str, connection: str, path: str
+) -> StoreRefused | StoreDeclined:
+    """Word what servers answer that do not carry out a request about a path."""
+    if isinstance(error, _BY_LOGIN):
+        return LoginRefused(hosts=hosts, connection=connection, reason="they want a login by SASL")
+    name = type(error).__name__
+    if isinstance(error, FORBIDDEN):
+        return StoreRefused(hosts=hosts, connection=connection, path=path, reason=name)
+    reason, remedy = _DECLINED.get(type(error), (name, "look into the log of its servers"))
+    return StoreDeclined(
+        hosts=hosts, connection=connection, path=path, reason=reason, remedy=remedy
+    )
+
+
+def _logger() -> logging.Logger:
+    logger = logging.getLogger("airflow_tx.zookeeper")
+    if logger.level == logging.NOTSET:
+        # kazoo tells of every connection in ten lines, and of an outage twice a second; our own errors say it once.
+        logger.setLevel(logging.ERROR)
+    return logger
+
+
+_LOGGER = _logger()

@@ -1,0 +1,452 @@
+"""The store on ZooKeeper. Source: protocol.md §1 (a multi per step; refused and unanswered are different)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import (  # type: ignore[import-untyped]
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+    ZookeeperError,
+)
+from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
+from kazoo.protocol.states import Callback, KeeperState, ZnodeStat  # type: ignore[import-untyped]
+
+from airflow_tx.base.errors import OutcomeUnknown, RequirementFailed, StoreError, StoreUnavailable
+from airflow_tx.ledger.api import (
+    ANY_VERSION,
+    Absent,
+    Children,
+    Create,
+    Delete,
+    Node,
+    Put,
+    Requirement,
+    Store,
+    Unchanged,
+    Watch,
+    Write,
+)
+from airflow_tx.ledger.store.client import request_refused
+from airflow_tx.ledger.store.memory import LIMIT, check_sizes, explain_loss
+
+# --- zookeeper ---
+
+
+_LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
+
+
+class ZooKeeperStore(Store):
+    """A `Store` on a connected kazoo client. Thread-safe.
+
+    A write that was not answered is sent once only; since ZooKeeper keeps the order of one session, a `sync` and a read
+    by this same store tell afterwards whether it happened. Not covered: reading back through another client.
+
+    :param client: as `airflow_tx.ledger.store.client.connect` gives it; it stays the caller's to close.
+    :param conn: the connection's id, for messages.
+    :param hosts: its hosts, for messages.
+    :param read_timeout: seconds for which reads are retried while the connection is away.
+    :param write_timeout: seconds until an unanswered write counts as one whose outcome is unknown.
+    :param limit: most bytes of one request: the servers' jute.maxbuffer.
+    """
+
+    def __init__(
+        self,
+        client: KazooClient,
+        *,
+        conn: str = "none",
+        hosts: str = "",
+        read_timeout: float = 30.0,
+        write_timeout: float = 30.0,
+        limit: int = LIMIT,
+    ) -> None:
+        self._client = client
+        self._conn = conn
+        self._hosts = hosts or ",".join(f"{host}:{port}" for host, port in client.hosts)
+        self._read_timeout = read_timeout
+        self._write_timeout = write_timeout
+        self._limit = limit
+        self._state = threading.Condition()
+        self._requests = 0
+        self._lost_at: float | None = None
+        # ZooKeeper cannot take a watch back, so one callback serves all waiters, and this list names them.
+        self._waiting: list[tuple[tuple[str, ...], threading.Event]] = []
+        self._announced: dict[str, bytes] = {}
+        client.add_listener(self._on_state)
+
+    @property
+    def requests(self) -> int:
+        """How many requests this store has sent; a multi is one."""
+        return self._requests
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client was closed or refused permanently, so that no connection will come back."""
+        return self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a connection now."""
+        return bool(self._client.connected)
+
+    @property
+    def lost_for(self) -> float:
+        """Seconds since the connection was lost; 0 while there is one."""
+        lost_at = self._lost_at
+        return 0.0 if lost_at is None or self._client.connected else time.monotonic() - lost_at
+
+    def get(self, path: str) -> Node | None:
+        try:
+            data, stat = self._read(path, lambda: self._client.get_async(path))
+        except NoNodeError:
+            return None
+        return node_of(data, stat)
+
+    def children(self, path: str) -> Children | None:
+        try:
+            names, stat = self._read(
+                path, lambda: self._client.get_children_async(path, include_data=True)
+            )
+        except NoNodeError:
+            return None
+        return Children(tuple(sorted(names)), stat.version)
+
+    def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
+        size = check_sizes(
+            requirements, writes, limit=self._limit, prefix=len(self._client.chroot or "")
+        )
+        operations = [*_checks(requirements, writes), *writes]
+        if not operations:
+            return
+        transaction = self._client.transaction()
+        for operation in operations:
+            _add(transaction, operation)
+        self._await_connection(time.monotonic() + self._read_timeout)
+        try:
+            results = self._sent(transaction.commit_async).get(timeout=self._write_timeout)
+        except (KazooException, KazooTimeoutError) as error:
+            raise OutcomeUnknown(
+                paths=_named(writes), reason=explain_loss(self._reason(error), size)
+            ) from error
+        self._raise_refusal(operations, results)
+
+    def sync(self) -> None:
+        self._read("/", lambda: self._client.sync_async("/"))
+
+    def ensure(self, path: str) -> None:
+        if self._read(path, lambda: self._client.exists_async(path)) is not None:
+            return
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            below = "/" + "/".join(parts[:depth])
+            with suppress(NodeExistsError):  # another client's, or the reply to our own was lost
+                self._read(below, partial(self._client.create_async, below, b""))
+
+    @contextmanager
+    def watch(self, *paths: str) -> Iterator[Watch]:
+        # A lost connection wakes, too: what happens during it is not reported afterwards.
+        self._settle()
+        waiting = (paths, threading.Event())
+        with self._state:
+            self._waiting.append(waiting)
+        try:
+            for path in paths:
+                self._read(path, partial(self._client.exists_async, path, watch=self._on_event))
+            yield waiting[1]
+        finally:
+            with self._state:
+                self._waiting.remove(waiting)
+
+    @contextmanager
+    def announce(self, path: str, data: bytes) -> Iterator[None]:
+        # An ephemeral node, of this caller alone. Nothing is waited for, and what goes wrong is ignored.
+        with self._state:
+            self._announced[path] = data
+            self._show(path)
+        try:
+            yield
+        finally:
+            with self._state:  # so that no new session shows it again
+                del self._announced[path]
+                self._tell(lambda: self._client.delete_async(path))
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def _sent(self, request: Callable[[], Any]) -> Any:
+        with self._state:
+            self._requests += 1
+        return request()
+
+    def _read(self, path: str, request: Callable[[], Any]) -> Any:
+        """Wait for the answer to a request that may be sent twice."""
+        deadline = time.monotonic() + self._read_timeout
+        while True:
+            self._await_connection(deadline)
+            try:
+                return self._sent(request).get(timeout=max(deadline - time.monotonic(), 0.0))
+            except _LOST as error:
+                if time.monotonic() >= deadline:
+                    raise self._unavailable(self._reason(error)) from error
+            except KazooTimeoutError as error:
+                raise self._unavailable(self._reason(error)) from error
+            except (NoNodeError, NodeExistsError):
+                raise
+            except ZookeeperError as error:
+                raise self._refused(path, error) from error
+
+    def _settle(self) -> None:
+        """Let events that have arrived reach their waiters: kazoo reports them in a thread of its own, and
+        the next watch on the same path must not be woken by them."""
+        if not self.ended:
+            settled = threading.Event()
+            self._client.handler.dispatch_callback(Callback("watch", settled.set, ()))
+            settled.wait(self._read_timeout)
+
+    def _show(self, path: str) -> None:
+        self._tell(lambda: self._client.create_async(path, self._announced[path], ephemeral=True))
+
+    def _tell(self, request: Callable[[], Any]) -> None:
+        with suppress(Exception):  # an announcement must never stop a commit
+            self._sent(request)
+
+    # --- connection ----------------------------------------------------------------------------------------------
+
+    def _on_state(self, _state: Any) -> None:
+        with self._state:
+            if self._client.connected:
+                self._lost_at = None
+                for path in self._announced:
+                    self._show(path)  # the session may be a new one; else it is there already
+            elif self._lost_at is None:
+                self._lost_at = time.monotonic()
+            self._state.notify_all()
+
+    def _on_event(self, event: Any) -> None:
+        with self._state:
+            for paths, changed in self._waiting:
+                if event.path is None or event.path in paths:  # None when the connection is lost
+                    changed.set()
+
+    def _await_connection(self, deadline: float) -> None:
+        with self._state:
+            self._state.wait_for(
+                lambda: self._client.connected or self.ended, max(deadline - time.monotonic(), 0.0)
+            )
+        if not self._client.connected:
+            raise self._unavailable(
+                "the client has ended its session"
+                if self.ended
+                else f"no connection within {self._read_timeout:g} s"
+            )
+
+    def _reason(self, error: BaseException) -> str:
+        return "no answer in time" if isinstance(error, KazooTimeoutError) else type(error).__name__
+
+    def _unavailable(self, reason: str) -> StoreUnavailable:
+        return StoreUnavailable(hosts=self._hosts, connection=self._conn, reason=reason)
+
+    def _refused(self, path: str, error: BaseException) -> StoreError:
+        return request_refused(error, hosts=self._hosts, connection=self._conn, path=path)
+
+    def _raise_refusal(
+        self, operations: Sequence[Requirement | Write], results: Sequence[Any]
+    ) -> None:
+        # The operations around the one that failed say only that they were rolled back.
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(result, KazooException) and not isinstance(
+                result, (RolledBackError, RuntimeInconsistency)
+            ):
+                raise _refusal(operation, result) or self._refused(operation.path, result)
+
+
+def node_of(data: bytes, stat: ZnodeStat) -> Node:
+    """Make a record of an answer of ZooKeeper, whose clock says when it was written."""
+    return Node(data, stat.version, datetime.fromtimestamp(stat.mtime / 1000, timezone.utc))
+
+
+def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> list[Requirement]:
+    """Name what ZooKeeper must check; an absent record is checked by the creation of it."""
+    created = {write.path for write in writes if isinstance(write, Create)}
+    for requirement in requirements:
+        if isinstance(requirement, Absent) and requirement.path not in created:
+            raise ValueError(
+                f"Absent({requirement.path!r}) needs a Create of the same path in its multi"
+            )
+    return [requirement for requirement in requirements if not isinstance(requirement, Absent)]
+
+
+def _add(transaction: Any, operation: Requirement | Write) -> None:
+    if isinstance(operation, Unchanged):
+        transaction.check(operation.path, operation.version)
+    elif isinstance(operation, Create):
+        transaction.create(operation.path, operation.data)
+    elif isinstance(operation, Put):
+        transaction.set_data(operation.path, operation.data)
+    elif isinstance(operation, Delete):
+        transaction.delete(operation.path)
+
+
+def _named(writes: Sequence[Write]) -> str:
+    named = ", ".join(write.path for write in writes[:20])
+    return f"{named} and {len(writes) - 20} more" if len(writes) > 20 else named
+
+
+def _refusal(operation: Requirement | Write, error: KazooException) -> StoreError | None:
+    path = operation.path
+    expected = "a record"
+    found = "nothing"
+    if isinstance(error, BadVersionError) and isinstance(operation, Unchanged):
+        expected = f"version {operation.version}"
+        found = "another version"
+    elif isinstance(error, NodeExistsError):
+        expected = "nothing"
+        found = "a record"
+    elif isinstance(error, NotEmptyError):
+        expected = "no children"
+        found = "children"
+    elif isinstance(error, NoNodeError) and isinstance(operation, Create):
+        path = path.rpartition("/")[0]
+    elif isinstance(error, NoNodeError) and isinstance(operation, Unchanged):
+        expected = expected if operation.version == ANY_VERSION else f"version {operation.version}"
+    elif not isinstance(error, NoNodeError):
+        return None
+    return RequirementFailed(path=path, expected=expected, found=found)
+
+
+# --- watched ---
+# A store for repeated reads of the same records: each is read once, until ZooKeeper reports a change.
+
+
+MOST_KEPT = 200_000
+"""Records and folders that are remembered at most."""
+MOST_BYTES = 64 * 2**20
+"""Size of the records and of the names of folders that are remembered."""
+
+
+class WatchedStore(ZooKeeperStore):
+    """A `ZooKeeperStore` that remembers what it has read, each under a watch of its own. Thread-safe.
+
+    A value may be as old as the delay of ZooKeeper's notice of a change. While the connection is lost nothing
+    is remembered. For steps, which must read what everybody has written, take a `ZooKeeperStore`.
+    """
+
+    def __init__(self, client: KazooClient, **options: Any) -> None:
+        self._kept = threading.Lock()
+        self._found: dict[tuple[str, str], Any] = {}
+        self._size = 0
+        # One for each running read. It is removed if the record changes during the read; then the answer is not kept.
+        self._reads: dict[tuple[str, str], object] = {}
+        # How often everything was forgotten, and how often records below a path were.
+        self._losses = 0
+        self._changes: Counter[str] = Counter()
+        super().__init__(client, **options)
+
+    @classmethod
+    def beside(cls, store: ZooKeeperStore, **options: Any) -> WatchedStore:
+        """Make one on the client of another store."""
+        return cls(store._client, conn=store._conn, hosts=store._hosts, **options)
+
+    def get(self, path: str) -> Node | None:
+        node: Node | None = self._once("data", path)
+        return node
+
+    def children(self, path: str) -> Children | None:
+        children: Children | None = self._once("names", path)
+        return children
+
+    def mark(self, path: str) -> tuple[int, int]:
+        """Give a number that changes whenever something does that was read at `path` or below."""
+        with self._kept:
+            return self._losses, self._changes[path]
+
+    def check(self) -> None:
+        """Find out whether ZooKeeper answers.
+
+        :raises StoreUnavailable: it does not.
+        """
+        self._read("/", partial(self._client.exists_async, "/"))
+
+    def _once(self, kind: str, path: str) -> Any:
+        key = (kind, path)
+        with self._kept:
+            if key in self._found:
+                return self._found[key]
+            self._reads[key] = read = object()
+        found = self._under_watch(kind, path)
+        with self._kept:
+            if self._reads.get(key) is read:
+                if len(self._found) >= MOST_KEPT or self._size >= MOST_BYTES:
+                    self._found.clear()  # what is read again is watched still
+                    self._size = 0
+                self._found[key] = found
+                self._size += _size_of(found)
+        return found
+
+    def _under_watch(self, kind: str, path: str) -> Node | Children | None:
+        watch = self._on_change
+        while True:
+            try:
+                if kind == "data":
+                    data, stat = self._read(
+                        path, partial(self._client.get_async, path, watch=watch)
+                    )
+                    return node_of(data, stat)
+                request = partial(
+                    self._client.get_children_async, path, watch=watch, include_data=True
+                )
+                names, stat = self._read(path, request)
+                return Children(tuple(sorted(names)), stat.version)
+            except NoNodeError:  # then ZooKeeper has set no watch
+                if self._read(path, partial(self._client.exists_async, path, watch=watch)) is None:
+                    return None
+
+    def _on_change(self, event: Any) -> None:
+        if event.path is None:
+            self._forget_all()
+            return
+        with self._kept:
+            for kind in ("data", "names"):
+                self._size -= _size_of(self._found.pop((kind, event.path), None))
+                self._reads.pop((kind, event.path), None)
+            if len(self._changes) >= MOST_KEPT:
+                self._changes.clear()
+                self._losses += 1
+            path = event.path
+            while path:
+                self._changes[path] += 1
+                path = path.rpartition("/")[0]
+
+    def _on_state(self, state: Any) -> None:
+        self._forget_all()
+        super()._on_state(state)
+
+    def _forget_all(self) -> None:
+        with self._kept:
+            self._found.clear()
+            self._size = 0
+            self._reads.clear()
+            self._changes.clear()
+            self._losses += 1
+
+
+def _size_of(found: Node | Children | None) -> int:
+    if isinstance(found, Node):
+        return len(found.data)
+    return 0 if found is None else sum(map(len, found.names))

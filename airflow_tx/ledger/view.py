@@ -1,0 +1,552 @@
+"""The read model for commands and the UI: what the ledger says of topologies and transactions. It writes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord, typed
+from airflow_tx.ledger.api import Paths, Store, decode_name, encode_name
+from airflow_tx.ledger.attempt import of_lane
+from airflow_tx.ledger.reading import (
+    LedgerReader,
+    LedgerReading,
+    RotatingTransactionalState,
+    listed_acks,
+)
+from airflow_tx.ledger.records import (
+    Ack,
+    Binding,
+    History,
+    Metadata,
+    Outcome,
+    Phase,
+    RepairRecord,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+)
+from airflow_tx.ledger.status import (
+    AcceptedLoss,
+    TransactionView,
+    WaitingRun,
+    Words,
+    can_return,
+    deed,
+    forgotten,
+    moment,
+    person,
+    view_final,
+    view_open,
+)
+from airflow_tx.ledger.steps.replay import Wish, wishes
+from airflow_tx.ledger.steps.step import Reader
+
+# --- view ---
+
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    _R = TypeVar("_R", bound="DataclassInstance")
+
+RECENT = 50
+
+
+@dataclass(frozen=True)
+class TransactionDetails:
+    """One transaction with what only a single one is read for.
+
+    :param batch: its rows and position, while the ledger keeps them. A partitioned source has them by partition. A
+        skipped transaction has its rows alone, until it is re-admitted.
+    :param acks: per task (`task` or `task[index]`) what it contributed, while the transaction is open.
+    :param partitioned: whether rows and position are by partition.
+    :param receipt: as its history keeps it; while the transaction is granted, as far as the receipt is known.
+    :param fenced: the states that a grant was about to write, while the transaction is open.
+    :param before: where the source stood before its batch, while it is open.
+    """
+
+    transaction: TransactionView
+    batch: Metadata | None
+    acks: Mapping[str, Ack] = field(default_factory=dict)
+    partitioned: bool = False
+    receipt: Mapping[str, Any] | None = None
+    fenced: tuple[str, ...] = ()
+    before: Any = None
+
+
+@dataclass(frozen=True)
+class TopologyView:
+    """One topology.
+
+    :param transactions: newest first: all open ones, as many final ones as were asked for, and those skipped ones that
+        may still be re-admitted.
+    :param owner: what the holder of the commit turn says of itself; None: no process holds the turn.
+    :param rotating_state: the path of its `RotatingTransactionalState`.
+    :param repairs: what people did to the ledger, oldest first.
+    :param wishes: what people want restated and no run has begun, by txid.
+    """
+
+    name: str
+    record: TopologyRecord
+    current: int
+    allocated: int
+    transactions: tuple[TransactionView, ...]
+    rotating_state: str
+    owner: Mapping[str, Any] | None = None
+    repairs: tuple[RepairRecord, ...] = ()
+    wishes: tuple[Wish, ...] = ()
+
+    @cached_property
+    def opened(self) -> tuple[TransactionView, ...]:
+        """Give the open transactions, the one whose turn it is first."""
+        return tuple(
+            sorted((each for each in self.transactions if each.open), key=lambda each: each.txid)
+        )
+
+    @property
+    def losses(self) -> tuple[AcceptedLoss, ...]:
+        """List what people accepted as lost, in the order of the repairs."""
+        found = ((each, repair) for repair in self.repairs for each in repair.losses)
+        return tuple(
+            AcceptedLoss(
+                partition=each["partition"] or None, description=each["what"], **deed(vars(repair))
+            )
+            for each, repair in found
+        )
+
+
+def waiting_runs(record: TopologyRecord) -> tuple[WaitingRun, ...]:
+    """List the runs that gave up their run slots before they had a transaction."""
+    return tuple(
+        WaitingRun(
+            run_id=run_id,
+            waiting_for=f"the run of transaction {entry['blocking']}; then it is started again",
+            since=datetime.fromisoformat(entry["when"]),
+        )
+        for run_id, entry in record.yielded.items()
+        if entry["txid"] is None
+    )
+
+
+def topologies(store: Store, root: str) -> tuple[str, ...]:
+    """Name the topologies below `root`, sorted; none if the root does not exist."""
+    names = listed_topologies(store, root)
+    return tuple(name for name in names if store.get(Paths(root, name).record) is not None)
+
+
+def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
+    """Name what the root lists, sorted, with one read: it may be a topology that is about to begin."""
+    children = store.children(root.rstrip("/") or "/")
+    return tuple(sorted(decode_name(element) for element in (children.names if children else ())))
+
+
+def has_topology(store: Store, paths: Paths) -> bool:
+    """Ask whether the root lists this topology, without a read that depends on its name."""
+    children = store.children(paths.root.rstrip("/") or "/")
+    return children is not None and encode_name(paths.topology) in children.names
+
+
+def topology_record(store: Store, paths: Paths) -> TopologyRecord:
+    """Read what holds for all transactions of a topology.
+
+    :raises UnknownTransaction: there is no such topology.
+    """
+    record = Reader(store).peek_if_any(TopologyRecord, paths.record)
+    if record is None:
+        raise UnknownTransaction(what=f"topology {paths.topology!r}", path=paths.record)
+    return record
+
+
+def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> TopologyView:
+    """Read a topology with its open transactions and the `recent` last final ones.
+
+    Records that become final while it reads appear in their old or their new form, never twice.
+
+    :raises UnknownTransaction: there is no such topology.
+    :raises UnreadableRecord: naming the record.
+    """
+    ledger = _reading(store, paths)
+    views = [
+        view_open(paths.topology, txid, ledger, _acks(store, paths, record))
+        for txid, record in ledger.opened.items()
+    ]
+    found = {
+        txid: Reader(store).peek_if_any(Skipped, paths.skipped(txid))
+        for txid in _txids(store, paths.all_skipped)
+    }
+    skipped = {txid: each for txid, each in found.items() if each is not None}
+    final = [txid for txid in _txids(store, paths.histories) if txid not in ledger.opened]
+    wanted = {
+        *final[max(len(final) - recent, 0) :],
+        *(txid for txid, each in skipped.items() if can_return(each)),
+    }
+    for txid in sorted(wanted - set(ledger.opened)):
+        history = _history(store, paths, txid, skipped.get(txid))
+        if history is not None:  # else the history was rotated in between
+            views.append(view_final(history, skipped.get(txid)))
+    ordered = tuple(sorted(with_restatements(store, paths, views), key=lambda view: -view.txid))
+    return TopologyView(
+        name=paths.topology,
+        record=ledger.topology,
+        current=ledger.current,
+        allocated=ledger.allocated,
+        transactions=ordered,
+        rotating_state=paths.metas,
+        owner=_owner(store, paths, ledger),
+        repairs=repairs(store, paths),
+        wishes=wishes(store, paths),
+    )
+
+
+def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDetails:
+    """Read one transaction, open or final.
+
+    :raises UnknownTransaction: there is none of this txid, or its history is forgotten.
+    """
+    ledger = _reading(store, paths, last=txid)
+    topology = ledger.topology
+    if txid not in ledger.opened and not _is_remembered(store, paths, txid):
+        raise _unknown(paths, txid)
+    batch = kept_batch(store, paths, txid)
+    if txid in ledger.opened:
+        record = ledger.opened[txid]
+        found = _acks(store, paths, record)
+        before = kept_batch(store, paths, txid - 1)
+        return TransactionDetails(
+            transaction=view_open(paths.topology, txid, ledger, found),
+            batch=batch,
+            acks={_task(key): entry for key, entry in found.items()},
+            partitioned=topology.partitioned,
+            receipt=record.claim,
+            fenced=tuple(record.fenced),
+            before=topology.origin
+            if before is None or before.position is None
+            else before.position,
+        )
+    skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
+    if skipped is not None and can_return(skipped):
+        batch = Metadata(0, skipped.rows, None)
+    history = _history(store, paths, txid, skipped)
+    if history is None:
+        raise _unknown(paths, txid)
+    (final,) = with_restatements(store, paths, [view_final(history, skipped)])
+    return TransactionDetails(
+        final, batch, partitioned=topology.partitioned, receipt=history.receipt
+    )
+
+
+def final_txids(store: Store, paths: Paths) -> tuple[int, ...]:
+    """Name the final transactions that are remembered, in order."""
+    return tuple(_txids(store, paths.histories))
+
+
+def open_txids(store: Store, paths: Paths) -> tuple[int, ...]:
+    """Name the open transactions, in order."""
+    return tuple(_txids(store, paths.transactions))
+
+
+def final_transaction(store: Store, paths: Paths, txid: int) -> TransactionView | None:
+    """Read one final transaction; None: it is not remembered."""
+    history = Reader(store).peek_if_any(History, paths.history(txid))
+    if history is not None and history.outcome is Outcome.COMMITTED:
+        return view_final(history, None)
+    skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
+    if history is None and skipped is not None:
+        history = forgotten(txid, skipped)
+    return None if history is None else view_final(history, skipped)
+
+
+def with_restatements(
+    store: Store, paths: Paths, views: Iterable[TransactionView]
+) -> list[TransactionView]:
+    """Add to committed transactions who wants them restated, and which transaction counts instead.
+
+    Their bindings say that. None is read in a ledger in which no restatement was ever requested.
+    """
+    if store.children(paths.wishes) is None:
+        return list(views)
+    return [
+        _with_restatement(store, paths, view) if view.status == Outcome.COMMITTED.value else view
+        for view in views
+    ]
+
+
+def _with_restatement(store: Store, paths: Paths, view: TransactionView) -> TransactionView:
+    read = Reader(store)
+    binding = read.peek_if_any(Binding, paths.run(view.key)) if view.key else None
+    wish = read.peek_if_any(Wish, paths.wish(view.txid))
+    if wish is not None:
+        view = replace(view, restate=person(vars(wish)))
+    # A rebuilt ledger binds a run to what it knows: never to what came later.
+    if binding is None or binding.txid <= view.txid:
+        return view
+    return replace(view, restated_by=binding.txid)
+
+
+def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
+    """Read what people did to the ledger of a topology, oldest first."""
+    found = (
+        Reader(store).peek_if_any(RepairRecord, paths.repair(number))
+        for number in _txids(store, paths.repairs)
+    )
+    return tuple(record for record in found if record is not None)
+
+
+def open_records(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
+    """Read the records of all open transactions, by txid."""
+    txids = _txids(store, paths.transactions)
+    found = {
+        txid: Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid))
+        for txid in txids
+    }
+    return {txid: record for txid, record in found.items() if record is not None}
+
+
+def in_lane(store: Store, paths: Paths, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
+    """Find the transactions that a living lane works on. A transaction with an error has left its lane."""
+    tries = {
+        txid: each.request
+        for txid, each in opened.items()
+        if of_lane(each.request) and each.error is None
+    }
+    alive = {each for each in set(tries.values()) if store.get(paths.lane(each)) is not None}
+    return frozenset(txid for txid, each in tries.items() if each in alive)
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+
+
+def _reading(store: Store, paths: Paths, *, last: int | None = None) -> LedgerReading:
+    found = LedgerReader(store, paths).settled(last=last)
+    if not found.exists:
+        raise UnknownTransaction(what=f"topology {paths.topology!r}", path=paths.record)
+    return found
+
+
+def _history(store: Store, paths: Paths, txid: int, skipped: Skipped | None) -> History | None:
+    found = Reader(store).peek_if_any(History, paths.history(txid))
+    return forgotten(txid, skipped) if found is None and skipped is not None else found
+
+
+def kept_batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
+    """Read the rows and the position of a batch; None once the ledger does not keep them any more."""
+    if store.get(paths.meta(txid)) is None:
+        return None
+    try:
+        return RotatingTransactionalState(Reader(store), paths).get_state(txid)
+    except UnreadableRecord:
+        if store.get(paths.meta(txid)) is None:
+            return None  # it was removed in between
+        raise
+
+
+def _acks(store: Store, paths: Paths, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
+    folder = paths.acks(record.acks)
+    children = store.children(folder)
+    return listed_acks(store, folder, children.names if children else ())
+
+
+def _task(key: tuple[str, int]) -> str:
+    return key[0] if key[1] < 0 else f"{key[0]}[{key[1]}]"
+
+
+def _owner(store: Store, paths: Paths, ledger: LedgerReading) -> Mapping[str, Any] | None:
+    first = ledger.opened.get(ledger.current)
+    if first is None or not first.nonce:
+        return None
+    node = store.get(
+        paths.lane(first.request) if of_lane(first.request) else paths.owner(first.nonce)
+    )
+    try:
+        owner = None if node is None else json.loads(node.data)
+    except ValueError:
+        return None  # the owner is for display only
+    return owner if isinstance(owner, dict) else None
+
+
+def _is_remembered(store: Store, paths: Paths, txid: int) -> bool:
+    """Ask whether there is a record of a final transaction, without a read that depends on the txid."""
+    return txid in _txids(store, paths.histories) or txid in _txids(store, paths.all_skipped)
+
+
+def _unknown(paths: Paths, txid: int) -> UnknownTxid:
+    return UnknownTxid(txid=txid, topology=paths.topology, path=paths.history(txid))
+
+
+def _txids(store: Store, path: str) -> list[int]:
+    children = store.children(path)
+    return sorted(int(name) for name in (children.names if children else ()) if name.isdigit())
+
+
+# --- health ---
+# How a topology is, in one sentence, and what to do about it: for commands and the UI alike.
+
+
+Alarms: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The raised alarms of a topology, by kind."""
+
+
+class HealthCode(str, Enum):
+    """How a topology is, in one word: the most urgent first."""
+
+    BLOCKED = "blocked"
+    UNREADABLE = "unreadable"
+    FAILED = "failed"
+    LATE = "late"
+    WAITS = "waits"
+    FINE = "fine"
+
+    @property
+    def urgency(self) -> int:
+        """Rank the codes: 0 needs a person first."""
+        return list(HealthCode).index(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyState:
+    """How a topology is, in one sentence.
+
+    :param since: when that began, if it is known.
+    :param txid: the transaction that is to be seen to, or that the others wait for.
+    :param remedy: what a person can do; null: nothing needs to be done.
+    """
+
+    code: HealthCode
+    since: datetime | None = None
+    txid: int | None = None
+    sentence: Words
+    remedy: Words | None = None
+
+    def __str__(self) -> str:
+        return self.sentence if self.remedy is None else f"{self.sentence} {self.remedy}"
+
+
+def topology_health(view: TopologyView, alarms: Alarms | None = None) -> TopologyState:
+    """Say how a topology is: its first open transaction decides, since all others wait for that one.
+
+    :param alarms: the raised ones, see `protocol.alarm`.
+    """
+    health = _by_transactions(view)
+    if health.remedy is not None:
+        health = replace(health, remedy=typed(health.remedy, view.name))
+    late = (alarms or {}).get("late")
+    if late is None or health.code.urgency < HealthCode.LATE.urgency:
+        return health
+    return replace(
+        health,
+        code=HealthCode.LATE,
+        sentence=f"It is late. {health.sentence}",
+        since=moment(late["when"]),
+    )
+
+
+def _by_transactions(view: TopologyView) -> TopologyState:
+    if view.record.rolling is not None:
+        return _rolling(view, view.record.rolling)
+    opened = view.opened
+    blocked = next((each for each in opened if each.blocked), None)
+    if blocked is not None:
+        return _blocked(view, blocked)
+    if not opened:
+        return TopologyState(code=HealthCode.FINE, sentence=_nothing_open(view))
+    first = opened[0]
+    if first.failed or first.stale:
+        return _failed(view, first)
+    return _under_way(view, first, opened)
+
+
+def _rolling(view: TopologyView, noted: Mapping[str, Any]) -> TopologyState:
+    states = " ".join(sorted(noted["found"]))
+    return TopologyState(
+        code=HealthCode.WAITS,
+        sentence=f"State {states} is being written again from the journal. Nothing commits until that is done.",
+        since=moment(noted["when"]),
+        remedy=f"If that command has died, repeat it: airflow tx repair {view.name} --roll-forward {states}",
+    )
+
+
+def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:
+    mark = view.record.blocked or {}
+    why = str(blocked.blocked)
+    if blocked.remedy is not None:
+        why = why.replace(blocked.remedy, "").strip()
+    return TopologyState(
+        code=HealthCode.BLOCKED,
+        sentence=f"Transaction {blocked.txid} is replayed no more: {_ended(why)} Nothing commits after it.",
+        since=moment(mark.get("when")),
+        txid=blocked.txid,
+        remedy=transaction_remedy(view.name, blocked),
+    )
+
+
+def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
+    why = "its predecessor ended elsewhere than its batch starts" if first.stale else failure(first)
+    what = "must be replayed" if first.stale else "has failed"
+    sentence = _ended(f"Transaction {first.txid} {what}{f': {why}' if why else ''}")
+    if first.skip is not None:
+        sentence += " It is to be skipped."
+    return TopologyState(
+        code=HealthCode.FAILED,
+        sentence=sentence,
+        since=first.began,
+        txid=first.txid,
+        remedy=transaction_remedy(view.name, first),
+    )
+
+
+def failure(view: TransactionView) -> str | None:
+    """Say why a transaction has failed, without what to do about it; None: that is not known."""
+    if view.error is None or view.remedy is None:
+        return view.error or view.run_end
+    # The error ends with its remedy.
+    return view.error.removesuffix(view.remedy).strip()
+
+
+def transaction_remedy(name: str, view: TransactionView) -> str | None:
+    """Say what a person can do about an open transaction; None: nothing needs to be done.
+
+    :param name: of its topology, for commands.
+    """
+    replay = f"airflow tx replay {name} {view.txid}"
+    if view.blocked:
+        either = f"{replay}, or airflow tx skip {name} {view.txid} --why TEXT"
+        return either if view.remedy is None else f"{view.remedy} Then: {either}"
+    if not view.failed and not view.stale:
+        return None
+    if view.remedy is not None:
+        return view.remedy
+    otherwise = (view.to_do or "").partition(", or ")[2]
+    return f"{replay}, or {otherwise}" if otherwise else replay
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+
+
+def _under_way(
+    view: TopologyView, first: TransactionView, opened: Sequence[TransactionView]
+) -> TopologyState:
+    behind = len(opened) - 1
+    waiting = "" if not behind else f"; {behind} {'waits' if behind == 1 else 'wait'} behind it"
+    if first.status == Phase.COMMITTING.value:
+        return TopologyState(
+            code=HealthCode.FINE,
+            sentence=f"Transaction {first.txid} is being committed{waiting}.",
+            since=first.granted,
+            txid=first.txid,
+        )
+    processed = [each for each in opened[1:] if each.status == Phase.PROCESSED.value]
+    code = HealthCode.WAITS if processed else HealthCode.FINE
+    since = processed[0].processed if processed else first.processed or first.began
+    sentence = f"Transaction {first.txid} waits for {first.waiting_for}{waiting}."
+    return TopologyState(code=code, sentence=sentence, since=since, txid=first.txid)
+
+
+def _nothing_open(view: TopologyView) -> str:
+    return "No transaction is open." if view.allocated else "There was no transaction yet."

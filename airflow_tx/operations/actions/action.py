@@ -1,0 +1,361 @@
+"""The base of actions: a person previews an action on a topology and then does it, in a command or in the UI."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, NoReturn
+
+from airflow_tx.base import compat
+from airflow_tx.base.errors import ConfigError, PreviewOutdated, Refused, TxError, typed
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Binding, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.status import Words
+from airflow_tx.ledger.steps.end import find_open
+from airflow_tx.ledger.steps.recovery import note_action, version_of
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.sources.dates import Span, interval_of_key, key_of_interval, span_of
+from airflow_tx.transaction.processing.begin import conf_of
+
+# --- preview ---
+# The plan of an action: its effects, each with the deed that brings it about, and the preview that lists them.
+
+
+@dataclass(frozen=True)
+class EffectLine:
+    """The effect on one transaction, or on one run; null: on the topology."""
+
+    txid: int | None
+    run_id: str | None
+    what: Words
+    """In words; in a preview, what would be done."""
+
+
+Deed = Callable[[Audit], Iterable[EffectLine]]
+"""Does one thing, and says what it did."""
+
+
+@dataclass(frozen=True)
+class PlannedEffect:
+    """One effect of an action: the lines of its preview, and the deed that brings it about.
+
+    :param would: what a preview says. Only a preview reads it, so a generator may look things up for it.
+    :param deed: if the effect is refused, it raises the refusal, or says why it changes nothing.
+    """
+
+    would: Iterable[EffectLine]
+    deed: Deed
+    is_refused: bool = False
+
+
+@dataclass(frozen=True)
+class ActionPlan:
+    """The effects of an action, in order: `preview` lists them, and `execute` does their deeds.
+
+    :param version: changes with everything that the plan depends on.
+    :param sentence: what is about to happen, as a question for a person.
+    :param claimed: transactions whose version the ledger compares and notes as acted on; None: the ledger has no such
+        version.
+    """
+
+    version: str
+    sentence: str
+    effects: Sequence[PlannedEffect]
+    claimed: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class PreviewAnswer:
+    """What would happen.
+
+    :param version: give it back with the action.
+    :param sentence: what is about to happen, as a question for a person.
+    :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
+    :param needs_reason: whether `why` is required.
+    """
+
+    version: str
+    sentence: Words
+    effects: tuple[EffectLine, ...]
+    refused: tuple[EffectLine, ...]
+    needs_reason: bool
+
+
+def transactions(txids: Iterable[int | None]) -> str:
+    """Name transactions: `transaction 1`, or `transactions 1, 2`."""
+    named = [str(txid) for txid in txids]
+    return f"transaction{'s' if len(named) > 1 else ''} {', '.join(named)}"
+
+
+def refusing(error: TxError) -> Deed:
+    """Make the deed of an effect that is refused."""
+
+    def refuse(audit: Audit) -> NoReturn:
+        raise error
+
+    return refuse
+
+
+def none_of(
+    effects: Iterable[PlannedEffect], refused: Iterable[EffectLine], error: TxError, held_up: str
+) -> list[PlannedEffect]:
+    """Refuse all effects, since some transactions are refused.
+
+    :param refused: why, of each of these; `held_up`: why the others are not done.
+    """
+    told = [PlannedEffect([line], refusing(error), is_refused=True) for line in refused]
+    for each in effects:
+        left = (line if each.is_refused else replace(line, what=held_up) for line in each.would)
+        told.append(PlannedEffect(list(left), refusing(error), is_refused=True))
+    return told
+
+
+# --- runs ---
+# The runs of a DAG, for a person who starts them again.
+
+
+class RunForbidden(Refused):
+    """A run that was deleted, and that the person may not create again."""
+
+    template = (
+        "Run {run_id!r} was deleted, and you may not create runs of DAG {dag_id!r}. Ask a person who may to do this, "
+        "or ask for the right to create them"
+    )
+
+
+@dataclass(frozen=True)
+class CommandRuns:
+    """The runs of a DAG, reached through Airflow's database.
+
+    :param may_create: whether the person may create runs.
+    """
+
+    dag_id: str
+    may_create: bool = True
+
+    def checked(self, run_id: str) -> str | None:
+        """Return the state of a run that the person may start again; None: it was deleted.
+
+        :raises RunForbidden: it was deleted, and the person may not create it.
+        """
+        state = self.state(run_id)
+        self.check_state(run_id, state)
+        return state
+
+    def check_state(self, run_id: str, state: str | None) -> None:
+        """Find out whether the person may start a run of this state again. Raises as `checked`.
+
+        :param state: None: it was deleted.
+        """
+        if state is None and not self.may_create:
+            raise RunForbidden(run_id=run_id, dag_id=self.dag_id)
+
+    def states(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """Read the states of the runs that were not deleted."""
+        return compat.runs_of(self.dag_id, list(run_ids))
+
+    def state(self, run_id: str) -> str | None:
+        return self.states([run_id]).get(run_id)
+
+    def restart(self, run_id: str) -> None:
+        compat.clear_run(self.dag_id, run_id, past_limit=False)
+
+    def start(
+        self, run_id: str, key: str, *, past_limit: bool = False, latest: bool = False
+    ) -> str:
+        """Clear a run, or create it; says in words which of these.
+
+        :param past_limit: let it start although the DAG has as many running runs as it may.
+        :param latest: by the newest version of the DAG, also if the run was of another one.
+        :raises RunForbidden: it was deleted, and the person may not create it.
+        """
+        if compat.clear_run(self.dag_id, run_id, past_limit=past_limit, latest=latest):
+            return "its run was cleared"
+        self.check_state(run_id, None)
+        compat.create_run(self.dag_id, run_id, conf_of(key), interval_of_key(key))
+        if past_limit:
+            compat.clear_run(self.dag_id, run_id, past_limit=True)
+        return "its run did not exist, and was created again"
+
+
+def started_again(txid: int | None, run_id: str, blocking: int) -> EffectLine:
+    """Say that a run that had yielded is started again."""
+    return EffectLine(txid, run_id, f"cleared: it had yielded to transaction {blocking}")
+
+
+# --- action ---
+
+
+if TYPE_CHECKING:
+    from airflow_tx.state.api import FencedState
+    from airflow_tx.transaction.spec import TransactionSpec
+
+    ParsedDag = tuple[TransactionSpec, Mapping[str, FencedState]]
+
+
+@dataclass(frozen=True)
+class ActionTarget:
+    """The topology that an action is about.
+
+    :param dag: parses the DAG of the topology, for its source and its states; called only where they are needed.
+    :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
+    """
+
+    ledger: Ledger
+    record: TopologyRecord
+    dag: Callable[[], ParsedDag]
+    may_create: bool = True
+    sees_audit: bool = True
+
+    @property
+    def topology(self) -> str:
+        return self.ledger.paths.topology
+
+    @property
+    def runs(self) -> CommandRuns:
+        """Give the runs of its DAG."""
+        return CommandRuns(self.record.dag_id, self.may_create)
+
+    def person(self, who: str, why: str) -> str:
+        """Name who acted before and why, to people who may read that."""
+        return f"{who}: {why}" if self.sees_audit else "a person"
+
+    def typed(self, effect: EffectLine) -> EffectLine:
+        """Write the commands of an effect as a shell takes them."""
+        return replace(effect, what=typed(effect.what, self.topology))
+
+    def version(self, txids: Sequence[int]) -> str:
+        """Read the version of these transactions, with every write until now."""
+        self.ledger.store.sync()
+        return version_of(Reader(self.ledger.store), self.ledger.paths, txids)
+
+    def take(self, txids: Sequence[int], version: str | None) -> None:
+        """Refuse other people who act on the same preview of these transactions.
+
+        :param version: None: they were not previewed.
+        :raises PreviewOutdated: another person acted on them first, or they have changed.
+        """
+        if version is not None:
+            self.ledger.run(note_action, txids, version)
+
+    def opened(self, txids: Collection[int]) -> Mapping[int, TransactionRecord | Refused]:
+        """Read the records of open transactions, or say what became of them."""
+        return self.ledger.preview(find_open, txids).result
+
+
+class PersonalAction(ABC):
+    """One action on one topology: `plan` decides, and nothing else does.
+
+    :cvar subject: what has changed if the version has, of an action that claims no transactions.
+    """
+
+    needs_reason = False
+    subject = ""
+
+    def __init__(self, target: ActionTarget) -> None:
+        self.target = target
+        self.ledger = target.ledger
+
+    @abstractmethod
+    def plan(self) -> ActionPlan:
+        """ActionPlan what it does now, and change nothing.
+
+        :raises TxError: that cannot be said: the ledger, the DAG, its source or a state cannot be read.
+        """
+
+    def preview(self) -> PreviewAnswer:
+        """Say what it would do, and change nothing. Raises as `plan`."""
+        plan = self.plan()
+        lines: dict[bool, list[EffectLine]] = {False: [], True: []}  # by whether they are refused
+        for effect in plan.effects:
+            lines[effect.is_refused] += map(self.target.typed, effect.would)
+        sentence = typed(plan.sentence, self.target.topology)
+        return PreviewAnswer(
+            plan.version, sentence, tuple(lines[False]), tuple(lines[True]), self.needs_reason
+        )
+
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
+        """Do it, and say what was done; what was said holds, also if what comes after it fails.
+
+        :param version: of the preview; None: without a check.
+        :raises PreviewOutdated: there is another version by now; nothing was done.
+        :raises Refused: it cannot be done.
+        """
+        plan = self.plan()
+        if plan.claimed is not None:
+            self.target.take(plan.claimed, version)
+        elif version not in (None, plan.version):
+            raise PreviewOutdated(what=self.subject, topology=self.target.topology)
+        for effect in plan.effects:
+            yield from effect.deed(audit)
+
+    def refused(
+        self, version: str, why: Refused, txid: int | None = None, run_id: str | None = None
+    ) -> ActionPlan:
+        """ActionPlan nothing, since it cannot be done."""
+        effect = PlannedEffect([EffectLine(txid, run_id, str(why))], refusing(why), is_refused=True)
+        return ActionPlan(version, str(why), [effect], None if txid is None else [txid])
+
+    def effects(self, audit: Audit, version: str) -> list[EffectLine]:
+        """Do it to its end; an error after something was done is the last of the effects.
+
+        :raises TxError: as `execute`, if nothing was done.
+        """
+        done: list[EffectLine] = []
+        try:
+            for effect in self.execute(audit, version):
+                done.append(self.target.typed(effect))
+        except TxError as error:
+            if not done:
+                raise
+            done.append(EffectLine(None, None, str(error)))
+        return done
+
+
+# --- dated ---
+# The transactions of dates: a person names days, for the command and the board alike.
+
+
+if TYPE_CHECKING:
+    pass
+
+
+def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]:
+    """Find the transactions that count for the data intervals from one date to another.
+
+    :raises ConfigError: one is no date, the runs have no dates, or no date has a transaction.
+    """
+    spec, _ = target.dag()
+    if spec.source.dated is None:
+        remedy = f"Its runs have no dates: airflow tx restate {target.topology} TXID ... --why TEXT"
+        raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
+    intervals = compat.scheduled_intervals(spec.dag_id, *dates_between(first, last, spec.zone))
+    read = Reader(target.ledger.store)
+    found = [
+        read.peek_if_any(Binding, target.ledger.paths.run(key_of_interval((each.start, each.end))))
+        for each in intervals
+    ]
+    txids = [binding.txid for binding in found if binding is not None]
+    if not txids:
+        remedy = f"None of the {len(intervals)} intervals between these dates has a transaction."
+        raise ConfigError(option="--from, --to", value=f"{first}, {last}", remedy=remedy)
+    return txids
+
+
+def dates_between(first: str, last: str, zone: str) -> tuple[datetime, datetime]:
+    """Read `--from` and `--to`: the first and the last moment.
+
+    :param zone: of the schedule, in which a date is a day.
+    :raises ConfigError: one of them is no date.
+    """
+    return _span("--from", first, zone).start, _span("--to", last, zone).last
+
+
+def _span(option: str, what: str, zone: str) -> Span:
+    try:
+        return span_of(what, zone)
+    except ValueError:
+        remedy = "Give a day such as 2026-01-31, or a time such as 2026-01-31T06:00:00+00:00."
+        raise ConfigError(option=option, value=what, remedy=remedy) from None

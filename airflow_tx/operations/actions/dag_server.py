@@ -1,0 +1,427 @@
+"""`python -m airflow_tx.operations.actions.dag_server`: answers that need the code of DAG files, for an api-server.
+
+One JSON object a line: questions on stdin, answers on stdout, in any order. It ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.configuration import conf
+
+from airflow_tx.base import compat
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import Refused, TxError
+from airflow_tx.base.inquiry import Inquiry
+from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
+from airflow_tx.ledger.attempt import is_shortened
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import History
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.view import final_txids, kept_batch, open_records, open_txids
+from airflow_tx.operations.actions.action import ActionTarget, PersonalAction
+from airflow_tx.operations.actions.dags import checked_dag, elsewhere, transactional_dag
+from airflow_tx.operations.actions.request import ActionRequest
+from airflow_tx.outputs.messages.messages import AckerWatch
+from airflow_tx.outputs.messages.stores import shared_ackers
+from airflow_tx.sources.lag import Lag, LagWatch
+
+if TYPE_CHECKING:
+    from airflow_tx.operations.actions.action import ParsedDag
+    from airflow_tx.sources.api import Source
+    from airflow_tx.transaction.spec import TransactionSpec
+
+
+# --- search ---
+# Which transaction has a file, an offset, an id or a date: the source of the topology tells, by the metadata.
+
+
+MOST_LOOKED_THROUGH = 1000
+"""Transactions that one search looks through at most: the newest ones."""
+MOST_FOUND = 50
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of a search.
+
+    :param txids: the newest first, at most `MOST_FOUND`.
+    :param looked: how many transactions it has looked through, down to `oldest`; null: there is none.
+    :param unknown: of how many of them the source cannot tell.
+    :param complete: whether it has searched all transactions of the ledger.
+    """
+
+    txids: tuple[int, ...]
+    looked: int
+    oldest: int | None
+    unknown: int
+    complete: bool
+
+
+def contains(source: Source, metadata: Any, what: str) -> bool | None:
+    """Ask whether a batch has what a person looks for; None: its source cannot tell.
+
+    :param metadata: as the ledger or a receipt keeps it.
+    """
+    if is_shortened(metadata):
+        return None
+    try:
+        return metadata is not None and source.contains(metadata, what)
+    except Exception:  # noqa: BLE001  # it may be metadata of the source that the topology had before
+        return None
+
+
+def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) -> Found:
+    """Look through the newest transactions, open and final.
+
+    :param seconds: after which it ends with what it has found.
+    """
+    every = sorted(
+        {*open_txids(ledger.store, ledger.paths), *final_txids(ledger.store, ledger.paths)},
+        reverse=True,
+    )
+    source = source.in_zone(ledger.topology().zone)
+    until = time.monotonic() + seconds
+    looked = list(_looked(ledger, source, what, every[:MOST_LOOKED_THROUGH], until))
+    txids = [txid for txid, has in looked if has]
+    return Found(
+        tuple(txids[:MOST_FOUND]),
+        len(looked),
+        looked[-1][0] if looked else None,
+        sum(has is None for _, has in looked),
+        len(looked) == len(every) and len(txids) <= MOST_FOUND,
+    )
+
+
+def _looked(
+    ledger: Ledger, source: Source, what: str, txids: Iterable[int], until: float
+) -> Iterator[tuple[int, bool | None]]:
+    for txid in txids:
+        if time.monotonic() > until:
+            return
+        yield txid, contains(source, _metadata(ledger, txid), what)
+
+
+def _metadata(ledger: Ledger, txid: int) -> Any:
+    history = Reader(ledger.store).peek_if_any(History, ledger.paths.history(txid))
+    if history is not None:
+        return (history.receipt or {}).get("metadata")
+    batch = kept_batch(ledger.store, ledger.paths, txid)
+    return None if batch is None else batch.rows
+
+
+# --- dag server ---
+
+
+log = logging.getLogger(__name__)
+
+READ_WITHIN = 30.0
+PARSED_FOR = 60.0
+"""Seconds for which the source of a lag is taken from a file that was parsed before."""
+LAGS_WITHIN_THERE = 10.0
+"""Seconds to wait for the answers of all sources together."""
+ACKERS_WITHIN_THERE = 1.0
+"""Seconds to wait at least for the ackers of a topology."""
+FIND_WITHIN_THERE = 15.0
+"""Seconds after which a search ends with what it has found."""
+_AT_ONCE = 8
+_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+_NOT_ALLOWED = "airflow-db-not-allowed:///"
+
+DagQuestion = dict[str, Any]
+
+
+class SourceElsewhere(TxError):
+    """A topology whose DAG has another one by now, so that nothing says what its source is."""
+
+    template = "{problem}"
+
+
+@dataclass(frozen=True)
+class _SourceQuestion:
+    """A topology whose source is asked.
+
+    :param name: by which it is answered; `dag_id`: the DAG that its record names.
+    """
+
+    name: str
+    dag_id: str
+    conn_id: str
+    root: str
+    topology: str
+
+    @property
+    def paths(self) -> Paths:
+        return Paths(self.root, self.topology)
+
+
+class DagNotRead(TxError):
+    """A DAG file that has not been read in time: most likely its code asks a server that does not answer."""
+
+    template = (
+        "The file of DAG {dag_id} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says. Let "
+        "its code ask no server while the file is imported, then repeat it."
+    )
+
+
+class DagReader:
+    """Reads DAG files one after the other, since they share Airflow's context. One that hangs delays the others once.
+
+    :param seconds: how long a file may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._turn = threading.Lock()
+        self._hanging: dict[str, Inquiry[ParsedDag]] = {}
+
+    def read(self, dag_id: str, parse: Callable[[], ParsedDag]) -> ParsedDag:
+        """Read the file of a DAG.
+
+        :raises DagNotRead: it takes too long. It is not read again while its code still runs.
+        """
+        self._check(dag_id)
+        with self._turn:
+            self._check(dag_id)
+            reading = Inquiry["ParsedDag"](f"file of {dag_id}")
+            reading.ask(lambda: parse)
+            if not reading.wait(self._seconds):
+                self._hanging[dag_id] = reading
+                raise DagNotRead(dag_id=dag_id, seconds=self._seconds)
+        if reading.answer is None:
+            raise reading.error or DagNotRead(dag_id=dag_id, seconds=self._seconds)
+        return reading.answer
+
+    def _check(self, dag_id: str) -> None:
+        hanging = self._hanging.get(dag_id)
+        if hanging is not None and not hanging.wait(0.0):
+            raise DagNotRead(dag_id=dag_id, seconds=self._seconds)
+
+
+class DagServer:
+    """Answers questions; those about a source that hangs hold up no others."""
+
+    def __init__(self) -> None:
+        # Airflow itself takes a file that needs longer for broken; 0: Airflow has no limit.
+        limit = conf.getfloat("core", "dagbag_import_timeout", fallback=READ_WITHIN)
+        self._reader = DagReader(limit or READ_WITHIN)
+        self._parsed: dict[str, tuple[float, ParsedDag]] = {}
+        self._watches: dict[_SourceQuestion, LagWatch] = {}
+        self._acker_watches: dict[_SourceQuestion, AckerWatch] = {}
+
+    def answer(self, question: DagQuestion) -> Any:
+        """Answer one question.
+
+        :raises TxError: in words for a person.
+        """
+        if "lags" in question:
+            return self._lags(question["lags"])
+        if "find" in question:
+            asked = _SourceQuestion(question["find"][-1], *question["find"])
+            ledger = _ledger(asked.conn_id, asked.paths)
+            return asdict(
+                search_ledger(
+                    ledger, self._source(asked), question["what"], seconds=FIND_WITHIN_THERE
+                )
+            )
+        action = self._action(ActionRequest.from_json(question["request"]))
+        if question["what"] == "preview":
+            return asdict(action.preview())
+        audit = Audit(question["who"], question["why"])
+        return [asdict(each) for each in action.effects(audit, question["version"])]
+
+    def _lags(self, asked: Sequence[tuple[str, ...]]) -> dict[str, dict[str, Any]]:
+        questions = [_SourceQuestion(*each) for each in asked]
+        found = {each.name: self._ask(each) for each in questions}
+        deadline = time.monotonic() + LAGS_WITHIN_THERE
+        for each in questions:
+            watch = self._watches[each]
+            in_time = watch.wait(max(deadline - time.monotonic(), 0.0))
+            if isinstance(watch.answer, Lag):
+                # An older answer is better than none; its age says how old it is.
+                found[each.name] = {
+                    "count": watch.answer.count,
+                    "unit": watch.answer.unit,
+                    "age": watch.age,
+                }
+            elif not in_time:
+                found[each.name] = {
+                    "why": f"its source has not answered within {LAGS_WITHIN_THERE:g} s"
+                }
+            elif watch.answer is not None:
+                found[each.name] = {"why": str(watch.answer.reason), "age": watch.age}
+        for each in questions:
+            spec = self._known_spec(each)
+            if spec is not None:
+                left = max(deadline - time.monotonic(), ACKERS_WITHIN_THERE)
+                found[each.name]["description"] = repr(spec.source)
+                found[each.name]["limits"] = asdict(spec.limits)
+                found[each.name]["ackers"] = self._acker_load(each, spec, left)
+        return found
+
+    def _acker_load(
+        self, question: _SourceQuestion, spec: TransactionSpec, seconds: float
+    ) -> dict[str, Any] | None:
+        """Look at the ackers of a topology; None: it has none, or they do not answer in time."""
+        if not spec.ackers:
+            return None
+        watch = self._acker_watches.setdefault(question, AckerWatch(spec.topology))
+        try:
+            ledger = _ledger(question.conn_id, question.paths)
+            connect = partial(shared_ackers, spec.acker_store, ledger.store, ledger.paths.root)
+            opened = open_records(ledger.store, ledger.paths)
+            watch.ask_ackers(connect, opened, ledger.incarnation())
+        except TxError as error:
+            log.info("The ackers of topology %s are not shown: %s", question.name, error)
+            return None
+        in_time = watch.wait(seconds)
+        if in_time and watch.error is None and watch.answer is not None:
+            return asdict(watch.answer)
+        why = (watch.error if in_time else None) or f"no answer within {seconds:g} s"
+        log.info("The ackers of topology %s are not shown: %s", question.name, why)
+        return None
+
+    def _ask(self, question: _SourceQuestion) -> dict[str, Any]:
+        """Let a source be asked, unless it has still to answer; what is returned holds if that cannot be."""
+        if question not in self._watches:
+            self._watches[question] = LagWatch(
+                question.topology, lambda: self._source(question), every=0.0
+            )
+        try:
+            self._watches[question].latest(_ledger(question.conn_id, question.paths).position)
+        except TxError as error:
+            return {"why": str(error)}
+        return {"why": "its source was not asked"}
+
+    def _source(self, question: _SourceQuestion) -> Source:
+        """Find the source of a topology.
+
+        :raises SourceElsewhere: its DAG has another topology by now, or the one of this name in another ledger.
+        """
+        spec, _ = self._parsed_lately(question.dag_id)
+        if problem := elsewhere(spec, question.paths, question.conn_id):
+            raise SourceElsewhere(problem=problem)
+        return spec.source
+
+    def _known_spec(self, question: _SourceQuestion) -> TransactionSpec | None:
+        """Give what the file of its DAG says of a topology; None: it was not read, or names another topology."""
+        _, parsed = self._parsed.get(question.dag_id, (None, None))
+        if parsed is None or elsewhere(parsed[0], question.paths, question.conn_id):
+            return None
+        return parsed[0]
+
+    def _parsed_lately(self, dag_id: str) -> ParsedDag:
+        at, found = self._parsed.get(dag_id, (float("-inf"), None))
+        if found is None or time.monotonic() - at > PARSED_FOR:
+            parse = partial(transactional_dag, dag_id, anywhere=False, option="DAG")
+            found = self._reader.read(dag_id, parse)
+            self._parsed[dag_id] = (time.monotonic(), found)
+        return found
+
+    def _action(self, request: ActionRequest) -> PersonalAction:
+        ledger = _ledger(request.conn_id, Paths(request.root, request.topology))
+        record = ledger.topology()
+
+        def parsed() -> ParsedDag:
+            parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id, option="DAG")
+            return self._reader.read(record.dag_id, parse)
+
+        target = ActionTarget(ledger, record, parsed, request.may_create, request.sees_audit)
+        return request.action(target)
+
+
+def _ledger(conn_id: str, paths: Paths) -> Ledger:
+    from airflow_tx.hooks.zookeeper import shared_store
+
+    store = shared_store(conn_id)
+    history = Settings.load().history
+    return Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=history)
+
+
+def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:
+    """Answer a question, or say why not."""
+    try:
+        return {"id": question["id"], "found": answer(question)}
+    except Refused as error:
+        return {"id": question["id"], "refused": compat.masked(str(error))}
+    except Exception as error:  # noqa: BLE001 - the code of a DAG file may raise anything
+        text = str(error) if isinstance(error, TxError) else f"{type(error).__name__}: {error}"
+        return {"id": question["id"], "failed": compat.masked(text)}
+
+
+def prepare() -> None:
+    """Import what the answers need, and configure the mappers of Airflow's models, before there is a second thread.
+
+    Two threads can block each other forever: one imports a model and needs the lock of SQLAlchemy's mappers, the
+    other configures the mappers and needs the lock of an import.
+    """
+    from airflow.dag_processing import dagbag  # noqa: F401
+    from airflow.dag_processing.bundles import manager  # noqa: F401
+    from airflow.models import import_all_models
+    from sqlalchemy.orm import configure_mappers
+
+    from airflow_tx.hooks import zookeeper  # noqa: F401
+    from airflow_tx.ledger.store.zookeeper import WatchedStore  # noqa: F401
+    from airflow_tx.transaction import spec  # noqa: F401
+    from airflow_tx.transaction.commit import handoff  # noqa: F401
+
+    import_all_models()  # type: ignore[no-untyped-call]
+    configure_mappers()
+
+
+def hide_database() -> None:
+    """Let the code of DAG files find no address of Airflow's database, as Airflow's own processor of DAG files does.
+
+    The sessions of this process are configured already.
+    """
+    from airflow import settings
+
+    assert settings.engine is not None
+    for name in [name for name in os.environ if name.startswith(_DATABASE)]:
+        del os.environ[name]
+    # The environment goes before the configuration file.
+    os.environ[_DATABASE] = _NOT_ALLOWED
+    settings.SQL_ALCHEMY_CONN = _NOT_ALLOWED
+
+
+def main() -> None:
+    """Answer until the api-server closes stdin."""
+    from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+    questions = sys.stdin
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # text that the code of a DAG file prints is no answer
+    writing = threading.Lock()
+
+    @providers_configuration_loaded
+    def serve() -> None:
+        prepare()
+        hide_database()
+        server = DagServer()
+
+        def handle(line: str) -> None:
+            answer = json.dumps(_answered(json.loads(line), server.answer))
+            with writing:
+                print(answer, file=answers, flush=True)
+
+        pool = ThreadPoolExecutor(_AT_ONCE)
+        for line in questions:
+            pool.submit(handle, line)
+
+    serve()
+    # A source that hangs in a thread must not keep the process.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""Replay by a person, of named transactions or of all failed ones: same txid, next attempt.
+
+Source: protocol.md §5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from airflow_tx.base import compat
+from airflow_tx.base.errors import ChangeRefused, Refused
+from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.status import TransactionView, with_run_end
+from airflow_tx.ledger.steps import end, recovery
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, check_changeable, note_changed
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.view import TopologyView, topology_view
+from airflow_tx.operations.actions.action import (
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    RunForbidden,
+    none_of,
+    started_again,
+    transactions,
+)
+from airflow_tx.transaction.commit.handoff import undoable
+from airflow_tx.transaction.commit.run_slots import Comeback, comeback
+
+if TYPE_CHECKING:
+    from airflow_tx.operations.actions.action import ParsedDag
+
+
+# --- replay ---
+
+
+class RunReplay(PersonalAction):
+    """Starts the runs of open transactions again."""
+
+    def _start(self, txid: int, record: TransactionRecord, audit: Audit) -> str:
+        """Start a run again, and say how."""
+        # First: the next attempt may begin as soon as the run is cleared.
+        self.ledger.run(recovery.note_person, txid, audit)
+        how = self.target.runs.start(record.run_id, record.key, past_limit=True)
+        self.ledger.run(recovery.came_back, record.run_id)
+        return how
+
+    def _unblock(self, audit: Audit) -> Iterable[EffectLine]:
+        self.ledger.run(recovery.unblock)
+        return ()
+
+
+class NamedReplay(RunReplay):
+    """Starts the runs of open transactions again, of all or of none: same txid, next attempt.
+
+    :param force: also transactions whose run is queued or running.
+    :param changed_rows: with the current rows.
+    """
+
+    def __init__(
+        self, target: ActionTarget, txids: Sequence[int], *, force: bool, changed_rows: bool
+    ) -> None:
+        super().__init__(target)
+        self.txids = sorted(set(txids))
+        self.force = force
+        self.changed_rows = changed_rows
+        self.needs_reason = changed_rows
+
+    def plan(self) -> ActionPlan:
+        version = self.target.version(self.txids)
+        found = self.target.opened(self.txids)
+        opened = {txid: each for txid, each in found.items() if not isinstance(each, Refused)}
+        states = self.target.runs.states(each.run_id for each in opened.values())
+        effects: dict[int, PlannedEffect] = {}
+        errors = {txid: each for txid, each in found.items() if isinstance(each, Refused)}
+        for txid, record in opened.items():
+            try:
+                effects[txid] = self._effect(txid, record, states.get(record.run_id))
+            except (ChangeRefused, RunForbidden) as refused:
+                errors[txid] = refused
+        planned = list(effects.values())
+        if errors:
+            run_ids = {txid: each.run_id for txid, each in opened.items()}
+            why = [EffectLine(txid, run_ids.get(txid), str(each)) for txid, each in errors.items()]
+            are = "is" if len(errors) == 1 else "are"
+            held_up = f"not replayed, since {transactions(sorted(errors))} {are} refused"
+            planned = none_of(planned, why, next(iter(errors.values())), held_up)
+        replayed = [txid for txid in effects if not errors and not effects[txid].is_refused]
+        unblocked = PlannedEffect((), self._unblock)
+        return ActionPlan(version, self._sentence(replayed), [*planned, unblocked], self.txids)
+
+    def _effect(self, txid: int, record: TransactionRecord, state: str | None) -> PlannedEffect:
+        """ActionPlan the replay of one transaction.
+
+        :param state: of its run; None: it was deleted.
+        :raises RunForbidden: the run was deleted, and the person may not create it.
+        :raises ChangeRefused: its rows cannot be decided again.
+        """
+        self.target.runs.check_state(record.run_id, state)
+        live = state if not self.force and state in LIVE_RUN_STATES else None
+        states = self._undoable(txid) if self.changed_rows else None
+        if live is None and states is not None:
+            check_changeable(self.ledger.paths, txid, record, states)
+        line = EffectLine(txid, record.run_id, self._outlook(record, state, live))
+        deed = partial(self._replay, txid, record, live, states)
+        return PlannedEffect([line], deed, is_refused=live is not None and record.skip is None)
+
+    def _outlook(self, record: TransactionRecord, state: str | None, live: str | None) -> str:
+        what = "its skip is withdrawn" if record.skip is not None else ""
+        if live is not None:
+            return (
+                f"{what and f'{what}; '}its run is {live}; with force it is replayed all the same"
+            )
+        decided = "its rows are decided again" if self.changed_rows else ""
+        parts = filter(None, (what, decided, _outlook(state)))
+        return f"{', '.join(parts)}, and begins as attempt {record.attempt + 1}"
+
+    def _replay(
+        self,
+        txid: int,
+        record: TransactionRecord,
+        live: str | None,
+        states: Mapping[str, bool | None] | None,
+        audit: Audit,
+    ) -> Iterator[EffectLine]:
+        """Replay one transaction.
+
+        :param live: the state of a run that is left alone.
+        :param states: as `undoable` gives them, if its rows are to be decided again.
+        """
+        done = ""
+        if live is None and states is not None:
+            self.ledger.run(note_changed, txid, states, audit=audit)
+            done = "its rows are decided again: "
+        if record.skip is not None:
+            self.ledger.run(end.withdraw_skip, txid)
+            done += "its skip was withdrawn, "
+        if live is None:
+            done += self._start(txid, record, audit)
+        else:
+            done += f"its run was left alone: it is {live} (--force starts it again all the same)"
+        yield EffectLine(txid, record.run_id, done)
+
+    def _sentence(self, txids: Sequence[int]) -> str:
+        if not txids:
+            return f"There is nothing to replay in topology {self.target.topology}."
+        rows = ", with its current rows" if self.changed_rows else ""
+        return f"Replay {transactions(txids)} of topology {self.target.topology}{rows}."
+
+    @cached_property
+    def _parsed(self) -> ParsedDag:
+        return self.target.dag()
+
+    def _undoable(self, txid: int) -> Mapping[str, bool | None]:
+        """Find out whether each state of the DAG can undo a transaction, or has no values of it.
+
+        :raises ChangeRefused: its source never has other rows at the place of a batch.
+        """
+        spec, states = self._parsed
+        topology = self.target.topology
+        if not spec.source.rows_can_change:
+            raise ChangeRefused(
+                txid=txid,
+                topology=topology,
+                problem=f"{spec.source!r} reads a log, in which no row is ever another one",
+                remedy=f"Skip a transaction that cannot be processed: airflow tx skip {topology} {txid} --why TEXT; "
+                "after another failure, replay it without a change",
+            )
+        return undoable(states, txid)
+
+
+class FailedReplay(RunReplay):
+    """Replays all transactions that have failed, or have lost their run; starts runs that had given up their slots."""
+
+    def plan(self) -> ActionPlan:
+        view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
+        states = self.target.runs.states(each.run_id for each in view.opened)
+        effects: list[PlannedEffect] = []
+        failed: list[int] = []
+        for each in view.opened:
+            state = states.get(each.run_id)
+            why = self._why_left_alone(each, state, its_turn=each.txid == view.current)
+            if why is not None:
+                left = [EffectLine(each.txid, each.run_id, f"left alone: {why}")]
+                effects.append(PlannedEffect(left, partial(_say, left), is_refused=True))
+            elif state not in LIVE_RUN_STATES:
+                line = EffectLine(each.txid, each.run_id, _outlook(state))
+                effects.append(PlannedEffect([line], partial(self._replay, each.txid)))
+                failed.append(each.txid)
+        effects += [*self._yielded(view.record), PlannedEffect((), self._unblock)]
+        sentence = f"No transaction of topology {self.target.topology} has failed."
+        if failed:
+            sentence = f"Replay what has failed of topology {self.target.topology}: {', '.join(map(str, failed))}."
+        return ActionPlan(self.target.version(failed), sentence, effects, failed)
+
+    def _replay(self, txid: int, audit: Audit) -> Iterator[EffectLine]:
+        """Replay one transaction. If it is to be skipped, its `begin` sees to that.
+
+        :raises AlreadyFinal: it is not open any more.
+        """
+        record = self.target.opened([txid])[txid]
+        if isinstance(record, Refused):
+            raise record
+        yield EffectLine(txid, record.run_id, self._start(txid, record, audit))
+
+    def _why_left_alone(
+        self, view: TransactionView, state: str | None, *, its_turn: bool
+    ) -> str | None:
+        """Say why an open transaction is not replayed; None: it has failed, or its run is alive and well."""
+        if state in LIVE_RUN_STATES:
+            return f"its run is {state}" if view.status == Phase.FAILED.value else None
+        if view.skip is not None and not view.stale and not its_turn:
+            return "it is skipped at its turn; to replay it, name its txid"
+        try:
+            self.target.runs.check_state(view.run_id, state)
+        except RunForbidden as refused:
+            return str(refused)
+        return None
+
+    def _yielded(self, record: TopologyRecord) -> Iterator[PlannedEffect]:
+        """ActionPlan for runs that yielded before they had a transaction, or whose transaction is over.
+
+        Others are replayed as transactions; one that has not ended yet is started when the turn passes on.
+        """
+        states = self.target.runs.states(record.yielded)
+        for run_id, entry in record.yielded.items():
+            txid = entry["txid"]
+            state = states.get(run_id)
+            is_over = txid is not None and self.ledger.status(txid) is None
+            found = comeback(state, is_over=is_over, is_free=True)
+            if (txid is not None and not is_over) or found is Comeback.WAIT:
+                continue
+            done = []
+            if found is Comeback.START:
+                done = [started_again(None, run_id, entry["blocking"])]
+            elif state is None and not is_over:
+                lost = "forgotten: it had yielded, and was deleted"
+                done = [EffectLine(None, run_id, lost)]
+            would = [replace(line, what=f"is {line.what}") for line in done]
+            yield PlannedEffect(would, partial(self._come_back, run_id, found, done))
+
+    def _come_back(
+        self, run_id: str, found: Comeback, done: Sequence[EffectLine], audit: Audit
+    ) -> Sequence[EffectLine]:
+        """Start a run again that had given up its run slot, or forget it."""
+        if found is Comeback.START:
+            self.target.runs.restart(run_id)
+        self.ledger.run(recovery.came_back, run_id)
+        return done
+
+
+def _outlook(state: str | None) -> str:
+    """Say what becomes of a run of this state; None: it was deleted."""
+    return "its run is created again" if state is None else "its run is cleared"
+
+
+def _say(lines: Sequence[EffectLine], audit: Audit) -> Sequence[EffectLine]:
+    return lines
+
+
+# --- run ends ---
+# Open transactions whose runs are over, as Airflow knows: a killed run leaves no note in the ledger.
+
+
+def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
+    """Say of the open transactions of topologies how their runs ended, with one question for all.
+
+    A view without ended runs is returned unchanged, so that its caller can keep everything derived from it.
+    """
+    ends = compat.run_ends(
+        {
+            (view.record.dag_id, each.run_id)
+            for view in views
+            for each in view.opened
+            if each.needs_run
+        }
+    )
+    return [_with_run_ends(view, ends) for view in views]
+
+
+def _with_run_ends(view: TopologyView, ends: Mapping[tuple[str, str], str | None]) -> TopologyView:
+    dag_id = view.record.dag_id
+    ended = {
+        each.txid: with_run_end(view.name, each, ends[dag_id, each.run_id])
+        for each in view.opened
+        if each.needs_run and (dag_id, each.run_id) in ends
+    }
+    if not ended:
+        return view
+    return replace(
+        view, transactions=tuple(ended.get(each.txid, each) for each in view.transactions)
+    )

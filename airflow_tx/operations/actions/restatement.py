@@ -1,0 +1,513 @@
+"""Restatement by a person: committed transactions are processed again, each as a new one that replaces it.
+
+All requests are written first, and then runs are started. So after a crash a request is left that the same
+command, or a coordinator, takes up. Source: protocol.md §11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import Refused, RestateRefused, TxError
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.reading import LedgerReader
+from airflow_tx.ledger.records import Binding, Outcome, TopologyRecord
+from airflow_tx.ledger.steps.replay import (
+    LIVE_RUN_STATES,
+    Wish,
+    WishRequest,
+    most_restated,
+    restating,
+    want,
+    wishes,
+    wishes_to_start,
+    withdraw,
+)
+from airflow_tx.ledger.steps.step import Audit, Reader, is_committed
+from airflow_tx.operations.actions.action import (
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    none_of,
+    transactions,
+)
+from airflow_tx.outputs.journal import Contribution, Entry, JournalArea
+from airflow_tx.state.aggregators import can_invert
+from airflow_tx.state.api import FencedState, QueryableState
+from airflow_tx.transaction.commit.contributions import LOST, old_side, shown_key
+from airflow_tx.transaction.commit.restatement import (
+    INSTEAD,
+    contributions,
+    is_asked,
+    refused_by_dag,
+    replaced_txids,
+)
+from airflow_tx.transaction.processing.begin import asked
+
+if TYPE_CHECKING:
+    from airflow_tx.transaction.spec import TransactionSpec
+
+
+# --- contribution words ---
+# The replaced contribution of a restatement, in words for a person who is about to request it.
+
+
+MOST_LOOKED_UP = 100_000
+"""Keys that are looked up, at most: a person waits."""
+KEYS_SHOWN = 3
+_READERS = frozenset({"state_query", "MapGet"})
+
+
+def contribution_in_words(entry: Entry, renamed: Mapping[str, str]) -> str:
+    """Count the keys that are replaced, and say which digits of doubles are lost.
+
+    :param renamed: per earlier name of a state, its name now.
+    """
+    told = [
+        f"{each.count:,} {'key' if each.count == 1 else 'keys'} of {renamed.get(name, name)}{_digits_lost(each)}"
+        for name, each in entry.contributions.items()
+    ]
+    return ", ".join(told) or "nothing"
+
+
+def not_taken_back(
+    state: FencedState, old: Contribution, txids: Collection[int], own: int
+) -> str | None:
+    """Name the keys whose values the state may be unable to take back; None: there are none.
+
+    :param txids: the transaction that is restated, and what it replaced; `own`: the txid of the restatement.
+    """
+    columns = state.columns
+    chosen = [
+        f"{each.name} of {name}"
+        for name, each in (columns.values.items() if columns is not None else ())
+        if name in old.values and not can_invert(each)
+    ]
+    if not chosen or not old.count or not isinstance(state, QueryableState):
+        return None
+    held = f"the new {', '.join(chosen)} must include the old one, or be the same: else the commit is refused"
+    if not is_asked(state) or old.count > MOST_LOOKED_UP:
+        return f"{state.name}: {held}"
+    count = 0
+    first = list[str]()
+    for keys in old_side(state, old).keys():
+        values = state.sole_values(keys, txids, own)
+        shared = [key for key, each in zip(keys, values, strict=True) if each is None]
+        count += len(shared)
+        first += [str(shown_key(state.columns, key)) for key in shared[: KEYS_SHOWN - len(first)]]
+    if not count:
+        return None
+    named = ", ".join(first)
+    return (
+        f"{state.name}: others have contributed to {count:,} of these keys ({named}). There {held}"
+    )
+
+
+def _digits_lost(contribution: Contribution) -> str:
+    doubles = [
+        name
+        for name, each in contribution.values.items()
+        if each == {"aggregator": "sum", "type": "double"}
+    ]
+    most = dict[str, float]()
+    for row in contribution.rows() if doubles else ():
+        for name in doubles:
+            most[name] = max(most.get(name, 0.0), abs(row.get(name) or 0.0))
+    told = [f"{name} below {LOST * value:.0e}" for name, value in most.items() if value]
+    return f" (digits of {', '.join(told)} are lost)" if told else ""
+
+
+def state_readers(dag: Any) -> list[str]:
+    """Name the tasks of a DAG whose Python function looks values of a state up, as far as its code shows it."""
+    return sorted(task.task_id for task in dag.tasks if _reads_states(task))
+
+
+def _reads_states(task: Any) -> bool:
+    code = getattr(getattr(task, "python_callable", None), "__code__", None)
+    return code is not None and not _READERS.isdisjoint(_names(code))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)
+
+
+# --- restatement ---
+
+
+_STARTED = (
+    "its rows are processed again as a new transaction, which replaces it once it is committed"
+)
+_READ = "task {} reads states: what later transactions have read there is not corrected"
+_LATER = "its run is started when there is room: by the coordinator, or by airflow tx restate {} --why TEXT"
+
+
+class SeveralRefused(Refused):
+    """Several transactions that cannot be restated; nothing was changed."""
+
+    template = "{lines}"
+
+
+@dataclass(frozen=True)
+class RestatedRun:
+    """A run whose transaction a person names.
+
+    :param named: the txid that was named, or that the run of a date is bound to.
+    :param txid: what the binding of its key says: the transaction that counts.
+    :param begun: the open transaction that restates it; None: none does.
+    """
+
+    named: int
+    txid: int
+    key: str
+    run_id: str
+    begun: int | None = None
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A transaction that can be restated.
+
+    :param wish: an earlier request; None: there is none.
+    """
+
+    run: RestatedRun
+    request: WishRequest
+    entry: Entry | None
+    wish: Wish | None = None
+
+
+class TransactionRestatement(PersonalAction):
+    """Processes the batches of committed transactions again, as new transactions that replace them.
+
+    :param txids: the transactions, or the ones that they replaced; none: the requested ones.
+    :param changed_rows: with the current rows.
+    :param in_flight: how many may be restated at once; None: as many as leave a place to other batches.
+    :param dated: they were named by their dates: one that was restated for the same reason is done.
+    :ivar chosen: what is, or was to be, restated when it was done.
+    """
+
+    needs_reason = True
+
+    def __init__(
+        self,
+        target: ActionTarget,
+        txids: Sequence[int],
+        *,
+        changed_rows: bool = False,
+        in_flight: int | None = None,
+        dated: bool = False,
+    ) -> None:
+        super().__init__(target)
+        self.txids = sorted(set(txids))
+        self.changed_rows = changed_rows
+        self._in_flight = in_flight
+        self._dated = dated
+        self.chosen: list[RestatedRun] = []
+        named = f"Transaction {', '.join(map(str, self.txids))}"
+        self.subject = named if self.txids else "The list of requests"
+
+    def plan(self) -> ActionPlan:
+        """ActionPlan to write all requests, or none, and then to start as many runs as there is room for.
+
+        Of two people who act on one preview, `want` refuses the second.
+        """
+        chosen, refused = self._choose(self.txids)
+        effects = [PlannedEffect(self._outlook(each), partial(self._want, each)) for each in chosen]
+        effects.append(PlannedEffect(self._remarks(chosen), lambda audit: self.start()))
+        if refused:
+            error = SeveralRefused(lines="\n".join(each.what for each in refused))
+            held_up = "not restated, since others are refused"
+            effects = none_of(effects[:-1], refused, error, held_up)
+        sentence = self._sentence([each.request.txid for each in chosen])
+        return ActionPlan(self._version(chosen), sentence, effects)
+
+    def _remarks(self, chosen: Sequence[_Chosen]) -> Iterator[EffectLine]:
+        """Say what a person should know beside the chosen transactions."""
+        for each in chosen:
+            yield from self._not_taken_back(each)
+        for task in state_readers(self._dag) if chosen else ():
+            yield EffectLine(None, None, _READ.format(task))
+        txids = {each.request.txid for each in chosen}
+        for wish in self._wishes():
+            if wish.txid not in txids:
+                by = f"wanted by {self.target.person(wish.who, wish.why)}"
+                yield EffectLine(wish.txid, wish.run_id, by)
+
+    def _want(self, each: _Chosen, audit: Audit) -> Iterator[EffectLine]:
+        if self._is_done(each, audit):
+            what = f"nothing: transaction {each.run.txid} has restated it for this reason. For another: another --why"
+            yield EffectLine(each.run.named, each.run.run_id, what)
+            return
+        self.chosen.append(each.run)
+        if each.run.begun is not None:
+            what = f"transaction {each.run.begun} restates it already"
+            yield EffectLine(each.run.txid, each.run.run_id, what)
+        elif each.wish is None:
+            self.ledger.run(want, each.request, audit)
+            failpoint("restate.after_wish", topology=self.target.topology, txid=each.request.txid)
+
+    def start(self) -> Iterator[EffectLine]:
+        """Start the runs of wishes, as many as there is room for."""
+        found = self._wishes()
+        started = self.startable(found)
+        for wish in started:
+            self.target.runs.check_state(wish.run_id, self._states([wish])[wish.run_id])
+            how = self.target.runs.start(wish.run_id, wish.key, past_limit=True, latest=True)
+            failpoint("restate.after_start", topology=self.target.topology, txid=wish.txid)
+            yield EffectLine(wish.txid, wish.run_id, f"{how}: {_STARTED}")
+        for wish in found:
+            if wish not in started:
+                yield EffectLine(wish.txid, wish.run_id, self._why_not_now(wish))
+
+    def startable(self, found: Sequence[Wish]) -> tuple[Wish, ...]:
+        """Choose the wishes whose runs can be started now."""
+        limit = self._in_flight or most_restated(self.ledger.topology().max_pending)
+        opened = LedgerReader(self.ledger.store, self.ledger.paths).settled().opened
+        return wishes_to_start(found, opened, self._states(found), limit=limit)
+
+    def _why_not_now(self, wish: Wish) -> str:
+        state = self._states([wish])[wish.run_id]
+        if state in LIVE_RUN_STATES:
+            return f"its run is {state}, and takes its rows again"
+        return _LATER.format(self.target.topology)
+
+    def _wishes(self) -> tuple[Wish, ...]:
+        self.ledger.store.sync()
+        return wishes(self.ledger.store, self.ledger.paths)
+
+    def _states(self, found: Sequence[Wish]) -> dict[str, str | None]:
+        run_ids = [wish.run_id for wish in found]
+        return {**dict.fromkeys(run_ids), **self.target.runs.states(run_ids)}
+
+    # --- which ones
+
+    def _choose(self, txids: Collection[int]) -> tuple[list[_Chosen], list[EffectLine]]:
+        """Check each transaction; give the ones that can be restated, and why others cannot."""
+        wished = {wish.txid: wish for wish in self._wishes()}
+        chosen: dict[int, _Chosen] = {}
+        refused = []
+        for txid in txids:
+            try:
+                each = self._checked(txid, wished)
+            except TxError as error:
+                refused.append(EffectLine(txid, None, str(error)))
+            else:
+                chosen.setdefault(each.request.txid, each)
+        return list(chosen.values()), refused
+
+    def _version(self, chosen: Sequence[_Chosen]) -> str:
+        """Make the version of a preview: the transactions that count, their restatements and their requests."""
+        waiting = () if self.txids else self._wishes()
+        return digest(
+            [
+                self.changed_rows,
+                [
+                    [each.run.named, each.run.txid, each.run.begun, each.wish and each.wish.op]
+                    for each in chosen
+                ],
+                [[each.txid, each.op] for each in waiting],
+            ]
+        )
+
+    def _checked(self, txid: int, wished: Mapping[int, Wish]) -> _Chosen:
+        """Check one transaction, and change nothing.
+
+        :raises TxError: it cannot be restated.
+        """
+        run = find_run(self.ledger, self._journal, txid)
+        first_day = (self.ledger.clock.now() - self._spec.journal_time).date().isoformat()
+        request = WishRequest(
+            run.txid, run.key, run.run_id, changed_rows=self.changed_rows, first_day=first_day
+        )
+        if run.txid in wished or run.begun is not None:
+            return _Chosen(run, request, None, wished.get(run.txid))
+        if not run.key and is_committed(Reader(self.ledger.store), self.ledger.paths, txid):
+            raise self._refused(txid, "its run is in neither the history or the journal", INSTEAD)
+        nobody = Audit("", "")
+        self.ledger.preview(want, request, nobody)  # what the ledger itself refuses
+        entry = self._journal.read(self._binding(run.key).entry)
+        self._check_states(run.txid, entry)
+        self._check_source(run.txid, entry)
+        self.target.runs.checked(run.run_id)
+        names = tuple(self._topology.renamed.get(name, name) for name in entry.contributions)
+        request = replace(request, states=names)
+        self.ledger.preview(want, request, nobody)
+        return _Chosen(run, request, entry)
+
+    def _check_states(self, txid: int, entry: Entry) -> None:
+        problem = refused_by_dag(self._spec, self._dag, entry, self._topology)
+        if problem is not None:
+            raise self._refused(txid, problem, INSTEAD)
+
+    def _check_source(self, txid: int, entry: Entry) -> None:
+        topology = self.target.topology
+        rows = entry.metadata
+        if rows is None:
+            return
+        gone = None
+        with closing(self._spec.named_source) as source:
+            if self.changed_rows and not source.rows_can_change:
+                gone = f"{source!r} reads a log, in which no row is ever another one"
+                remedy = f"Without --changed-rows: airflow tx restate {topology} {txid} --why TEXT"
+            elif not self.changed_rows:
+                gone = _asked_again(source, txid, rows)
+                remedy = "The transaction still counts, unchanged."
+        if gone is not None:
+            raise self._refused(txid, gone, remedy)
+
+    def _refused(self, txid: int, problem: str, remedy: str) -> RestateRefused:
+        return RestateRefused(
+            txid=txid, topology=self.target.topology, problem=problem, remedy=remedy
+        )
+
+    def _is_done(self, each: _Chosen, audit: Audit) -> bool:
+        """Whether the same person has had it restated for the same reason: the command was repeated."""
+        if each.entry is None or (not self._dated and each.run.named == each.run.txid):
+            return False
+        history = self.ledger.outcome(each.run.txid)
+        wish = ((history.receipt if history is not None else None) or {}).get("wish") or {}
+        return (wish.get("who"), wish.get("why")) == (audit.who, audit.reason)
+
+    # --- words
+
+    def _outlook(self, each: _Chosen) -> Iterator[EffectLine]:
+        run = each.run
+        if run.begun is not None:
+            what = f"transaction {run.begun} restates it already"
+        elif each.wish is not None:
+            what = f"wanted by {self.target.person(each.wish.who, each.wish.why)}"
+        else:
+            assert each.entry is not None
+            rows = "with its current rows" if self.changed_rows else "with its rows"
+            taken = contribution_in_words(each.entry, self._topology.renamed)
+            what = f"restated {rows}. It replaces {taken}"
+        if run.named != run.txid:
+            what = f"it restated transaction {run.named}; {what}"
+        yield EffectLine(run.txid, run.run_id, what)
+
+    def _not_taken_back(self, each: _Chosen) -> Iterator[EffectLine]:
+        """Say which values may be refused: the commit that finds it out holds up all later ones."""
+        if each.entry is None:
+            return
+        states = self._parsed[1]
+        txids = replaced_txids(self._journal, each.entry)
+        own = LedgerReader(self.ledger.store, self.ledger.paths).settled().allocated + 1
+        for name, old in contributions(each.entry, self._topology.renamed).items():
+            problem = not_taken_back(states[name], old, txids, own) if name in states else None
+            if problem is not None:
+                yield EffectLine(each.run.txid, each.run.run_id, problem)
+
+    def _sentence(self, txids: Sequence[int]) -> str:
+        if not txids:
+            return f"Start the runs of what is wanted restated of topology {self.target.topology}."
+        it = "it" if len(txids) == 1 else "they"
+        named = f"{transactions(txids)} of topology {self.target.topology}"
+        return f"Process {named} again, and replace what {it} contributed."
+
+    # --- the DAG, the ledger, the journal
+
+    @cached_property
+    def _parsed(self) -> tuple[TransactionSpec, Any]:
+        return self.target.dag()
+
+    @property
+    def _spec(self) -> TransactionSpec:
+        return self._parsed[0]
+
+    @property
+    def _dag(self) -> Any:
+        return self._parsed[1].dag
+
+    @cached_property
+    def _topology(self) -> TopologyRecord:
+        return self.ledger.topology()
+
+    @cached_property
+    def _journal(self) -> JournalArea:
+        return JournalArea(self._spec.staging(), self._topology.incarnation)
+
+    def _binding(self, key: str) -> Binding:
+        return Reader(self.ledger.store).peek(Binding, self.ledger.paths.run(key))
+
+
+def find_run(ledger: Any, journal: JournalArea, txid: int) -> RestatedRun:
+    """Find the run of a transaction, and which transaction counts for it: by the history, else by the journal.
+
+    Of a transaction that is open, or skipped, the ledger itself says why it cannot be restated.
+    """
+    history = ledger.outcome(txid)
+    receipt = (history.receipt if history is not None else None) or {}
+    key = receipt.get("key", "")
+    run_id = receipt.get("run_id", "")
+    if not key:
+        for name in journal.names(txid):
+            entry = journal.read(name)
+            key = entry.key
+            run_id = entry.run_id
+    binding = Reader(ledger.store).peek_if_any(Binding, ledger.paths.run(key)) if key else None
+    if binding is None or (history is not None and history.outcome is not Outcome.COMMITTED):
+        return RestatedRun(txid, txid, key, run_id)
+    begun = restating(Reader(ledger.store), ledger.paths, binding)
+    return RestatedRun(txid, binding.txid, key, run_id, begun)
+
+
+def _asked_again(source: Any, txid: int, rows: Any) -> str | None:
+    remedy = "Nothing was changed; correct the source, then repeat."
+    with asked(source, f"transaction {txid}", remedy):
+        gone = source.refuses_again(rows)
+    return None if gone is None else f"its rows cannot be read again: {gone}"
+
+
+# --- withdrawal ---
+# The withdrawal of a wish: a committed transaction is not restated after all. Source: protocol.md §11.
+
+
+class WishWithdrawal(PersonalAction):
+    """Takes back that transactions are to be restated, as long as no run has begun that.
+
+    :param txids: none: all.
+    """
+
+    def __init__(self, target: ActionTarget, txids: Sequence[int]) -> None:
+        super().__init__(target)
+        self.txids = sorted(set(txids))
+
+    def plan(self) -> ActionPlan:
+        found = self._wishes()
+        named = self.txids or list(found)
+        version = self.target.version(named)
+        effects = [self._effect(txid, found.get(txid)) for txid in named]
+        return ActionPlan(version, self._sentence(), effects, named)
+
+    def _effect(self, txid: int, wish: Wish | None) -> PlannedEffect:
+        run_id = None if wish is None else wish.run_id
+        deed = partial(self._withdraw, txid, run_id)
+        try:
+            self.ledger.preview(withdraw, txid)
+        except Refused as refused:
+            return PlannedEffect([EffectLine(txid, None, str(refused))], deed, is_refused=True)
+        by = "" if wish is None else f"; wanted by {self.target.person(wish.who, wish.why)}"
+        return PlannedEffect([EffectLine(txid, run_id, f"is not restated{by}")], deed)
+
+    def _withdraw(self, txid: int, run_id: str | None, audit: Audit) -> Iterator[EffectLine]:
+        self.ledger.run(withdraw, txid)
+        yield EffectLine(txid, run_id, "not restated: the wish is taken back")
+
+    def _wishes(self) -> dict[int, Wish]:
+        self.ledger.store.sync()
+        return {wish.txid: wish for wish in wishes(self.ledger.store, self.ledger.paths)}
+
+    def _sentence(self) -> str:
+        which = ", ".join(map(str, self.txids)) or "everything that is wanted"
+        return f"Do not restate {which} of topology {self.target.topology}."

@@ -1,0 +1,245 @@
+"""Skip by a person, and the way back: a batch is taken out of the way at its turn, and re-admitted.
+
+Source: protocol.md §5.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+from airflow_tx.base.errors import Refused, SkipRefused, StaleBatch, StateUnavailable, TxError
+from airflow_tx.ledger.answers import AlreadySkipped, Committed, NotYet
+from airflow_tx.ledger.attempt import batch_in_words
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.records import Skipped, TransactionRecord
+from airflow_tx.ledger.steps import end, recovery
+from airflow_tx.ledger.steps.end import check_skipped, check_undoable, note_readmission
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.view import kept_batch, transaction_details
+from airflow_tx.operations.actions.action import (
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    started_again,
+)
+from airflow_tx.state.api import FencedState
+from airflow_tx.transaction.commit.handoff import due_skip, take_skip_in_peace, undoable
+from airflow_tx.transaction.commit.run_slots import start_yielded
+
+log = logging.getLogger(__name__)
+
+_ROWS_SHOWN = 500
+# A person waits for it: seconds that another one gets to finish the same skip.
+_PAUSES = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+class NotInEffect(TxError):
+    """A skip that is noted and could not be taken into effect at its turn."""
+
+    template = (
+        "The skip of transaction {txid} is noted, but not in effect: {reason} Try again: "
+        "airflow tx skip {topology} {txid} --why TEXT. Or replay it: airflow tx replay {topology} {txid}"
+    )
+
+
+class TransactionSkip(PersonalAction):
+    """Takes a transaction out of the way at its turn."""
+
+    needs_reason = True
+
+    def __init__(self, target: ActionTarget, txid: int) -> None:
+        super().__init__(target)
+        self.txid = txid
+
+    def plan(self) -> ActionPlan:
+        version = self.target.version([self.txid])
+        record = self.target.opened([self.txid])[self.txid]
+        if isinstance(record, Refused):
+            line = EffectLine(self.txid, None, str(record))
+            effect = PlannedEffect(
+                [line], self.note, is_refused=True
+            )  # of a skipped one, it does nothing
+            return ActionPlan(version, str(record), [effect], [self.txid])
+        try:
+            self.check(record)
+        except Refused as refused:
+            return self.refused(version, refused, self.txid, record.run_id)
+        batch = kept_batch(self.ledger.store, self.ledger.paths, self.txid)
+        rows = "unknown rows" if batch is None else _shown(batch.rows)
+        sentence = (
+            f"Skip transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run {record.run_id}, "
+            f"{record.phase.value}), and count its rows nowhere: {rows}."
+        )
+        return ActionPlan(
+            version, sentence, [PlannedEffect(self._outlook(record), self.note)], [self.txid]
+        )
+
+    def check(self, record: TransactionRecord) -> None:
+        """Find out before anything is noted: what cannot be skipped at its turn would wait for ever.
+
+        :raises SkipRefused, StateMissing: it may be in a state that cannot undo it, or that the DAG has no more.
+        """
+        if self.ledger.turn().current != self.txid:
+            return
+        check_undoable(
+            self.ledger.paths,
+            self.txid,
+            record,
+            undoable(self._states, self.txid),
+            noted=False,
+        )
+
+    def note(self, audit: Audit) -> Iterator[EffectLine]:
+        """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.
+
+        :raises AlreadyFinal, UnknownTransaction: it is not open.
+        :raises NotInEffect: it is its turn, but it cannot be skipped now.
+        :raises SkipRefused: a state that cannot undo it has got something of it since `check`; the wish is taken back.
+        """
+        if isinstance(self.ledger.run(end.note_skip, self.txid, audit), AlreadySkipped):
+            yield EffectLine(
+                self.txid,
+                None,
+                f"nothing: it is skipped already. {self._afterwards(self.txid)}",
+            )
+            return
+        self.ledger.run(recovery.unblock)
+        try:
+            outcome, done = self._take(self.txid)
+        except SkipRefused:
+            raise
+        except TxError as error:
+            raise NotInEffect(
+                topology=self.ledger.paths.topology, txid=self.txid, reason=_reason(error)
+            ) from error
+        yield outcome
+        while done is not None and (following := due_skip(self.ledger)) is not None:
+            try:
+                outcome, done = self._take(following)
+            except TxError as error:
+                yield EffectLine(
+                    following,
+                    None,
+                    f"it was to be skipped next, and is not: {_reason(error)}",
+                )
+                break
+            yield outcome
+        if done is not None and done.waiting:
+            for run_id, entry in start_yielded(self.ledger, self.target.runs, done.waiting):
+                yield started_again(entry["txid"], run_id, entry["blocking"])
+
+    def _take(self, txid: int) -> tuple[EffectLine, Committed | None]:
+        record = self.ledger.status(txid)
+        run_id = None if record is None else record.run_id
+        if self.ledger.turn().current < txid:
+            return self._later(txid, run_id), None
+        try:
+            # A waiting committer may take the same skip: the later grant wins, and does the same.
+            answer = take_skip_in_peace(self.ledger, txid, self._states, log=log, pauses=_PAUSES)
+        except StaleBatch:
+            assert record is not None
+            how = self.target.runs.start(record.run_id, record.key, past_limit=True)
+            return EffectLine(txid, run_id, f"{_after_replay(txid)}: {how}"), None
+        if isinstance(answer, NotYet):
+            return self._later(txid, run_id), None
+        return EffectLine(
+            txid, run_id, f"skipped. {self._afterwards(txid)}{self._red(run_id)}"
+        ), answer
+
+    def _outlook(self, record: TransactionRecord) -> Iterator[EffectLine]:
+        """Say what becomes of an open transaction that a person wants skipped."""
+        what = f"to be skipped at its turn; it waits for {self._first()}"
+        if self.ledger.turn().current == self.txid:
+            what = "skipped at once, and its rows are counted nowhere until they are re-admitted"
+            details = transaction_details(self.ledger.store, self.ledger.paths, self.txid)
+            if details.transaction.stale:  # its predecessor ended elsewhere than its batch starts
+                what = _after_replay(self.txid)
+        yield EffectLine(self.txid, record.run_id, what)
+
+    def _later(self, txid: int, run_id: str | None) -> EffectLine:
+        done = f"to be skipped at its turn; it waits for {self._first()}{self._red(run_id)}"
+        return EffectLine(txid, run_id, done)
+
+    def _red(self, run_id: str | None) -> str:
+        """Say what to do about a run that stays failed, although its transaction is out of the way."""
+        if run_id is None or self.target.runs.state(run_id) != "failed":
+            return ""
+        return ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
+
+    def _first(self) -> str:
+        turn = self.ledger.turn()
+        return turn.first or f"transaction {turn.current}"
+
+    def _afterwards(self, txid: int) -> str:
+        """Say what its rows count in, or how they come back."""
+        paths = self.ledger.paths
+        skipped = Reader(self.ledger.store).peek_if_any(Skipped, paths.skipped(txid))
+        if skipped is not None and skipped.replaces is not None:
+            return f"Transaction {skipped.replaces}, which it was to restate, counts"
+        return f"To get its rows back: airflow tx readmit {paths.topology} {txid} --why TEXT"
+
+    @cached_property
+    def _states(self) -> Mapping[str, FencedState]:
+        return self.target.dag()[1]
+
+
+class Readmission(PersonalAction):
+    """Processes the rows of a skipped transaction, as a new one."""
+
+    needs_reason = True
+
+    def __init__(self, target: ActionTarget, txid: int) -> None:
+        super().__init__(target)
+        self.txid = txid
+
+    def plan(self) -> ActionPlan:
+        version = self.target.version([self.txid])
+        try:
+            skipped = self.ledger.run(check_skipped, self.txid)
+            state = self.target.runs.checked(skipped.run_id)
+        except Refused as refused:
+            return self.refused(version, refused, self.txid)
+        how = "is created again" if state is None else "is cleared"
+        what = (
+            f"its run {how}, and takes the rows that the same place has then, as a new transaction"
+        )
+        line = EffectLine(self.txid, skipped.run_id, what)
+        effects = [PlannedEffect([line], partial(self._readmit, skipped))]
+        return ActionPlan(version, self._sentence(skipped), effects, [self.txid])
+
+    def _readmit(self, skipped: Skipped, audit: Audit) -> Iterator[EffectLine]:
+        self.ledger.run(note_readmission, self.txid, audit)
+        how = self.target.runs.start(skipped.run_id, skipped.key)
+        done = f"re-admitted: {how}, and takes the current rows of the same place, as a new transaction"
+        yield EffectLine(self.txid, skipped.run_id, done)
+
+    def _sentence(self, skipped: Skipped) -> str:
+        who = f"skipped by {self.target.person(skipped.skip['who'], skipped.skip['why'])}"
+        return (
+            f"Process the rows of transaction {self.txid} of topology {self.target.topology} ({who}) as a new "
+            f"transaction, in run {skipped.run_id}: {_shown(skipped.rows)}."
+        )
+
+
+def _shown(rows: Any) -> str:
+    if name := batch_in_words(rows):
+        return name
+    text = dumps(rows)
+    return text if len(text) <= _ROWS_SHOWN else f"{text[:_ROWS_SHOWN]} ..."
+
+
+def _after_replay(txid: int) -> str:
+    why = f"transaction {txid - 1} ended elsewhere than its batch starts"
+    return f"{why}, so it is replayed first, and then skipped"
+
+
+def _reason(error: TxError) -> str:
+    """Why something failed, without the advice that is meant for the tasks of a transaction."""
+    if isinstance(error, StateUnavailable):
+        return f"state {error.state!r} ({error.where}) cannot be reached: {error.reason}."
+    return str(error)

@@ -1,0 +1,216 @@
+"""Which transactions have a text, by the records of their ledger alone: no source is asked, so any topology can be."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.attempt import batch_in_words, is_shortened
+from airflow_tx.ledger.records import History
+from airflow_tx.ledger.status import TransactionView, view_final
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import kept_batch, with_restatements
+from airflow_tx.sources.dates import Span, span_of
+
+
+class MatchedPart(str, Enum):
+    """The part of a transaction that has a text."""
+
+    TXID = "txid"
+    BATCH = "batch"
+    DATE = "date"
+    RUN = "run"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class TextMatch:
+    """A transaction that has a text.
+
+    :param batch: the name of its batch, see `batch_in_words`.
+    :param text: the whole text of the part.
+    """
+
+    view: TransactionView
+    batch: str
+    part: MatchedPart
+    text: str
+
+
+@dataclass(frozen=True)
+class TextFound:
+    """The result of a search in one ledger.
+
+    :param matches: the newest first.
+    :param looked: how many transactions it has looked at.
+    :param unknown: how many of them have a batch of which the ledger keeps a digest alone.
+    :param complete: whether it has looked at all of them, and all matches are given.
+    """
+
+    matches: tuple[TextMatch, ...] = ()
+    looked: int = 0
+    unknown: int = 0
+    complete: bool = True
+
+
+def _same(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True)
+class WantedText:
+    """The text that a person looks for, in upper or lower case: a part of a name, a txid, or a date.
+
+    :param hide_name: leaves secrets out of the name of a batch, and `hide_error` out of an error. A search does not
+        find hidden text.
+    """
+
+    what: str
+    hide_name: Callable[[str], str] = _same
+    hide_error: Callable[[str], str] = _same
+
+    def match(self, view: TransactionView, metadata: Any, zone: str) -> TextMatch | None:
+        """Find the part of a transaction that has the text; None: no part has.
+
+        :param metadata: of its batch; None: it is not known.
+        """
+        for part, text in self._parts(view, metadata, zone):
+            return TextMatch(view, batch_in_words(metadata), part, text)
+        return None
+
+    def _parts(
+        self, view: TransactionView, metadata: Any, zone: str
+    ) -> Iterator[tuple[MatchedPart, str]]:
+        if str(view.txid) == self.what:
+            yield MatchedPart.TXID, str(view.txid)
+        names = (self.hide_name(each) for each in _texts(metadata))
+        yield from ((MatchedPart.BATCH, each) for each in names if self._is_in(each))
+        if self._is_dated(metadata, zone):
+            yield MatchedPart.DATE, self.hide_name(batch_in_words(metadata))
+        if self._is_in(view.run_id):
+            yield MatchedPart.RUN, view.run_id
+        errors = (self.hide_error(each) for each in _errors(view))
+        yield from ((MatchedPart.ERROR, each) for each in errors if self._is_in(each))
+
+    def _is_in(self, text: str) -> bool:
+        return self._folded in text.casefold()
+
+    @cached_property
+    def _folded(self) -> str:
+        return self.what.casefold()
+
+    def _is_dated(self, metadata: Any, zone: str) -> bool:
+        """Ask whether the interval of a batch has the date, or the date of its partition is the same."""
+        span = self._span(zone)
+        if span is None or not isinstance(metadata, Mapping):
+            return False
+        start = _moment(metadata.get("from", metadata.get("partition")))
+        end = _moment(metadata.get("to")) if "from" in metadata else start
+        if start is None or end is None:
+            return False
+        return start <= span.last and (span.start < end or span.start <= start)
+
+    def _span(self, zone: str) -> Span | None:
+        if self.what[:4].isdigit() and self.what[4:5] == "-":
+            try:
+                return span_of(self.what, zone)
+            except (ValueError, OverflowError):
+                return None
+        return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """List the texts within the metadata of a batch: files, keys, dates."""
+    if isinstance(value, str):
+        yield value
+    elif not is_shortened(value) and isinstance(value, (Mapping, list)):
+        inner: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
+        yield from chain.from_iterable(map(_texts, inner))
+
+
+def _errors(view: TransactionView) -> Iterator[str]:
+    """List why a transaction, or an earlier attempt of it, has failed."""
+    yield from filter(None, (view.error, view.blocked))
+    yield from (str(each["why"]) for each in view.replays)
+
+
+def _moment(text: Any) -> datetime | None:
+    try:
+        found = (
+            datetime.fromisoformat(text.replace("Z", "+00:00")) if isinstance(text, str) else None
+        )
+    except ValueError:
+        return None
+    return None if found is None or found.tzinfo is None else found
+
+
+@dataclass(frozen=True)
+class SearchedLedger:
+    """The transactions of one ledger.
+
+    :param zone: of the schedule, in which a date is a day.
+    :param opened: the open transactions; `final`: the txids of the final ones.
+    """
+
+    store: Store
+    paths: Paths
+    zone: str
+    opened: Sequence[TransactionView]
+    final: Sequence[int]
+
+    def look(
+        self,
+        wanted: WantedText,
+        *,
+        most: int,
+        most_found: int = sys.maxsize,
+        until: float = math.inf,
+    ) -> TextFound:
+        """Look at the newest transactions.
+
+        :param most: how many to look at, of which `most_found` may be found.
+        :param until: the moment of `time.monotonic` at which it ends with what it has found.
+        :raises StoreError: the ledger cannot be read.
+        """
+        total = len(self.opened) + len(self.final)
+        found: list[TextMatch] = []
+        looked = unknown = 0
+        for view, metadata in self._newest_first():
+            if looked == most or len(found) > most_found or time.monotonic() > until:
+                break
+            looked += 1
+            unknown += is_shortened(metadata)
+            match = None if view is None else wanted.match(view, metadata, self.zone)
+            if match is not None:
+                found.append(match)
+        is_whole = looked == total and len(found) <= most_found
+        return TextFound(self._restated(found[:most_found]), looked, unknown, is_whole)
+
+    def _newest_first(self) -> Iterator[tuple[TransactionView | None, Any]]:
+        """Give each transaction with the metadata of its batch; None: the ledger has forgotten it since."""
+        for view in sorted(self.opened, key=lambda each: -each.txid):
+            batch = kept_batch(self.store, self.paths, view.txid)
+            yield view, None if batch is None else batch.rows
+        for txid in reversed(self.final):
+            history = Reader(self.store).peek_if_any(History, self.paths.history(txid))
+            receipt = (None if history is None else history.receipt) or {}
+            yield (
+                None if history is None else view_final(history, None),
+                receipt.get("metadata"),
+            )
+
+    def _restated(self, found: Sequence[TextMatch]) -> tuple[TextMatch, ...]:
+        views = with_restatements(self.store, self.paths, [each.view for each in found])
+        return tuple(
+            TextMatch(view, each.batch, each.part, each.text)
+            for view, each in zip(views, found, strict=True)
+        )

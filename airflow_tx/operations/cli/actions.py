@@ -1,0 +1,344 @@
+"""`airflow tx skip | readmit | replay | accept-loss | accept-change`, in Airflow's audit log."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from airflow_tx.base import compat
+from airflow_tx.base.errors import typed
+from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.records import Binding
+from airflow_tx.ledger.records import Counter as Turn
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish, most_restated, restating, wishes
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import topology_record
+from airflow_tx.operations.actions.action import dated_transactions
+from airflow_tx.operations.cli import render
+from airflow_tx.operations.cli.context import (
+    Progress,
+    WorkStatus,
+    action,
+    audit_of,
+    check_why,
+    conn_id_of,
+    dag_of,
+    is_shown,
+    ledger_on,
+    paths_of,
+    root_of,
+    store_of,
+    wrong_usage,
+)
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.batch import Loss
+    from airflow_tx.operations.actions.action import ActionTarget, EffectLine, PersonalAction
+    from airflow_tx.operations.actions.restatement import RestatedRun, TransactionRestatement
+
+
+# --- actions ---
+
+
+@action
+def skip(args: Namespace) -> None:
+    """`airflow tx skip TOPOLOGY TXID --why TEXT`."""
+    _act(args, "skip", [args.txid], confirmed=True)
+
+
+@action
+def readmit(args: Namespace) -> None:
+    """`airflow tx readmit TOPOLOGY TXID --why TEXT`."""
+    _act(args, "readmit", [args.txid], confirmed=True)
+
+
+@action
+def replay(args: Namespace) -> None:
+    """`airflow tx replay TOPOLOGY (TXID [TXID ...] [--force] [--changed-rows --why TEXT] | --failed)`."""
+    if bool(args.txids) == args.failed:
+        wrong_usage("Give either the txids to replay, or --failed.")
+    if args.failed and args.force:
+        wrong_usage(
+            "--force is for transactions that are named; --failed leaves alone what is queued or runs."
+        )
+    if args.changed_rows and args.failed:
+        wrong_usage("--changed-rows is for transactions that are named.")
+    if args.failed:
+        _act(args, "replay-failed")
+    else:
+        _act(args, "replay", args.txids, force=args.force, changed_rows=args.changed_rows)
+
+
+def _act(
+    args: Namespace,
+    name: str,
+    txids: Sequence[int] = (),
+    *,
+    confirmed: bool = False,
+    **options: bool,
+) -> None:
+    """Do what the board does for the same request."""
+    from airflow_tx.operations.actions.request import ActionName, ActionRequest
+
+    request = ActionRequest(
+        topology=args.topology,
+        conn_id=conn_id_of(args),
+        root=root_of(args),
+        coordinator="",
+        name=ActionName(name),
+        txids=tuple(txids),
+        force=options.get("force", False),
+        changed_rows=options.get("changed_rows", False),
+    )
+    if request.needs_reason:
+        changed = ["--changed-rows"] if request.changed_rows else []
+        check_reason(args, " ".join([name, args.topology, *map(str, txids), *changed]))
+    with store_of(args) as store:
+        do(request.action(target_of(store, args)), args, confirmed=confirmed)
+
+
+@action
+def accept_loss(args: Namespace) -> None:
+    """`airflow tx accept-loss TOPOLOGY --why TEXT`."""
+    from airflow_tx.operations.actions.request import LossAcceptance
+
+    check_reason(args, f"accept-loss {args.topology}")
+    with store_of(args) as store:
+        acceptance = LossAcceptance(target_of(store, args))
+        if not is_previewed(acceptance, args, confirmed=True):
+            list(acceptance.execute(audit_of(args)))
+            rows = [_loss_line(loss) for loss in acceptance.losses]
+            render.print_rows(rows, args.output)
+
+
+@action
+def accept_change(args: Namespace) -> None:
+    """`airflow tx accept-change TOPOLOGY --state STATE --why TEXT`."""
+    from airflow_tx.operations.actions.request import ChangeAcceptance
+
+    check_reason(args, f"accept-change {args.topology} --state {args.state}")
+    with store_of(args) as store:
+        do(ChangeAcceptance(target_of(store, args), args.state), args, confirmed=True)
+
+
+def target_of(store: Store, args: Namespace) -> ActionTarget:
+    """:raises UnknownTransaction: there is no such topology."""
+    from airflow_tx.operations.actions.action import ActionTarget
+
+    record = topology_record(store, paths_of(args))
+    return ActionTarget(ledger_on(store, args), record, lambda: dag_of(args, record.dag_id))
+
+
+def do(chosen: PersonalAction, args: Namespace, *, confirmed: bool = False) -> None:
+    """Do it, once a person has confirmed it if need be; with `--dry-run` say what would be done."""
+    if not is_previewed(chosen, args, confirmed=confirmed):
+        show_effects(chosen.execute(audit_of(args)), args)
+
+
+def is_previewed(chosen: PersonalAction, args: Namespace, *, confirmed: bool) -> bool:
+    """Print the preview if only the preview is wanted; otherwise ask for a confirmation."""
+    if not args.dry_run and not confirmed:
+        return False
+    return is_shown(args, chosen.preview())
+
+
+def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
+    """Print what was done, also if what comes after it fails."""
+    rows: list[render.TableRow] = []
+    try:
+        for each in effects:
+            rows.append(render.effect(replace(each, what=typed(each.what, args.topology))))
+    except BaseException:
+        if rows:
+            render.print_rows(rows, args.output)
+        raise
+    render.print_rows(rows, args.output)
+
+
+def check_reason(args: Namespace, command: str) -> None:
+    if not args.dry_run:  # which keeps nothing
+        check_why(args, command)
+
+
+def _loss_line(accepted: Loss) -> render.TableRow:
+    return {
+        "partition": accepted.partition or None,
+        "lost": accepted.description,
+        "goes_on_at": dumps(accepted.resume_at),
+    }
+
+
+# --- restatement ---
+# `airflow tx restate`: wants committed transactions restated, starts their runs, and follows them.
+#
+# Nothing is remembered but what the ledger and Airflow know, so the command can be stopped anywhere, and repeated.
+
+
+@action
+def restate(args: Namespace) -> None:
+    """`airflow tx restate TOPOLOGY [TXID ... | --from DATE --to DATE] --why TEXT | --withdraw`."""
+    from airflow_tx.operations.actions.restatement import TransactionRestatement, WishWithdrawal
+
+    _check_usage(args)
+    with store_of(args) as store:
+        target = target_of(store, args)
+        if args.withdraw:
+            do(WishWithdrawal(target, args.txids), args)
+            return
+        dated = args.first is not None
+        txids = dated_transactions(target, args.first, args.last) if dated else args.txids
+        restatement = TransactionRestatement(
+            target, txids, changed_rows=args.changed_rows, in_flight=args.in_flight, dated=dated
+        )
+        if not is_previewed(restatement, args, confirmed=False):
+            _restate(restatement, target, args)
+
+
+def _check_usage(args: Namespace) -> None:
+    if (args.first is None) != (args.last is None):
+        wrong_usage("Give both --from and --to.")
+    if args.first is not None and args.txids:
+        wrong_usage("Give either the txids, or --from and --to.")
+    if args.withdraw:
+        if args.first is not None or args.changed_rows or args.in_flight:
+            wrong_usage("--withdraw takes the txids, or none for all, and --dry-run.")
+        return
+    named = [*map(str, args.txids)] or (["--from DATE", "--to DATE"] if args.first else [])
+    check_reason(args, " ".join(["restate", args.topology, *named]))
+
+
+def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Namespace) -> None:
+    dag_id = target.record.dag_id
+    if compat.is_paused_there(dag_id):
+        unpause = f"airflow dags unpause {dag_id}"
+        raise SystemExit(
+            f"DAG {dag_id} is paused and starts no run: {unpause}, then repeat this command."
+        )
+    show_effects(restatement.execute(audit_of(args)), args)
+    work = RestatedWork(target, restatement.chosen)
+    if not work.read():
+        return
+    in_flight = args.in_flight or most_restated(target.ledger.topology().max_pending)
+    try:
+        left = Progress(work, in_flight).follow()
+    except KeyboardInterrupt:
+        left = work.read()
+    for line in left_over(target.topology, left):
+        print(typed(line, target.topology))
+    if any(each.status is not WorkStatus.DONE for each in left):
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True)
+class RestatedPiece:
+    """A transaction that is to be restated.
+
+    :param of: the transaction; `txid`: the open one that restates it.
+    :param state: of its run; None: it was deleted.
+    """
+
+    of: int
+    run_id: str
+    status: WorkStatus
+    txid: int | None
+    state: str | None
+    wish: Wish | None
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.status is WorkStatus.IN_FLIGHT
+
+
+class RestatedWork:
+    """The requests at the start of the command, from the ledger and Airflow."""
+
+    in_order = False
+
+    def __init__(self, target: ActionTarget, chosen: Iterable[RestatedRun]) -> None:
+        self._target = target
+        self._ledger = target.ledger
+        self._keys = {each.txid: (each.key, each.run_id) for each in chosen}
+        self._keys |= {wish.txid: (wish.key, wish.run_id) for wish in self._wishes()}
+        self._started: set[int] = set()
+        self._current: int | None = None
+
+    def read(self) -> list[RestatedPiece]:
+        self._current = self._turn()
+        wished = {wish.txid: wish for wish in self._wishes()}
+        run_ids = [run_id for _, run_id in self._keys.values()]
+        states = compat.runs_of(self._target.record.dag_id, run_ids)
+        found = [
+            self._read(of, key, run_id, states.get(run_id), wished.get(of))
+            for of, (key, run_id) in self._keys.items()
+        ]
+        # Open restatements come first: the others wait for them.
+        return sorted(found, key=lambda each: (each.txid is None, each.txid or each.of))
+
+    def create(self, piece: RestatedPiece) -> None:
+        assert piece.wish is not None
+        self._started.add(piece.of)
+        self._target.runs.start(piece.run_id, piece.wish.key, past_limit=True, latest=True)
+
+    def await_commit(self, seconds: float) -> None:
+        with self._ledger.store.watch(self._ledger.paths.current) as watch:
+            # A change before the watch was set would never be noticed.
+            if self._turn() == self._current:
+                watch.wait(seconds)
+
+    def _read(
+        self, of: int, key: str, run_id: str, state: str | None, wish: Wish | None
+    ) -> RestatedPiece:
+        status, txid = self._status(of, key, state, wish)
+        return RestatedPiece(of, run_id, status, txid, state, wish)
+
+    def _status(
+        self, of: int, key: str, state: str | None, wish: Wish | None
+    ) -> tuple[WorkStatus, int | None]:
+        is_live = state in LIVE_RUN_STATES
+        if wish is not None:
+            if is_live:
+                return WorkStatus.IN_FLIGHT, None
+            return WorkStatus.FAILED if of in self._started else WorkStatus.WAITING, None
+        read = Reader(self._ledger.store)
+        binding = read.peek(Binding, self._ledger.paths.run(key))
+        if binding.txid != of:
+            return WorkStatus.DONE, binding.txid
+        begun = restating(read, self._ledger.paths, binding)
+        if begun is None:
+            return WorkStatus.FAILED, None  # skipped, or withdrawn
+        return WorkStatus.IN_FLIGHT if is_live else WorkStatus.FAILED, begun
+
+    def _wishes(self) -> tuple[Wish, ...]:
+        self._ledger.store.sync()
+        return wishes(self._ledger.store, self._ledger.paths)
+
+    def _turn(self) -> int | None:
+        found = Reader(self._ledger.store).peek_if_any(Turn, self._ledger.paths.current)
+        return None if found is None else found.txid
+
+
+def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:
+    """Say what is left to do, one line each."""
+    lines = [_failure(topology, each) for each in pieces if each.status is WorkStatus.FAILED]
+    if any(each.txid for each in pieces if each.status is WorkStatus.FAILED):
+        lines.append(f"To replay what has failed: airflow tx replay {topology} --failed")
+    left = [each for each in pieces if each.status in (WorkStatus.WAITING, WorkStatus.IN_FLIGHT)]
+    if left:
+        lines.append(f"{len(left)} left. To continue: airflow tx restate {topology} --why TEXT")
+    return lines or [f"All {len(pieces)} are restated."]
+
+
+def _failure(topology: str, each: RestatedPiece) -> str:
+    if each.txid is not None:
+        why = f"its run {each.run_id} ended as {each.state}: airflow tx show {topology} {each.txid}"
+        return f"{each.of}: transaction {each.txid} restates it, and {why}"
+    if each.wish is not None:
+        withdraw = f"airflow tx restate {topology} {each.of} --withdraw"
+        return (
+            f"{each.of}: run {each.run_id} ended as {each.state} before it began: the log of its "
+            f"begin says why. To let it be: {withdraw}"
+        )
+    return f"{each.of}: it counts as before, since its restatement was skipped or withdrawn"

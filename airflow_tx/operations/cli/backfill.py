@@ -1,0 +1,279 @@
+"""`airflow tx backfill`: creates the runs of data intervals in the order of their dates, and follows them.
+
+Nothing is remembered but what the ledger and Airflow know, so the command can be stopped anywhere, and repeated.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow.utils.platform import getuser
+
+from airflow_tx.base import compat
+from airflow_tx.base.errors import ConfigError, typed
+from airflow_tx.ledger.audit.loss import next_position, note_origin
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Binding, TopologyRecord
+from airflow_tx.ledger.records import Counter as Turn
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.operations.cli import render
+from airflow_tx.operations.cli.context import Progress, WorkStatus, action, logical_dates
+from airflow_tx.sources.api import Json
+from airflow_tx.sources.dates import key_of_interval, order_end, order_from
+from airflow_tx.transaction.processing.begin import is_in_lane
+from airflow_tx.transaction.spec import TransactionSpec
+
+
+@action
+def backfill(args: Namespace) -> None:
+    """`airflow tx backfill DAG --from DATE --to DATE [--in-flight N] [--dry-run]`."""
+    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+    from airflow_tx.operations.actions.dags import transactional_dag
+
+    spec, _ = transactional_dag(args.dag_id, option="DAG")
+    with ZooKeeperHook(spec.conn_id).store() as store:
+        dates = BackfilledDates(spec, spec.ledger(store), *logical_dates(args, spec.zone))
+        dates.check_order(note=not args.dry_run)
+        if args.dry_run:
+            render.print_rows([_row(each) for each in dates.read()], args.output)
+            return
+        if compat.is_paused_there(spec.dag_id):
+            raise SystemExit(_paused(spec, dates.order))
+        progress = Progress(dates, spec.window if args.in_flight is None else args.in_flight)
+        try:
+            left = progress.follow()
+        except KeyboardInterrupt:
+            left = dates.read()
+        for line in left_to_do(spec, left):
+            print(typed(line, spec.topology))
+        if any(each.status is not WorkStatus.DONE for each in left):
+            print("To continue, repeat the command.")
+            raise SystemExit(1)
+
+
+@dataclass(frozen=True)
+class BackfilledDate:
+    """An interval of a backfill, with its run and its transaction, if it has one."""
+
+    interval: compat.ScheduledInterval
+    status: WorkStatus
+    run: compat.DatedRun | None
+    txid: int | None
+
+    @property
+    def is_in_flight(self) -> bool:
+        """A run that has committed only ends, while the next one begins."""
+        return (
+            self.status is not WorkStatus.DONE
+            and self.run is not None
+            and self.run.state in LIVE_RUN_STATES
+        )
+
+
+class BackfilledDates:
+    """The intervals from one date to another, as Airflow and the ledger know them.
+
+    :ivar in_order: whether a failed date delays all later ones.
+    :ivar order: where the order of txids stood at the last reading; None: there is none.
+    """
+
+    def __init__(
+        self, spec: TransactionSpec, ledger: Ledger, first: datetime, last: datetime
+    ) -> None:
+        self.spec = spec
+        self.ledger = ledger
+        if spec.source.dated is None:
+            remedy = "The runs of other sources have no order of dates; airflow backfill create makes them."
+            raise ConfigError(
+                option=f"source of {spec.topology}",
+                value=type(spec.source).__name__,
+                remedy=remedy,
+            )
+        self.in_order = spec.source.in_order
+        self.intervals = compat.scheduled_intervals(spec.dag_id, first, last)
+        if not self.intervals:
+            remedy = f"The schedule of DAG {spec.dag_id} has no interval between these dates that has ended."
+            raise ConfigError(
+                option="--from, --to",
+                value=f"{first.isoformat()}, {last.isoformat()}",
+                remedy=remedy,
+            )
+        self._done: dict[datetime, int] = {}
+        self._txids: dict[datetime, int | None] = {}
+        self._current: int | None = None
+        self.order: datetime | None = None
+
+    def check_order(self, *, note: bool) -> None:
+        """Find out that the dates are next in the order of txids, if it has one.
+
+        An order without transactions is moved to the first of the dates, unless a run of an earlier date waits.
+
+        :param note: whether to note where the order begins.
+        :raises ConfigError: they leave out some, or one of them is late.
+        """
+        if not self.in_order:
+            return
+        start = self.intervals[0].start
+        position = next_position(Reader(self.ledger.store), self.spec.paths)
+        if not self._allocated() and not self._awaited(position, start):
+            position = order_from(start)
+            if note:
+                self.ledger.open(self.spec.request)
+                position = self.ledger.run(note_origin, position)
+        end = order_end(position)
+        stands = f"The order of txids stands at {end.isoformat()}, and"
+        if self._left_out(end, start):
+            raise _misplaced(
+                start, f"{stands} no interval can be left out: --from {end.isoformat()}."
+            )
+        late = [each for each in self.read() if each.interval.start < end and each.txid is None]
+        if late:
+            raise _misplaced(late[0].interval.start, f"{stands} {self._late()}")
+
+    def _allocated(self) -> bool:
+        allocated = Reader(self.ledger.store).peek_if_any(Turn, self.spec.paths.allocated)
+        return allocated is not None and allocated.txid > 0
+
+    def _awaited(self, position: Json, start: datetime) -> bool:
+        """Ask whether a run is queued or running whose date the order has, and that comes before a date."""
+        left_out = [] if position is None else self._left_out(order_end(position), start)
+        runs = compat.dated_runs(self.spec.dag_id, left_out) if left_out else {}
+        return any(run.state in LIVE_RUN_STATES for run in runs.values())
+
+    def _left_out(self, end: datetime, start: datetime) -> list[compat.ScheduledInterval]:
+        between = compat.scheduled_intervals(self.spec.dag_id, end, start) if end < start else []
+        return [each for each in between if end <= each.start < start]
+
+    def _late(self) -> str:
+        """Say how a date that is late can be counted."""
+        reset = f"airflow tx repair {self.spec.topology} --reset --why TEXT"
+        if self._turn() == 1:
+            return f"nothing is committed. End the runs of {self.spec.dag_id}, then: {reset}. Repeat this command."
+        return (
+            "this interval is late. To count it after the others, let the DAG say in_order=False, repeat this command, "
+            f"and let the DAG say in_order=True again. To delete all values and count again: {reset}."
+        )
+
+    def read(self) -> list[BackfilledDate]:
+        """Give the current state of all dates, the earliest one first."""
+        self._current = self._turn()
+        position = (
+            next_position(Reader(self.ledger.store), self.spec.paths) if self.in_order else None
+        )
+        self.order = None if position is None else order_end(position)
+        runs = compat.dated_runs(self.spec.dag_id, self.intervals)
+        yielded = self._yielded()
+        return [self._read(each, runs.get(each.logical_date), yielded) for each in self.intervals]
+
+    def create(self, date: BackfilledDate) -> None:
+        compat.create_backfill_run(self.spec.dag_id, date.interval, getuser())
+
+    def await_commit(self, seconds: float) -> None:
+        """Wait until the turn is passed on after it was read last, so many seconds at most."""
+        with self.ledger.store.watch(self.spec.paths.current) as watch:
+            # A change before the watch was set would never be noticed.
+            if self._turn() == self._current:
+                watch.wait(seconds)
+
+    def _turn(self) -> int | None:
+        found = Reader(self.ledger.store).peek_if_any(Turn, self.spec.paths.current)
+        return None if found is None else found.txid
+
+    def _yielded(self) -> Container[str]:
+        record = Reader(self.ledger.store).peek_if_any(TopologyRecord, self.spec.paths.record)
+        return {} if record is None else record.yielded
+
+    def _read(
+        self,
+        interval: compat.ScheduledInterval,
+        run: compat.DatedRun | None,
+        yielded: Container[str],
+    ) -> BackfilledDate:
+        txid = self._done.get(interval.logical_date) or self._begun(interval, run)
+        if txid is not None and (
+            interval.logical_date in self._done or self.ledger.status(txid) is None
+        ):
+            self._done[interval.logical_date] = txid  # what is final stays so
+            status = WorkStatus.DONE
+        elif run is None:
+            status = (
+                WorkStatus.IN_FLIGHT if txid and self._is_in_lane(interval) else WorkStatus.WAITING
+            )
+        elif run.state in LIVE_RUN_STATES or run.run_id in yielded:
+            status = WorkStatus.IN_FLIGHT
+        else:
+            status = WorkStatus.FAILED
+        return BackfilledDate(interval, status, run, txid)
+
+    def _begun(self, interval: compat.ScheduledInterval, run: compat.DatedRun | None) -> int | None:
+        date = interval.logical_date
+        # Without a run nothing begins, unless a lane does it, in the order of the dates.
+        is_passed = self.order is not None and interval.end <= self.order
+        if run is not None or date not in self._txids or (is_passed and self._txids[date] is None):
+            self._txids[date] = self._txid(interval)
+        return self._txids[date]
+
+    def _is_in_lane(self, interval: compat.ScheduledInterval) -> bool:
+        """Ask whether a lane works on an interval, which becomes a run if it leaves."""
+        return self.in_order and is_in_lane(self.ledger.store, self.spec.paths, self._key(interval))
+
+    def _txid(self, interval: compat.ScheduledInterval) -> int | None:
+        binding = Reader(self.ledger.store).peek_if_any(
+            Binding, self.spec.paths.run(self._key(interval))
+        )
+        return None if binding is None else binding.txid
+
+    def _key(self, interval: compat.ScheduledInterval) -> str:
+        return key_of_interval((interval.start, interval.end))
+
+
+def _misplaced(date: datetime, remedy: str) -> ConfigError:
+    return ConfigError(option="--from", value=date.isoformat(), remedy=remedy)
+
+
+def _paused(spec: TransactionSpec, order: datetime | None) -> str:
+    stands = (
+        "" if order is None else f"The order of {spec.topology} stands at {order.isoformat()}. "
+    )
+    unpause = f"airflow dags unpause {spec.dag_id}"
+    return f"{stands}DAG {spec.dag_id} is paused and starts no run: {unpause}, then repeat this command."
+
+
+def _row(each: BackfilledDate) -> render.TableRow:
+    create = "create its run" if each.status is WorkStatus.WAITING else "leave it"
+    return {
+        "interval": f"{each.interval.start.isoformat()}/{each.interval.end.isoformat()}",
+        "status": each.status.value,
+        "txid": each.txid,
+        "run_id": each.run.run_id if each.run else None,
+        "would": create,
+    }
+
+
+def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[str]:
+    """Say what is left to do, one line each."""
+    failed = [each for each in dates if each.status is WorkStatus.FAILED and each.run is not None]
+    lines = [_failure(spec, each) for each in failed]
+    if any(each.txid is not None for each in failed):
+        lines.append(f"To replay what has failed: airflow tx replay {spec.topology} --failed")
+    for status in (WorkStatus.IN_FLIGHT, WorkStatus.WAITING):
+        some = [each.interval.start.isoformat() for each in dates if each.status is status]
+        if some:
+            lines.append(f"{len(some)} {status.value}: {some[0]} to {some[-1]}")
+    return lines or [f"All {len(dates)} intervals are done."]
+
+
+def _failure(spec: TransactionSpec, each: BackfilledDate) -> str:
+    assert each.run is not None
+    why = (
+        f"airflow tx show {spec.topology} {each.txid}"
+        if each.txid
+        else "the log of its begin says why; clear it"
+    )
+    return (
+        f"{each.interval.start.isoformat()}: run {each.run.run_id} ended as {each.run.state}: {why}"
+    )

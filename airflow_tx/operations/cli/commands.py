@@ -1,0 +1,319 @@
+"""What `airflow tx …` does. Every error of ours is one line and exit code 1."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+from airflow_tx.base.errors import TxError, UnknownTransaction, UnreadableRecord
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.status import TransactionView
+from airflow_tx.ledger.steps.recovery import raised_alarms
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import (
+    Alarms,
+    TopologyView,
+    TransactionDetails,
+    has_topology,
+    topologies,
+    topology_record,
+    topology_view,
+    transaction_details,
+)
+from airflow_tx.lint.report import findings_of, formatted
+from airflow_tx.operations.actions.dags import LedgerPlace, LedgerPlaces
+from airflow_tx.operations.cli import render
+from airflow_tx.operations.cli.context import (
+    command,
+    comparison,
+    conn_id_of,
+    ledger_at,
+    paths_of,
+    print_table,
+    root_of,
+    staging_of,
+    store_of,
+    with_known_run_ends,
+    wrong_usage,
+)
+from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
+
+# --- commands ---
+
+
+_T = TypeVar("_T")
+
+WATCH_EVERY = 2.0
+"""Seconds between two lists of `--watch`."""
+LAGS_WITHIN = 10.0
+"""Seconds that a person waits for the answers of all sources at most."""
+
+
+@command
+def list_transactions(args: Namespace) -> None:
+    """`airflow tx list [TOPOLOGY] [--state STATE] [--watch]`."""
+    _check_list(args)
+    with store_of(args) as store:
+        if not args.watch:
+            _print_list(args, store)
+            return
+        args.no_lag = True  # each question for a lag parses DAG files
+        with suppress(KeyboardInterrupt):
+            while True:
+                _clear_screen()
+                _print_list(args, store)
+                time.sleep(WATCH_EVERY)
+
+
+def _check_list(args: Namespace) -> None:
+    """:raises SystemExit: an option has a value that it cannot have."""
+    known = render.TOPOLOGY_STATES if args.topology is None else render.TRANSACTION_STATES
+    if args.state is not None and args.state not in known:
+        wrong_usage(
+            f"--state {args.state}: there is no such state. Give one of {', '.join(known)}."
+        )
+
+
+def _print_list(args: Namespace, store: Store) -> None:
+    if args.topology is not None:
+        (view,) = with_known_run_ends([topology_view(store, paths_of(args), recent=args.limit)])
+        waiters = render.waiters(view) if args.state in (None, "open") else []
+        wished = render.wished(view) if args.state in (None, "committed") else []
+        some = [each for each in view.transactions if render.is_in_state(each, args.state)]
+        rows = [*waiters, *map(render.transaction, some), *wished]
+        print_table(args, rows, render.TRANSACTION_IN_SHORT, "waiting_for", "note")
+        return
+    # A ledger that does not answer delays no other one.
+    found = (
+        [each for each in some if args.state in (None, each["state"])]
+        for some in _topology_rows(args, store)
+    )
+    whole = found if args.output == "table" else [list(chain.from_iterable(found))]
+    is_printed = False
+    for rows in filter(None, whole):
+        print_table(args, rows, render.TOPOLOGY_IN_SHORT, "problem")
+        is_printed = True
+    if not is_printed:
+        print_table(args, [], render.TOPOLOGY_IN_SHORT, "problem")
+
+
+@dataclass(frozen=True)
+class ListedTopology:
+    """A topology that can be read.
+
+    :param view: its name is the one that a command takes.
+    :param alarms: the raised ones.
+    """
+
+    view: TopologyView
+    ledger: Ledger
+    conn_id: str
+    alarms: Alarms
+
+
+def _topology_rows(args: Namespace, store: Store) -> Iterator[list[render.TableRow]]:
+    """List the topologies of each ledger as it answers: of the named one, then where DAGs of this Airflow keep some."""
+    is_empty = True
+    for found in _listed_ledgers(args, store):
+        is_empty = is_empty and not found
+        readable = [each for each in found if isinstance(each, ListedTopology)]
+        lags_found = _lags(args, readable)
+        views = iter(with_known_run_ends([each.view for each in readable]))
+        yield [
+            render.topology(next(views), lags_found.get(each.view.name), each.alarms)
+            if isinstance(each, ListedTopology)
+            else each
+            for each in found
+        ]
+    if is_empty:
+        _say_nothing_found(args)
+
+
+def _listed_ledgers(
+    args: Namespace, store: Store
+) -> Iterator[list[ListedTopology | render.TableRow]]:
+    def away(place: LedgerPlace, error: TxError) -> ListedTopology | render.TableRow:
+        return render.unreadable(place.name, str(error))
+
+    return asked_ledgers(args, store, _listed, away)
+
+
+def asked_ledgers(
+    args: Namespace,
+    store: Store,
+    ask: Callable[[Store, LedgerPlace], _T],
+    away: Callable[[LedgerPlace, TxError], _T],
+) -> Iterator[list[_T]]:
+    """Ask about every topology, one list for each ledger as it answers: the named ledger, then the ledgers of DAGs.
+
+    :param away: what to give of a topology whose ledger cannot be reached.
+    """
+    places = defaultdict[str, list[LedgerPlace]](list)
+    if not (args.root or args.conn_id):
+        known = LedgerPlaces()
+        for place in map(known.named, known.elsewhere()):
+            places[place.conn_id].append(place)
+    with ExitStack() as stores, ThreadPoolExecutor(len(places) + 1) as pool:
+        asked = [
+            pool.submit(_asked_there, stores, conn_id, some, ask, away)
+            for conn_id, some in places.items()
+        ]
+        root = root_of(args)
+        conn_id = conn_id_of(args)
+        yield [
+            ask(store, LedgerPlace(name, conn_id, Paths(root, name)))
+            for name in topologies(store, root)
+        ]
+        for answer in as_completed(asked):
+            yield answer.result()
+
+
+def _say_nothing_found(args: Namespace) -> None:
+    """:raises SystemExit: a person has named the place where nothing is."""
+    where = f"There is no topology below {root_of(args)} of connection {conn_id_of(args)!r}"
+    if args.root or args.conn_id:
+        raise SystemExit(f"{where}. Check --root and --conn-id.")
+    print(f"{where}. None has begun yet, or [tx] root is another one.", file=sys.stderr)
+
+
+def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRow:
+    try:
+        return _readable(store, place)
+    except (UnreadableRecord, UnknownTransaction) as error:
+        return render.unreadable(place.name, str(error))  # the others are well
+
+
+def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
+    view = replace(topology_view(store, place.paths, recent=0), name=place.name)
+    alarms = raised_alarms(Reader(store), place.paths)
+    return ListedTopology(view, ledger_at(store, place.paths), place.conn_id, alarms)
+
+
+def _asked_there(
+    stores: ExitStack,
+    conn_id: str,
+    places: Sequence[LedgerPlace],
+    ask: Callable[[Store, LedgerPlace], _T],
+    away: Callable[[LedgerPlace, TxError], _T],
+) -> list[_T]:
+    """Ask about the topologies of one other ledger."""
+    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+
+    try:
+        store = stores.enter_context(ZooKeeperHook(conn_id).store())
+        # A topology that is not there has not begun yet.
+        return [ask(store, each) for each in places if has_topology(store, each.paths)]
+    except TxError as error:
+        return [away(each, error) for each in places]
+
+
+def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag | LagUnknown]:
+    """The lags, if they are wanted; why one is unknown goes beside the output, which may be piped."""
+    found = {} if args.no_lag else lags_of(listed)
+    for lag in found.values():
+        is_old = isinstance(lag, LagElsewhere) and args.topology is None
+        if isinstance(lag, LagUnknown) and not is_old:
+            print(lag, file=sys.stderr)
+    return found
+
+
+class LagElsewhere(LagUnknown):
+    """A lag that is not asked for: the DAG of the topology has another one now."""
+
+
+def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
+    """Ask for the lag of every topology, or why it is unknown."""
+    sources: dict[str, SourcePosition] = {}
+    found: dict[str, Lag | LagUnknown] = {}
+    for each in listed:
+        name = each.view.name
+        try:
+            sources[name] = _source_of(each)
+        except LagUnknown as unknown:
+            found[name] = unknown
+        except TxError as error:
+            found[name] = LagUnknown(topology=name, reason=str(error))
+        except Exception as error:  # noqa: BLE001  # a DAG file may raise anything
+            found[name] = LagUnknown(topology=name, reason=f"{type(error).__name__}: {error}")
+    return {**found, **lags(sources, seconds=LAGS_WITHIN)}
+
+
+def _source_of(listed: ListedTopology) -> SourcePosition:
+    from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
+
+    dag_id = listed.view.record.dag_id
+    spec, _ = transactional_dag(dag_id, anywhere=False, option="DAG")
+    if reason := elsewhere(spec, listed.ledger.paths, listed.conn_id):
+        raise LagElsewhere(topology=listed.view.name, reason=reason)
+    return spec.source, listed.ledger.position()
+
+
+@command
+def show(args: Namespace) -> None:
+    """`airflow tx show TOPOLOGY [TXID]`."""
+    with store_of(args) as store:
+        if args.txid is not None:
+            row = render.details(_details(args, store))
+        else:
+            found = _readable(store, LedgerPlace(args.topology, conn_id_of(args), paths_of(args)))
+            lag = _lags(args, [found]).get(found.view.name)
+            (view,) = with_known_run_ends([found.view])
+            row = render.topology_details(view, lag, found.alarms)
+    render.print_row(row, args.output)
+
+
+def _details(args: Namespace, store: Store) -> TransactionDetails:
+    """Read one transaction from the ledger, or from the journal if the ledger has forgotten it."""
+    from airflow_tx.outputs.journal import JournalArea, forgotten_details
+
+    paths = paths_of(args)
+    try:
+        details = transaction_details(store, paths, args.txid)
+        return replace(details, transaction=_with_run_end(store, paths, details.transaction))
+    except UnknownTransaction:
+        with suppress(TxError):  # staging says nothing: the ledger does
+            incarnation = topology_record(store, paths).incarnation
+            journal = JournalArea(staging_of(args), incarnation)
+            found = forgotten_details(store, paths, journal, args.txid)
+            if found is not None:
+                return found
+        raise
+
+
+def _with_run_end(store: Store, paths: Paths, view: TransactionView) -> TransactionView:
+    record = topology_record(store, paths)
+    alone = TopologyView(paths.topology, record, 0, 0, (view,), rotating_state="")
+    return with_known_run_ends([alone])[0].transactions[0]
+
+
+def _clear_screen() -> None:
+    """Let the next list stand in place of the last one, on a terminal."""
+    if sys.stdout.isatty():
+        print("\033[2J\033[H", end="")
+
+
+# --- lint ---
+# `airflow tx lint`: finds double counts in DAG files. It imports no DAG and asks no ledger.
+
+
+@comparison
+def lint(args: Namespace) -> None:
+    """`airflow tx lint DAG_FILE|FOLDER [--format text|json|sarif]`: exit code 1 with findings, 2 with bad input."""
+    report = findings_of(Path(args.path))
+    print(formatted(report, args.format))
+    for line in report.unread:
+        print(line, file=sys.stderr)
+    if report.unread:
+        raise SystemExit(2)
+    if report.findings:
+        raise SystemExit(1)

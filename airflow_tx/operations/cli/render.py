@@ -1,0 +1,412 @@
+"""How commands show the ledger: rows for Airflow's own console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow_tx.base.errors import without_controls
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.records import Outcome
+from airflow_tx.ledger.status import (
+    Person,
+    PersonOfAttempt,
+    TransactionView,
+    pace_in_words,
+    size_in_words,
+)
+from airflow_tx.ledger.view import (
+    Alarms,
+    HealthCode,
+    TopologyView,
+    TransactionDetails,
+    topology_health,
+    waiting_runs,
+)
+from airflow_tx.operations.actions.action import EffectLine
+from airflow_tx.sources.lag import Lag, LagUnknown
+
+TableRow = dict[str, Any]
+
+_TOPOLOGY_COLUMNS = (
+    "dag_id state source next_commit allocated open failed max_pending lag states repairs".split()
+)
+_RARE_COLUMNS = ("digest", "restates", "restated_by", "journal")
+_UNKNOWN = dict.fromkeys(
+    "txid attempt status run_id rows size began processing commit ended waiting_for note digest".split()
+)
+
+IN_SHORT = 80
+"""Columns of a terminal that a list in short takes."""
+TOPOLOGY_IN_SHORT = "topology state next_commit open failed lag".split()
+TRANSACTION_IN_SHORT = "txid attempt status run_id rows".split()
+RECEIPT_IN_SHORT = "txid outcome run_id rows metadata".split()
+TOPOLOGY_STATES = tuple(each.value for each in HealthCode)
+TRANSACTION_STATES = (
+    "open",
+    "failed",
+    "processing",
+    "processed",
+    "committing",
+    "committed",
+    "skipped",
+    "readmitted",
+)
+"""What `airflow tx list --state` takes."""
+
+
+def is_in_state(view: TransactionView, state: str | None) -> bool:
+    """Ask whether a transaction is in one of `TRANSACTION_STATES`; None: in any."""
+    if state is None:
+        return True
+    if state == "open":
+        return view.open
+    if state == "failed":
+        return view.failed or view.blocked is not None
+    return view.status.lower() == state
+
+
+def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = None) -> None:
+    """Print rows as table, json, yaml or plain.
+
+    :param width: of the terminal, for a table; None: any width.
+    """
+    from airflow.cli.simple_table import AirflowConsole
+
+    if output == "table":
+        # A command to copy should not be wrapped for a column in which nothing stands.
+        empty = {name for name in _RARE_COLUMNS if not any(row.get(name) for row in rows)}
+        rows = [{name: each for name, each in row.items() if name not in empty} for row in rows]
+    if output in ("table", "plain"):
+        rows = [
+            {_shown(name, output): _shown(value, output) for name, value in row.items()}
+            for row in rows
+        ]
+    console = AirflowConsole()
+    if width is not None:
+        console.width = min(width, console.width)
+    console.print_as(data=rows, output=output)
+
+
+def print_in_short(
+    rows: Sequence[TableRow], columns: Sequence[str], below: Sequence[str], output: str
+) -> None:
+    """Print a table that fits into a narrow terminal, and long texts below it; else the whole table.
+
+    :param columns: of the table; the first one names a row.
+    :param below: the columns that are printed below the table, unbroken, so that a command in them can be copied.
+    """
+    if output != "table":
+        print_rows(rows, output)
+        return
+    print_rows([{name: row[name] for name in columns} for row in rows], output, width=IN_SHORT)
+    for row in rows:
+        for name in below:
+            if row[name] is not None:
+                about = row[columns[0]] or row["run_id"]
+                print(without_controls(f"{about}: {name.replace('_', ' ')} {row[name]}"))
+
+
+def _shown(value: Any, output: str) -> Any:
+    """Give a value as a terminal may show it."""
+    from rich.markup import escape
+
+    if isinstance(value, (list, tuple)):
+        return [_shown(each, output) for each in value]
+    if not isinstance(value, (str, dict)):
+        return value
+    text = without_controls(str(value))
+    # A bracket in an error is no style of the table.
+    return escape(text) if output == "table" else text
+
+
+def print_row(row: TableRow, output: str) -> None:
+    """Print one thing: in a table one line a property, else as the only entry of a list."""
+    if output == "table":
+        print_rows(
+            [
+                {"property": name, "value": value}
+                for name, value in row.items()
+                if value is not None
+            ],
+            output,
+        )
+    else:
+        print_rows([row], output)
+
+
+def topology(
+    view: TopologyView, lag: Lag | LagUnknown | None = None, alarms: Alarms | None = None
+) -> TableRow:
+    """One line of `airflow tx list`.
+
+    :param lag: None: it was not asked for.
+    :param alarms: the raised ones.
+    """
+    return {
+        "topology": view.name,
+        "dag_id": view.record.dag_id,
+        "state": topology_health(view, alarms).code.value,
+        "source": view.record.source_kind,
+        "next_commit": view.current,
+        "allocated": view.allocated,
+        "open": len(view.opened),
+        "failed": sum(each.failed for each in view.opened),
+        "max_pending": view.record.max_pending,
+        "lag": _lag(lag),
+        "states": dumps(view.record.states),
+        "repairs": len(view.repairs),
+        "problem": _problem(view),
+    }
+
+
+def _lag(lag: Lag | LagUnknown | None) -> str | None:
+    return None if lag is None else str(lag) if isinstance(lag, Lag) else "?"
+
+
+def topology_details(view: TopologyView, lag: Lag | LagUnknown | None, alarms: Alarms) -> TableRow:
+    """`airflow tx show TOPOLOGY`."""
+    health = topology_health(view, alarms)
+    return {
+        **topology(view, lag),
+        "state": f"{health.code.value}: {health}",
+        "incarnation": view.record.incarnation,
+        "generation": view.record.generation,
+        "rotating_state": view.rotating_state,
+        "pace": pace_in_words(view.record.pace) or None,
+        "accepted_losses": "\n".join(_accepted(view)) or None,
+        "repairs": "\n".join(
+            f"{each.what}: {each.told} ({each.why}; {each.who}, {each.when})"
+            for each in view.repairs
+        )
+        or None,
+    }
+
+
+def _accepted(view: TopologyView) -> Iterator[str]:
+    for each in sorted(view.losses, key=lambda loss: loss.partition or ""):
+        where = f"partition {each.partition}: " if each.partition else ""
+        yield f"{where}{each.description} ({each.why}; {each.who}, {_time(each.when)})"
+
+
+def _problem(view: TopologyView) -> str | None:
+    blocked = next((each for each in view.opened if each.blocked), None)
+    if blocked is not None:
+        return f"blocked at transaction {blocked.txid}: {blocked.blocked}"
+    failed = next((each for each in view.opened if each.failed), None)
+    return (
+        None
+        if failed is None
+        else f"transaction {failed.txid} has failed: {failed.error or failed.run_end or 'no reason noted'}"
+    )
+
+
+def unreadable(name: str, problem: str) -> TableRow:
+    """The line of a topology that cannot be read."""
+    return {
+        "topology": name,
+        **dict.fromkeys(_TOPOLOGY_COLUMNS),
+        "state": HealthCode.UNREADABLE.value,
+        "problem": problem,
+    }
+
+
+def transaction(view: TransactionView) -> TableRow:
+    """One line of `airflow tx list TOPOLOGY`."""
+    return {
+        "txid": view.txid,
+        "attempt": view.attempt or None,
+        "status": view.status,
+        "run_id": view.run_id,
+        "rows": view.rows,
+        "size": _size(view),
+        "began": _time(view.began),
+        "processing": _seconds(view.processing_seconds),
+        "commit": _seconds(view.commit_seconds),
+        "ended": _time(view.ended),
+        "waiting_for": view.waiting_for,
+        "note": _note(view),
+        "digest": view.digest.rpartition(":")[2] or None,
+    }
+
+
+def waiters(view: TopologyView) -> list[TableRow]:
+    """The lines of runs that gave up their run slots before they had a transaction."""
+    return [
+        {
+            **_UNKNOWN,
+            "status": "YIELDED",
+            "run_id": each.run_id,
+            "waiting_for": each.waiting_for,
+            "note": f"gave up its run slot {_time(each.since)}",
+        }
+        for each in waiting_runs(view.record)
+    ]
+
+
+def wished(view: TopologyView) -> list[TableRow]:
+    """The lines of transactions that people want restated and that are not listed: the ledger has forgotten them."""
+    listed = {each.txid for each in view.transactions}
+    return [
+        {
+            **_UNKNOWN,
+            "txid": each.txid,
+            "status": Outcome.COMMITTED.value,
+            "run_id": each.run_id,
+            "note": f"to be restated: {each.why} ({each.who})",
+        }
+        for each in view.wishes
+        if each.txid not in listed
+    ]
+
+
+def _restatement(view: TransactionView) -> Iterator[str]:
+    by = "" if view.restate is None else f": {_person(view.restate)}"
+    if view.restates is not None:
+        yield f"restates {view.restates}{by}"
+    elif view.restate is not None:
+        yield f"to be restated{by}"
+    if view.restated_by is not None:
+        yield f"restated by {view.restated_by}"
+
+
+def _note(view: TransactionView) -> str | None:
+    """Describe in a few words what else there is to know of a transaction."""
+    notes = [*_restatement(view)]
+    if view.pinned and view.restates is None:
+        notes.append("re-admitted: its rows stay")
+    notes += [f"before it, lost: {what}" for what in view.lost]
+    notes += [
+        f"rows of attempt {each.attempt} decided again: {_person(each)}" for each in view.changed
+    ]
+    if view.open and view.skip is not None:
+        notes.append(f"to be skipped: {_person(view.skip)}")
+    elif view.skip is not None:
+        notes.append(f"skipped: {_person(view.skip)}")
+    if view.readmitted_as is not None:
+        notes.append(f"now transaction {view.readmitted_as}")
+    if view.readmit is not None:
+        notes.append(f"wanted back: {_person(view.readmit)}")
+    # One of an older attempt was followed by a replay of a person.
+    if (
+        view.replay is not None
+        and view.replay["count"]
+        and view.replay["attempt"] >= view.attempt - 1
+    ):
+        times = "once" if view.replay["count"] == 1 else f"{view.replay['count']} times in a row"
+        notes.append(f"replayed {times} by itself: {view.replay['reason']}")
+    return "; ".join(notes) or None
+
+
+def _size(view: TransactionView) -> str | None:
+    return None if view.size is None else size_in_words(view.size)
+
+
+def _person(by: Person) -> str:
+    return f"{by.why} ({by.who})"
+
+
+def _person_at(by: Person | None) -> str | None:
+    if by is None:
+        return None
+    at = f"{by.who}, {_time(by.when)}"
+    return f"{by.why} ({at})" if by.why else at
+
+
+def _of_attempts(noted: Iterable[PersonOfAttempt]) -> str | None:
+    return "; ".join(f"of attempt {each.attempt}: {_person_at(each)}" for each in noted) or None
+
+
+def details(found: TransactionDetails) -> TableRow:
+    """`airflow tx show`."""
+    view = found.transaction
+    return {
+        "txid": view.txid,
+        "attempt": view.attempt or None,
+        "status": view.status,
+        "run_id": view.run_id,
+        "began": _time(view.began),
+        "processed": _time(view.processed),
+        "granted": _time(view.granted),
+        "ended": _time(view.ended),
+        "rows": view.rows,
+        "digest": view.digest or None,
+        "not_proven": "; ".join(view.unproven) or None,
+        "size": _size(view),
+        "lost": "; ".join(view.lost) or None,
+        "changed_rows": _of_attempts(view.changed),
+        "ack_val": view.ack_val,
+        "failures": view.failures,
+        "error": view.error,
+        "run_end": view.run_end,
+        "waiting_for": view.waiting_for,
+        "pinned": "its rows stay: it was skipped and re-admitted"
+        if view.pinned and view.restates is None
+        else None,
+        "stale": f"transaction {view.txid - 1} ended elsewhere than its batch starts"
+        if view.stale
+        else None,
+        "blocked": view.blocked,
+        "yielded": None if view.yielded is None else f"to the run of transaction {view.yielded}",
+        "replay": _replay(view),
+        "replayed_by": _of_attempts(view.replayed_by),
+        "skip": _person_at(view.skip),
+        "readmit": _person_at(view.readmit),
+        "readmitted_as": view.readmitted_as,
+        "restates": view.restates,
+        "restated_by": view.restated_by,
+        "restate": _person_at(view.restate),
+        "batch": None if found.batch is None else dumps(found.batch.rows),
+        "position": _position(found),
+        "partitions": _partitions(found),
+        "acks": _acks(found) if view.open else None,
+    }
+
+
+def _acks(found: TransactionDetails) -> str:
+    return ", ".join(
+        f"{task}: {'acked' if ack.done else 'started'}" for task, ack in sorted(found.acks.items())
+    )
+
+
+def _position(found: TransactionDetails) -> str | None:
+    batch = found.batch
+    # A skipped one keeps its rows alone.
+    return None if batch is None or batch.attempt == 0 else dumps(batch.position)
+
+
+def _replay(view: TransactionView) -> str | None:
+    if view.replay is None:
+        return None
+    noted = view.replay
+    return f"of attempt {noted['attempt']}, {noted['count']} in a row: {noted['reason']} ({noted['when']})"
+
+
+def _partitions(found: TransactionDetails) -> str | None:
+    batch = found.batch
+    if batch is None or not found.partitioned:
+        return None
+    rows = batch.rows or {}
+    lines = (
+        f"{name}: rows {dumps(rows[name]) if name in rows else 'none'}, position {dumps(place)}"
+        for name, place in sorted((batch.position or {}).items())
+    )
+    return "\n".join(lines) or None
+
+
+def _seconds(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:.1f} s"
+
+
+def _time(moment: datetime | None) -> str | None:
+    """Write a time as records keep it."""
+    return None if moment is None else moment.isoformat(timespec="milliseconds")
+
+
+def effect(done: EffectLine, note: str = "") -> TableRow:
+    """One line of what an action does, or would do.
+
+    :param note: stands before it.
+    """
+    return {"txid": done.txid, "run_id": done.run_id or "", "done": f"{note}{done.what}"}

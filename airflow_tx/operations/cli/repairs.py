@@ -1,0 +1,298 @@
+"""`airflow tx repair`: a state, or ZooKeeper, went back in time."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import RepairRefused, UnreadableRecord
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
+from airflow_tx.ledger.records import Binding, Phase, TopologyRecord, TransactionRecord, decode
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import open_records, topology_record
+from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
+from airflow_tx.operations.cli import render
+from airflow_tx.operations.cli.context import (
+    action,
+    audit_of,
+    check_why,
+    conn_id_of,
+    is_shown,
+    ledger_on,
+    paths_of,
+    print_done,
+    staging_of,
+    store_of,
+    wrong_usage,
+)
+from airflow_tx.state.api import FencedState
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.answers import Repaired
+    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.ledger.steps.step import Decision
+
+
+# --- repair previews ---
+# What `airflow tx repair | state rename | state forget` would do.
+#
+# The step of the repair itself decides, and its multi is not sent: the preview and the repair cannot differ.
+
+
+_OUTRANKED = "its grant is outranked; its commit begins again under a new one"
+
+
+def of_kept(
+    ledger: Ledger, planned: Decision[Repaired], sentence: str, *more: str
+) -> PreviewAnswer:
+    """Preview a repair that leaves open transactions open.
+
+    :param more: what it does beside the ledger.
+    """
+    opened = open_records(ledger.store, ledger.paths)
+    granted = {txid: record for txid, record in opened.items() if record.phase is Phase.COMMITTING}
+    outranked = [EffectLine(txid, record.run_id, _OUTRANKED) for txid, record in granted.items()]
+    return _preview(planned, sentence, more, outranked)
+
+
+def of_rebuilt(
+    ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]
+) -> PreviewAnswer:
+    """Preview a rebuilt ledger.
+
+    :param fences: by state.
+    """
+    what = f"{ledger.paths.topology} ({_in_words(fences)}): {planned.result.summary}"
+    opened = open_records(ledger.store, ledger.paths)
+    effects = [
+        EffectLine(txid, record.run_id, _becomes(ledger, planned.writes, txid, record))
+        for txid, record in opened.items()
+    ]
+    return _preview(planned, f"Rebuild the ledger of topology {what}.", (), effects)
+
+
+def of_reset(
+    ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]
+) -> PreviewAnswer:
+    """Preview a reset.
+
+    :param fences: by state.
+    """
+    try:
+        opened = open_records(ledger.store, ledger.paths)
+    except UnreadableRecord:
+        opened = {}  # a reset removes what cannot be read, too
+    what = (
+        f"all transactions of topology {ledger.paths.topology} and DELETE ALL VALUES of its states"
+    )
+    deleted = [
+        f"state {name}: all of its values are deleted ({_in_words({name: fences[name]})})"
+        for name in sorted(fences)
+    ]
+    forgotten = [
+        EffectLine(txid, record.run_id, "forgotten: its run begins again, with other rows")
+        for txid, record in opened.items()
+    ]
+    return _preview(
+        planned,
+        f"Forget {what}: {', '.join(sorted(fences)) or 'none'}.",
+        deleted,
+        forgotten,
+    )
+
+
+def _becomes(ledger: Ledger, writes: Iterable[Write], txid: int, record: TransactionRecord) -> str:
+    """Say what a rebuilt ledger makes of an open transaction: its multi removes the record, and may unbind the run."""
+    path = ledger.paths.run(record.key)
+    last = next((each for each in writes if each.path == path), None)
+    if isinstance(last, Delete):
+        return "forgotten: its run begins again when it is cleared"
+    if isinstance(last, Put | Create) and (bound := decode(Binding, path, last.data).txid) != txid:
+        return f"forgotten: its rows belong to skipped transaction {bound} again"
+    return "closed: the states say that it was committed"
+
+
+def _preview(
+    planned: Decision[Repaired],
+    sentence: str,
+    more: Iterable[str],
+    opened: Iterable[EffectLine],
+) -> PreviewAnswer:
+    done = planned.result
+    noted = f"{done.summary}; generation {done.generation}; transaction {done.current} commits next"
+    effects = [EffectLine(None, None, each) for each in (noted, *more)]
+    return PreviewAnswer("", sentence, (*effects, *opened), refused=(), needs_reason=False)
+
+
+def _in_words(found: Mapping[str, Any]) -> str:
+    """Describe the fences of states in one line, for the question before a repair."""
+    notes = (
+        f"{name}: no fence"
+        if fence is None
+        else f"{name}: {'' if fence.applied else 'in '}transaction {fence.token.txid}"
+        for name, fence in sorted(found.items())
+    )
+    return "; ".join(notes)
+
+
+# --- repairs ---
+
+
+@action
+def repair(args: Namespace) -> None:
+    """`airflow tx repair TOPOLOGY (--roll-forward [STATE ...] | --state-lost STATE | --ledger-lost | --reset)`."""
+    kinds = {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}
+    chosen = [name for name in kinds if getattr(args, name)]
+    chosen += ["roll_forward"] if args.roll_forward is not None else []
+    if len(chosen) != 1:
+        wrong_usage(
+            "Give exactly one of --roll-forward [STATE ...], --state-lost STATE, --ledger-lost and --reset."
+        )
+    if args.roll_forward is None and (args.until is not None or args.changed):
+        wrong_usage("--until and --changed are for --roll-forward.")
+    if args.reset and not args.dry_run:
+        check_why(args, f"repair {args.topology} --reset")
+    with store_of(args) as store:
+        {**kinds, "roll_forward": _roll_forward}[chosen[0]](args, store)
+
+
+def _state_lost(args: Namespace, store: Store) -> None:
+    from airflow_tx.ledger.audit.rebuild import state_lost
+
+    ledger = ledger_on(store, args)
+    audit = audit_of(args)
+    sentence = f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost."
+    planned = ledger.preview(state_lost, args.state_lost, audit)
+    if not is_shown(args, of_kept(ledger, planned, sentence)):
+        print_done("Repaired", ledger.run(state_lost, args.state_lost, audit))
+
+
+def _ledger_lost(args: Namespace, store: Store) -> None:
+    from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, HeldState, Repairs, incarnation_of
+    from airflow_tx.state.api import StateKind
+
+    request, states = _dag(args, store, LEDGER_LOST)
+    found = {name: state.fence() for name, state in states.items()}
+    held = [
+        HeldState.of(
+            name,
+            undoable=states[name].kind is StateKind.OPAQUE,
+            fence=fence,
+            holds=states[name].holds,
+            receipts=states[name].receipts(),
+        )
+        for name, fence in found.items()
+        if fence is not None
+    ]
+    ledger = ledger_on(store, args)
+    audit = audit_of(args)
+    planned = Repairs(ledger).preview_ledger_lost(held, request, audit)
+    made_anew = incarnation_of(Reader(store), ledger.paths)
+    if is_shown(args, of_rebuilt(ledger, planned, found)):
+        return
+    for incarnation in {fence.incarnation for fence in found.values() if fence is not None}:
+        if made_anew not in ("", incarnation):
+            staging_of(args).adopt_taken(made_anew, incarnation)
+    print_done("Repaired", Repairs(ledger).ledger_lost(held, request, audit))
+
+
+def _reset(args: Namespace, store: Store) -> None:
+    from airflow_tx.ledger.audit.rebuild import RESET, Repairs, incarnation_of, reset
+
+    request, states = _dag(args, store, RESET)
+    refused = partial(RepairRefused, what=RESET, topology=args.topology)
+    fences = {name: _clearable(name, state, refused) for name, state in states.items()}
+    ledger = ledger_on(store, args)
+    audit = audit_of(args)
+    incarnation = incarnation_of(Reader(store), ledger.paths)
+    planned = ledger.preview(reset, request, audit)
+    if is_shown(args, of_reset(ledger, planned, fences)):
+        return
+
+    def clear() -> None:
+        for state in states.values():
+            state.clear()
+        if incarnation:
+            staging_of(args).forget(incarnation)
+
+    print_done("Repaired", Repairs(ledger).reset(request, audit, clear=clear))
+
+
+def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefused]) -> Any:
+    """Read the fence of a state that can be emptied: once the ledger is emptied, what it held is lost.
+
+    :raises RepairRefused: the state cannot be emptied, or not be read.
+    """
+    from airflow_tx.ledger.audit.rebuild import reason_of
+
+    if not state.can_clear:
+        raise refused(
+            problem=f"state {name!r} ({type(state).__name__}) cannot be emptied",
+            remedy="Empty it by hand, take it out of the DAG, and repeat.",
+        )
+    try:
+        return state.fence()
+    except Exception as error:
+        raise refused(
+            problem=f"state {name!r} cannot be read ({reason_of(error)})",
+            remedy="Let it be reached, or take it out of the DAG, and repeat.",
+        ) from error
+
+
+def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
+    """The DAG's description of its topology, and its states by name."""
+    from airflow_tx.ledger.audit.rebuild import RESET
+    from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
+
+    paths = paths_of(args)
+    spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)
+    if problem := elsewhere(spec, paths, conn_id_of(args)):
+        raise RepairRefused(
+            what=what,
+            topology=args.topology,
+            problem=problem,
+            remedy=f"Repeat: airflow tx repair {spec.topology} --{what} --dag-id {spec.dag_id} "
+            f"--conn-id {spec.conn_id} --root {spec.paths.root}{' --why TEXT' if what == RESET else ''}",
+        )
+    return spec.request, states
+
+
+def _dag_id(store: Store, paths: Paths) -> str | None:
+    try:
+        record = Reader(store).peek_if_any(TopologyRecord, paths.record)
+    except UnreadableRecord:
+        return None  # the repair will report the error, or repair it
+    return None if record is None else record.dag_id
+
+
+def _roll_forward(args: Namespace, store: Store) -> None:
+    """Write the missing transactions of states again; exit code 1 if a state cannot be written."""
+    from airflow_tx.operations.actions.dags import checked_dag
+    from airflow_tx.operations.actions.roll_forward import RollForwardRepair
+    from airflow_tx.outputs.journal import JournalArea
+
+    record = topology_record(store, paths_of(args))
+    _, states = checked_dag(args.dag_id or record.dag_id, paths_of(args), conn_id_of(args))
+    area = staging_of(args)
+    repair = RollForwardRepair(
+        ledger_on(store, args),
+        states,
+        JournalArea(area, record.incarnation),
+        area.of_topology(record.incarnation),
+        chosen=args.roll_forward,
+        until=args.until,
+        changed=args.changed,
+    )
+    preview = repair.preview()
+    if not args.dry_run and args.output == "table" and not args.yes:
+        render.print_rows([render.effect(each, "") for each in preview.effects], args.output)
+    if not is_shown(args, preview):
+        done = repair.execute(audit_of(args))
+        if done is not None:
+            print_done("Repaired", done)
+        elif not repair.refused:
+            print(preview.sentence)
+    if repair.refused:
+        raise SystemExit("\n".join(str(each.what) for each in repair.refused))

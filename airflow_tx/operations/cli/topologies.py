@@ -1,0 +1,302 @@
+"""`airflow tx rename | delete`: a topology gets another name, another DAG, or an end. Each is audited."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from airflow_tx.base.errors import ConfigError, MoveRefused, RenameRefused, typed, without_controls
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.audit import rebuild
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.records import Counter, Skipped, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.steps.move import Mover
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import open_records, topology_record
+from airflow_tx.operations.cli import render
+from airflow_tx.operations.cli.actions import check_reason
+from airflow_tx.operations.cli.context import (
+    action,
+    audit_of,
+    confirm,
+    conn_id_of,
+    is_shown,
+    ledger_on,
+    paths_of,
+    print_done,
+    staging_of,
+    store_of,
+)
+from airflow_tx.operations.cli.repairs import of_kept
+from airflow_tx.state.api import FencedState
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.api import Store
+    from airflow_tx.transaction.spec import TransactionSpec
+
+
+# --- topologies ---
+
+
+@action
+def rename(args: Namespace) -> None:
+    """`airflow tx rename TOPOLOGY [NEW] --why TEXT`."""
+    old = paths_of(args)
+    new = paths_of(args, args.new or args.topology)
+    check_reason(args, " ".join(["rename", args.topology, *([args.new] if args.new else [])]))
+    with store_of(args) as store:
+        mover = Mover(ledger_on(store, args))
+        record = mover.record()
+        dag_id, missing = _dag_of(args, new.topology, record)
+        _check_runs(store, old, record.dag_id)
+        if new != old and not mover.is_at(new, record):
+            mover.check_free(Reader(store), new)
+            _check_runs(store, new, dag_id)
+        what = f"Rename topology {old.topology} of DAG {record.dag_id} to topology {new.topology} of DAG {dag_id}"
+        lost = f", which has no state {missing}" if missing else ""
+        opened = open_records(store, old)
+        after = (
+            f"{_txids(opened)} Then: {typed(f'airflow tx replay {new.topology} --failed', new.topology)}."
+            if opened
+            else ""
+        )
+        if _is_dry(args, f"{what}{lost}. {after}"):
+            return
+        confirm(args, f"{what}{lost}.")
+        done = (
+            mover.claim(dag_id, audit_of(args))
+            if new == old
+            else mover.rename(new, dag_id, audit_of(args))
+        )
+        if new != old:
+            _forget_output(args, old, record.incarnation)
+    what = f"Renamed: {done.summary}. Transaction {done.current} commits next. {after}".strip()
+    _print_done(args, what)
+
+
+@action
+def delete(args: Namespace) -> None:
+    """`airflow tx delete TOPOLOGY [--release-states] --why TEXT`."""
+    check_reason(args, f"delete {args.topology}")
+    paths = paths_of(args)
+    with store_of(args) as store:
+        mover = Mover(ledger_on(store, args))
+        record = mover.record()
+        allocated = mover.allocated()
+        _check_runs(store, paths, record.dag_id)
+        states = _releasable(args, record) if args.release_states else {}
+        what = f"Delete the ledger of topology {args.topology} of DAG {record.dag_id}{_left(store, paths)}"
+        if states:
+            what += f", and release {', '.join(sorted(states))}: the values stay, and another topology may use them"
+        elif record.states:
+            held = "; ".join(
+                f"{name}: transaction {txid}" for name, txid in sorted(record.states.items())
+            )
+            what += f". Its states stay fenced, so that no other topology can use them ({held})"
+        if _is_dry(args, f"{what}."):
+            return
+        confirm(args, f"{what}.")
+        mover.close_for_deletion(allocated)
+        for state in states.values():
+            state.release()
+        staging_of(args).forget(record.incarnation)
+        mover.delete()
+    _print_done(args, f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
+
+
+def _print_done(args: Namespace, what: str) -> None:
+    if args.output == "table":
+        print(without_controls(what))
+    else:
+        render.print_rows([{"topology": args.topology, "done": what}], args.output)
+
+
+def _forget_output(args: Namespace, paths: Paths, incarnation: str) -> None:
+    """Remove the staged output of the old name. No task reads it: open transactions begin again."""
+    try:
+        staging_of(args).of_topology(incarnation).sweep(paths.topology)
+    except Exception as error:  # noqa: BLE001
+        print(f"Staged output of {paths.topology} was not removed: {error}", file=sys.stderr)
+
+
+def _is_dry(args: Namespace, what: str) -> bool:
+    if args.dry_run:
+        _print_done(args, f"It would: {what} Nothing was changed.")
+    return bool(args.dry_run)
+
+
+def _dag_of(args: Namespace, topology: str, record: TopologyRecord) -> tuple[str, str]:
+    """The DAG that asks for the topology, and the states of the ledger that it does not have."""
+    spec, states = _spec(args, topology, args.dag_id or topology)
+    return spec.dag_id, ", ".join(sorted(set(record.states) - set(states)))
+
+
+def _spec(
+    args: Namespace, topology: str, dag_id: str
+) -> tuple[TransactionSpec, dict[str, FencedState]]:
+    """:raises ConfigError: the DAG keeps another topology."""
+    from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
+
+    spec, states = transactional_dag(dag_id)
+    if problem := elsewhere(spec, paths_of(args, topology), conn_id_of(args)):
+        remedy = f"{problem}. Nothing was changed. Name the DAG whose topology is {topology!r}: --dag-id DAG_ID"
+        raise ConfigError(option="--dag-id", value=dag_id, remedy=remedy)
+    return spec, states
+
+
+def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
+    """:raises MoveRefused: a run of an open transaction is alive."""
+    from airflow_tx.base import compat
+
+    runs = [record.run_id for record in open_records(store, paths).values()]
+    live = {
+        run_id: state
+        for run_id, state in compat.runs_of(dag_id, runs).items()
+        if state in LIVE_RUN_STATES
+    }
+    if live:
+        named = ", ".join(f"{run_id} ({state})" for run_id, state in sorted(live.items()))
+        problem = f"runs of DAG {dag_id!r} work on its transactions: {named}"
+        raise MoveRefused(
+            topology=paths.topology,
+            problem=problem,
+            remedy="Pause the DAG, end them, and repeat.",
+        )
+
+
+def _left(store: Store, paths: Paths) -> str:
+    """Describe the rows that would be counted nowhere."""
+    children = store.children(paths.all_skipped)
+    read = Reader(store)
+    skipped = [
+        int(name)
+        for name in (children.names if children else ())
+        if (found := read.peek_if_any(Skipped, paths.skipped(int(name)))) is not None
+        and found.readmitted_as is None
+    ]
+    current = read.peek_if_any(Counter, paths.current)
+    what = "" if current is None else f", whose last final transaction is {current.txid - 1}"
+    opened = open_records(store, paths)
+    what += f". {_txids(opened)} Their rows are counted nowhere" if opened else ""
+    return what + (
+        f". Skipped, and never re-admitted: {', '.join(map(str, sorted(skipped)))}"
+        if skipped
+        else ""
+    )
+
+
+def _txids(opened: dict[int, TransactionRecord]) -> str:
+    return f"Open transactions: {', '.join(map(str, opened))}."
+
+
+def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedState]:
+    """The states of the DAG that are fenced by this ledger.
+
+    :raises MoveRefused: one cannot be released, or its DAG could write it again, from the start of the source.
+    """
+    from airflow_tx.base import compat
+
+    _, states = _spec(args, args.topology, args.dag_id or record.dag_id)
+    fences = {name: state.fence() for name, state in states.items()}
+    own = {
+        name: fence
+        for name, fence in fences.items()
+        if fence and fence.incarnation == record.incarnation
+    }
+    gone = sorted(set(record.states) - set(states))
+    stuck = sorted(name for name in own if not states[name].can_release)
+    halves = sorted(name for name, fence in own.items() if not fence.applied)
+    problem = remedy = ""
+    if gone:
+        problem = f"DAG {record.dag_id!r} has no state {', '.join(gone)}"
+        remedy = "Bring it back, and repeat."
+    elif stuck:
+        problem = f"state {', '.join(stuck)} cannot be released"
+        remedy = "Without --release-states the ledger alone is deleted; for a new topology take a new state."
+    elif halves:
+        problem = f"state {', '.join(halves)} is in the middle of a transaction"
+        remedy = f"Replay it, or skip it: airflow tx list {args.topology}"
+    elif compat.is_paused_there(record.dag_id) is False:
+        problem = f"DAG {record.dag_id!r} is not paused: its next run would count everything again"
+        remedy = f"Pause it: airflow dags pause {record.dag_id}"
+    if problem:
+        raise MoveRefused(topology=args.topology, problem=problem, remedy=remedy)
+    return {name: states[name] for name in own}
+
+
+# --- states ---
+# `airflow tx state rename | forget`: what becomes of a state that the DAG no longer names. Source: protocol.md §7.
+
+
+@action
+def rename_stored_state(args: Namespace) -> None:
+    """`airflow tx state rename TOPOLOGY OLD NEW`."""
+    with store_of(args) as store:
+        ledger = ledger_on(store, args)
+        audit = audit_of(args)
+        record = topology_record(store, paths_of(args))
+        state = _renamed(args, record)
+        planned = ledger.preview(rebuild.rename_state, args.old, args.new, audit=audit)
+        moved = args.old in record.states and state.has_fence
+        along = [_checked(args, record, state)] if moved else []
+        sentence = f"Continue state {args.old} of topology {args.topology} as {args.new}."
+        if is_shown(args, of_kept(ledger, planned, sentence, *along)):
+            return
+        if moved and state.fence() is None:
+            state.take_over(args.old)
+        print_done("Done", ledger.run(rebuild.rename_state, args.old, args.new, audit=audit))
+
+
+@action
+def forget(args: Namespace) -> None:
+    """`airflow tx state forget TOPOLOGY OLD`."""
+    with store_of(args) as store:
+        ledger = ledger_on(store, args)
+        audit = audit_of(args)
+        sentence = f"Continue topology {args.topology} without state {args.old}. Another state may take its place."
+        # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
+        planned = ledger.preview(rebuild.state_lost, args.old, audit)
+        if not is_shown(args, of_kept(ledger, planned, sentence)):
+            print_done("Done", ledger.run(rebuild.state_lost, args.old, audit))
+
+
+def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
+    """The state as the DAG names it now."""
+    from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
+
+    spec, states = transactional_dag(args.dag_id or record.dag_id)
+    if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
+        remedy = (
+            f"Repeat for {spec.topology} with --conn-id {spec.conn_id} --root {spec.paths.root}"
+        )
+    elif args.new not in states or args.old in states:
+        problem = f"the DAG updates {', '.join(sorted(states)) or 'none'}"
+        remedy = "Give the name that the ledger knows, and then the one that the DAG gives the state now."
+    else:
+        return states[args.new]
+    raise RenameRefused(topology=args.topology, old=args.old, problem=problem, remedy=remedy)
+
+
+def _checked(args: Namespace, record: TopologyRecord, state: FencedState) -> str:
+    """Find out whether the fence to move belongs to the same state, and say what would move.
+
+    :raises RenameRefused: it is not; :raises StateError: the values are not there.
+    """
+    fence = state.fence_of(args.old)
+    last = record.states[args.old]
+    if (
+        fence is not None
+        and fence.incarnation == record.incarnation
+        and fence.token.txid in (last, last + 1)
+    ):
+        return f"state {args.new}: its fence comes along, at transaction {fence.token.txid}"
+    found = "nothing" if fence is None else f"{fence.token.txid} of ledger {fence.incarnation}"
+    raise RenameRefused(
+        topology=args.topology,
+        old=args.old,
+        problem=f"it has transaction {last} of ledger {record.incarnation}, the fence of {args.new} says {found}",
+        remedy=f"Move its values to {args.new} first, with their fence; or, if {args.new} is another state: "
+        f"airflow tx state forget {args.topology} {args.old}",
+    )

@@ -1,0 +1,822 @@
+"""`Transaction`: the block in a DAG file that makes its tasks one transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, TaskGroup
+from airflow.sdk.definitions._internal.contextmanager import DagContext
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+from airflow.sdk.exceptions import DuplicateTaskIdFound
+
+from airflow_tx.base import compat
+from airflow_tx.base.config import Settings
+from airflow_tx.base.described import check_no_template
+from airflow_tx.base.errors import TransactionDefinitionError, TxError
+from airflow_tx.operators.commit import (
+    AcquireTurnOperator,
+    BeginTransactionOperator,
+    CommitOperator,
+    MarkCommittedOperator,
+    hook_up_inside,
+    note_commit_failure,
+)
+from airflow_tx.sources.api import Source, SourceKind
+from airflow_tx.state.api import FencedState, StateKind
+from airflow_tx.state.appended import AppendTable
+from airflow_tx.transaction.alarms import AlarmCallback, AlarmCallbacks, AlarmLimits
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.task import hook_up
+from airflow_tx.transaction.spec import PhaseSpec, TransactionSpec
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.xcom_arg import XComArg
+    from typing_extensions import Self
+
+
+# --- phase ---
+# `commit_phase`: several committers, and tasks after the first one, in one commit phase.
+
+
+class CommitPhase(TaskGroup):
+    """A task group whose tasks run in the commit phase, in the order of txids; see `commit_phase`.
+
+    :param outlets: assets whose events tell of a commit.
+    """
+
+    def __init__(self, group_id: str, outlets: Sequence[Any] = ()) -> None:
+        super().__init__(
+            group_id=group_id, tooltip="The commit phase: one transaction at a time, in order"
+        )
+        self._outlets = list(outlets)
+        self.acquire: AcquireTurnOperator
+        self.mark: MarkCommittedOperator
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.acquire = AcquireTurnOperator(task_id="acquire")
+        self.acquire.as_setup()  # type: ignore[no-untyped-call]
+        self.mark = MarkCommittedOperator(task_id="mark", outlets=self._outlets)
+        self.mark.as_teardown(setups=self.acquire, on_failure_fail_dagrun=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class PhaseTasks:
+    """The tasks of a commit phase in the DAG file.
+
+    :param inside: those between its first and its last task.
+    """
+
+    acquire: AcquireTurnOperator
+    mark: MarkCommittedOperator
+    inside: tuple[Any, ...]
+
+    @property
+    def others(self) -> tuple[Any, ...]:
+        """List the tasks inside that are no committers."""
+        return tuple(task for task in self.inside if not _commits(task))
+
+    @property
+    def spec(self) -> PhaseSpec:
+        return PhaseSpec(
+            acquire=self.acquire.task_id,
+            mark=self.mark.task_id,
+            committers=tuple(task.task_id for task in _ordered(self.inside) if _commits(task)),
+            inside=tuple(sorted(task.task_id for task in self.inside)),
+            mapped=frozenset(task.task_id for task in self.inside if compat.is_mapped(task)),
+        )
+
+    def wire(self) -> None:
+        """Put the first task before all inside, after the tasks that they need; the last one after all inside."""
+        inside = {task.task_id for task in self.inside}
+        for task in self.inside:
+            for before in sorted(task.upstream_task_ids - inside - {self.acquire.task_id}):
+                self.acquire.set_upstream(task.dag.get_task(before))
+            if not task.upstream_task_ids & inside:
+                self.acquire.set_downstream(task)
+            if not task.downstream_task_ids & inside:
+                task.set_downstream(self.mark)
+
+
+def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) -> PhaseTasks:
+    """Give the commit phase of a block.
+
+    :param acquiring: the first task of each that it has.
+    :raises TransactionDefinitionError: there are two.
+    """
+    if len(acquiring) > 1:
+        raise TransactionDefinitionError(
+            topology=spec.topology,
+            problem="it has two commit phases",
+            remedy="Put all committers into one.",
+        )
+    acquire = acquiring[0]
+    group: Any = acquire.task_group
+    inside = [task for task in group.iter_tasks() if task not in (acquire, group.mark)]
+    return PhaseTasks(acquire, group.mark, tuple(inside))
+
+
+def _commits(task: Any) -> bool:
+    return issubclass(task.operator_class if task.is_mapped else type(task), CommitOperator)
+
+
+def _ordered(tasks: Sequence[Any]) -> list[Any]:
+    left = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
+    ordered = []
+    while left:
+        name = next(name for name, task in left.items() if not task.upstream_task_ids & left.keys())
+        ordered.append(left.pop(name))
+    return ordered
+
+
+def commit_phase(group_id: str = "commit_phase", *, outlets: Sequence[Any] = ()) -> CommitPhase:
+    """The commit phase of a transaction with several committers, or with tasks after a committer.
+
+        with Transaction(source=...) as tx:
+            counted = count(tx.batch)
+            with commit_phase() as phase:
+                first = CommitOperator(task_id="first", updates=[persistent_aggregate(counted, state=words)])
+                derived = derive(counted)
+                first >> derived
+                CommitOperator(task_id="second", updates=[persistent_aggregate(derived, state=derivatives)])
+        phase.mark >> report()
+
+    `acquire` waits for the turn once everything before the phase has succeeded; `mark` passes it on once every task of
+    the phase has. Clearing one of them takes the turn again, and nothing is counted twice. What comes after a commit
+    hangs on `phase.mark`.
+
+    :param group_id: of its task group, and the first part of the ids of its tasks.
+    :param outlets: assets whose events tell of a commit.
+    """
+    return CommitPhase(group_id, outlets)
+
+
+# --- rules ---
+# The rules of a `Transaction` block; checked when its file is parsed, without I/O.
+
+
+_EXACTLY_ONCE = {
+    (SourceKind.TRANSACTIONAL, StateKind.TRANSACTIONAL),
+    (SourceKind.TRANSACTIONAL, StateKind.OPAQUE),
+    (SourceKind.OPAQUE, StateKind.OPAQUE),
+}
+_SERIAL = ("depends_on_past", "wait_for_downstream", "max_active_tis_per_dag")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the DAG file.
+
+    :param tasks: all of its tasks but `begin`.
+    :param window: its max_pending.
+    :param phase: its commit phase, if it has one.
+    """
+
+    spec: TransactionSpec
+    dag: DAG
+    begin: BeginTransactionOperator
+    tasks: tuple[Any, ...]
+    at_least_once: bool
+    window: int
+    phase: PhaseTasks | None = None
+
+    @cached_property
+    def committers(self) -> tuple[Any, ...]:
+        return tuple(task for task in self.tasks if issubclass(_operator(task), CommitOperator))
+
+    @property
+    def gate(self) -> Any:
+        """The task that takes the turn: the committer, or the first task of the phase."""
+        return self.committers[0] if self.phase is None else self.phase.acquire
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The ids of its tasks that run in a committed run, so that tasks after the block do."""
+        last = (self.gate,) if self.phase is None else (self.gate, self.phase.mark)
+        return tuple(task.task_id for task in last)
+
+    @property
+    def committing(self) -> tuple[Any, ...]:
+        """Its tasks that take the turn, write, or mark."""
+        phase = self.phase
+        return self.committers if phase is None else (phase.acquire, *self.committers, phase.mark)
+
+    @property
+    def updates(self) -> tuple[tuple[CommitOperator, Any], ...]:
+        return tuple(
+            (committer, update) for committer in self.committers for update in committer.updates
+        )
+
+    @property
+    def stages(self) -> bool:
+        """Whether a task stages output: an application, or a committer that leaves new values."""
+        applications = any(map(_stages_output, self.tasks))
+        return applications or any(update.new_values is not None for _, update in self.updates)
+
+    @property
+    def committed(self) -> frozenset[str]:
+        """The ids of the tasks whose output its committers take."""
+        return frozenset(update.input.operator.task_id for _, update in self.updates)
+
+    @property
+    def tables(self) -> dict[tuple[str, str], AppendTable]:
+        """The tables that its applications write into, by task id and name of the output."""
+        return {
+            (update.input.operator.task_id, update.input.key): table
+            for _, update in self.updates
+            if (table := update.state.append_table) is not None
+            and _stages_output(update.input.operator)
+        }
+
+    def refusal(self, problem: str, remedy: str) -> TransactionDefinitionError:
+        """Make the error that becomes the import error of the DAG file."""
+        return refusal(self.spec, problem, remedy)
+
+    @cached_property
+    def must_ack(self) -> frozenset[str]:
+        return compat.upstream(self.gate)
+
+
+def refusal(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefinitionError:
+    return TransactionDefinitionError(topology=spec.topology, problem=problem, remedy=remedy)
+
+
+def check(block: Block) -> None:
+    """Refuse a block that cannot work.
+
+    :raises TransactionDefinitionError: the first thing that is wrong.
+    """
+    for rule in _RULES:
+        rule(block)
+
+
+def _source(block: Block) -> None:
+    if not isinstance(block.spec.source, Source):
+        raise block.refusal(
+            f"source = {type(block.spec.source).__name__} is no source",
+            "Pass a source, such as FileSource.",
+        )
+
+
+def _interval(block: Block) -> None:
+    if block.spec.source.dated is None:
+        return
+    if timetable := compat.empty_interval(block.dag):
+        raise block.refusal(
+            f"its source takes the data interval of a run, and runs of this schedule ({timetable}) have an empty one",
+            'Give the DAG schedule="@daily", or CronDataIntervalTimetable("0 0 * * *", timezone="UTC").',
+        )
+
+
+def _window(block: Block) -> None:
+    if not isinstance(block.window, int) or block.window < 1:
+        raise block.refusal(f"max_pending = {block.window!r}", "Give a whole number from 1 on.")
+    most = block.dag.timetable.active_runs_limit
+    if most is not None and most <= block.window:
+        raise block.refusal(
+            f"its schedule ({type(block.dag.timetable).__name__}, such as @continuous) allows {most} run at a time, "
+            "and a cleared run needs a run slot beside it",
+            f"Give the DAG schedule=None and max_active_runs={block.window + 1}, and add "
+            f'coordinator_dag("{block.dag.dag_id}"): it starts a run whenever the source has data.',
+        )
+    runs = block.dag.max_active_runs
+    if runs <= block.window:
+        smaller = ", or a smaller max_pending" if block.window > 1 else ""
+        raise block.refusal(
+            f"max_active_runs = {runs} is not larger than max_pending = {block.window}: "
+            "waiting runs could take the run slot that a cleared one needs",
+            f"Set DAG(max_active_runs={block.window + 1}) or more{smaller}.",
+        )
+    if failed := block.dag.max_consecutive_failed_dag_runs:
+        raise block.refusal(
+            f"max_consecutive_failed_dag_runs = {failed}, and a run that makes room for an earlier one ends as failed",
+            "Set DAG(max_consecutive_failed_dag_runs=0). After max_replays a transaction is blocked.",
+        )
+
+
+def _committers(block: Block) -> None:
+    if not block.committers:
+        raise block.refusal("it has no committer", "End the block with CommitOperator(...).")
+    if block.phase is None and len(block.committers) > 1:
+        raise block.refusal(
+            f"it has {len(block.committers)} committers ({_names(block.committers)})",
+            "Give one CommitOperator all updates, or put them into `with commit_phase():`.",
+        )
+    for committer in block.committers:
+        if compat.is_mapped(committer):
+            raise block.refusal(f"{committer.task_id} is mapped", "An update is made by one task.")
+        if committer.trigger_rule != "all_success":
+            raise block.refusal(
+                f"{committer.task_id} has trigger_rule = {committer.trigger_rule.value!r}",
+                "Leave it at all_success: what is committed must be complete.",
+            )
+
+
+def _phase(block: Block) -> None:
+    if block.phase is None:
+        return
+    inside = {task.task_id for task in block.phase.inside}
+    outside = [task for task in block.committers if task.task_id not in inside]
+    if outside:
+        raise block.refusal(
+            f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase()."
+        )
+    for committer, update in block.updates:
+        task = update.input.operator.task_id
+        left = [each.new_values for each in getattr(update.input.operator, "updates", ())]
+        if isinstance(update.input.operator, CommitOperator) and update.input.key not in left:
+            raise block.refusal(
+                f"{committer.task_id} commits {update.input.key!r} of {task}, a committer whose updates leave "
+                f"{', '.join(map(repr, filter(None, left))) or 'nothing'}",
+                f'Give one of them new_values="{update.input.key}", or commit the output of another task.',
+            )
+        if task in inside and compat.is_mapped(update.input.operator):
+            raise block.refusal(
+                f"{committer.task_id} commits the output of {task}, a mapped task of the same phase",
+                "Combine it in a task that is not mapped, or move the mapped one before the phase.",
+            )
+        if task in inside and update.state.kind is StateKind.TRANSACTIONAL:
+            raise block.refusal(
+                f"{committer.task_id} commits the output of {task}, of the same phase, to the transactional state "
+                f"{update.state.name!r}, whose output is compared before the phase begins",
+                'Use kind="opaque", or move that task before the phase.',
+            )
+
+
+def _after_committer(block: Block) -> None:
+    phase = () if block.phase is None else (*block.phase.inside, block.phase.mark)
+    inside = {task.task_id for task in block.tasks} - {task.task_id for task in phase}
+    after = [task for task in compat.downstream(block.gate) if task in inside]
+    if after:
+        raise block.refusal(
+            f"{', '.join(after)} comes after {block.gate.task_id}",
+            "Put the task after the block: dedent it, and keep `commit >> task`. If it must run in the order of "
+            "the commits, put it together with the committer into `with commit_phase():`.",
+        )
+
+
+def _serial(block: Block) -> None:
+    for task in (block.begin, *block.tasks):
+        if not _is_ours(_operator(task)):
+            continue
+        for option in _SERIAL:
+            if value := getattr(task, option):
+                raise block.refusal(
+                    f"{task.task_id} has {option} = {value!r}",
+                    "Remove it (from default_args, too): commits are in order without it, and it stops replays.",
+                )
+
+
+def _updates(block: Block) -> None:
+    inside = {task.task_id for task in block.tasks}
+    for committer, update in block.updates:
+        if not isinstance(update, Update):
+            raise block.refusal(
+                f"{committer.task_id} has an update of type {type(update).__name__}",
+                "Pass persistent_aggregate(...).",
+            )
+        if not isinstance(update.input, PlainXComArg):
+            raise block.refusal(
+                f"the input of {update!r} is no output of a task",
+                'Pass partial.output["name"] of a processing task, or what calling a @task function gives.',
+            )
+        task = update.input.operator.task_id
+        if task not in inside:
+            raise block.refusal(
+                f"the input of {update!r} is of task {task}", "Move that task into the block."
+            )
+        if not compat.pushes_xcom(update.input.operator):
+            raise block.refusal(
+                f"the input of {update!r} is of task {task}, which has do_xcom_push=False",
+                "Remove do_xcom_push=False: the commit takes the return value of the task.",
+            )
+
+
+def _states(block: Block) -> None:
+    for _, update in block.updates:
+        if not isinstance(update.state, FencedState):
+            raise block.refusal(
+                f"state = {type(update.state).__name__} is no state with a fence",
+                "Pass a state such as SqlState, a map or a StateFactory with keys= and values=, or use "
+                "partition_persist(..., updater=...) for one of your own.",
+            )
+    for name, times in Counter(update.state.name for _, update in block.updates).items():
+        if times > 1:
+            raise block.refusal(
+                f"state {name!r} is updated {times} times",
+                "One state takes one update a transaction: combine the outputs in a task, or use another table (of a "
+                "map, OpaqueMap(..., name=...)).",
+            )
+
+
+def _appended(block: Block) -> None:
+    """The rows of an appended output are in one table, where no other task reads them."""
+    for committer, update in block.updates:
+        task = update.input.operator.task_id
+        is_appended = update.state.append_table is not None
+        if is_appended and isinstance(update.input.operator, CommitOperator):
+            raise block.refusal(
+                f"{committer.task_id} appends {update.input.key!r} of {task}, the new values of a committer",
+                "Append the output of a processing task.",
+            )
+        if (task, update.input.key) not in block.tables:
+            continue
+        others = [
+            other
+            for _, other in block.updates
+            if (other.input.operator.task_id, other.input.key) == (task, update.input.key)
+        ]
+        if len(others) > 1:
+            raise block.refusal(
+                f"output {update.input.key!r} of {task} is appended to {update.state.name!r}, and another update "
+                "takes it as well",
+                "Emit the rows twice, under two names.",
+            )
+
+
+def _kinds(block: Block) -> None:
+    source = block.spec.source.kind
+    for _, update in block.updates:
+        kind = update.state.kind
+        if block.at_least_once:
+            continue
+        if (source, kind) not in _EXACTLY_ONCE:
+            raise block.refusal(
+                f"a source that is {source.value} and state {update.state.name!r} that is {kind.value} "
+                "cannot give exactly once",
+                'Use kind="opaque" (of a map, OpaqueMap; a state or factory of your own says it), or, if rows may be '
+                "counted more than once: Transaction(at_least_once=True)."
+                if source is not SourceKind.NON_TRANSACTIONAL
+                else "Use another source, or, if rows may be counted more than once: Transaction(at_least_once=True).",
+            )
+        if source is SourceKind.OPAQUE and not update.state.can_roll_back:
+            problem = f"state {update.state.name!r} cannot take back what a replaced attempt of an opaque source wrote"
+            remedy = "Use a store that can, such as SqlState or RedisState, a transactional source, or, if rows may be "
+            raise block.refusal(
+                problem, f"{remedy}counted more than once: Transaction(at_least_once=True)."
+            )
+
+
+def _names(tasks: Iterable[Any]) -> str:
+    return ", ".join(sorted(task.task_id for task in tasks))
+
+
+def _operator(task: Any) -> type:
+    found: type = task.operator_class if task.is_mapped else type(task)
+    return found
+
+
+def _stages_output(task: Any) -> bool:
+    return bool(getattr(_operator(task), "stages_output", False))
+
+
+def _is_ours(operator: type) -> bool:
+    return any(base.__module__.startswith("airflow_tx.") for base in operator.__mro__)
+
+
+_RULES = (
+    _source, _interval, _window, _committers, _after_committer, _serial, _updates, _states, _appended, _phase, _kinds,
+)  # fmt: skip
+
+
+# --- alarms -------------------------------------------------------------------------------------------------------
+
+
+def with_alarms(
+    spec: TransactionSpec,
+    on_blocked: AlarmCallback | Sequence[AlarmCallback],
+    on_late: AlarmCallback | Sequence[AlarmCallback],
+    late_after: timedelta | None,
+    max_lag: int | None,
+) -> TransactionSpec:
+    """Give a transaction its alarms.
+
+    :raises TransactionDefinitionError: they can never be raised, or no callback can be called.
+    """
+    blocked = _callbacks_of(spec, "on_blocked", on_blocked)
+    late = _callbacks_of(spec, "on_late", on_late)
+    callbacks = AlarmCallbacks(blocked, late)
+    if callbacks.on_late and late_after is None and max_lag is None:
+        remedy = "Add late_after=timedelta(hours=1), or max_lag=100_000."
+        raise refusal(spec, "on_late has no limit", remedy)
+    if not callbacks.on_late and not (late_after is None and max_lag is None):
+        limit = "max_lag" if late_after is None else "late_after"
+        raise refusal(spec, f"{limit} has no on_late", "Say who is to be called: on_late=...")
+    if late_after is not None and (
+        not isinstance(late_after, timedelta) or late_after <= timedelta(0)
+    ):
+        remedy = "Give a timedelta above 0: late_after=timedelta(hours=1)."
+        raise refusal(spec, f"late_after={late_after!r}", remedy)
+    if max_lag is not None:
+        _check_lag(spec, max_lag)
+    seconds = None if late_after is None else late_after.total_seconds()
+    return replace(spec, callbacks=callbacks, limits=AlarmLimits(seconds, max_lag))
+
+
+def _check_lag(spec: TransactionSpec, max_lag: Any) -> None:
+    source = spec.source
+    if isinstance(max_lag, bool) or not isinstance(max_lag, int) or max_lag < 0:
+        raise refusal(spec, f"max_lag={max_lag!r}", "Give a whole number: max_lag=100_000.")
+    if source.per_run or type(source).backlog is Source.backlog:
+        problem = f"max_lag={max_lag} of source {type(source).__name__}, which has no lag"
+        raise refusal(spec, problem, "Use late_after=timedelta(...), which is for every source.")
+
+
+def _callbacks_of(
+    spec: TransactionSpec, name: str, given: AlarmCallback | Sequence[AlarmCallback]
+) -> tuple[AlarmCallback, ...]:
+    found = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    for each in found:
+        if not callable(each):
+            remedy = "Give a function of one argument, or a notifier."
+            raise refusal(spec, f"{name}={each!r} cannot be called", remedy)
+    return found
+
+
+# --- transaction ---
+
+
+log = logging.getLogger(__name__)
+
+_defined: dict[str, tuple[TransactionSpec, DAG]] = {}
+"""The transactions that DAG files have defined in this process, and their DAGs, by topology."""
+
+
+class Transaction:
+    """Makes the tasks of a block one transaction per DAG run.
+
+        with DAG("flights", schedule=None, max_active_runs=8):
+            with Transaction(source=FileSource("data/flights/*.csv"), max_pending=4) as tx:
+                CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state=totals)])
+
+    The block creates the task `begin` and puts it before every task of the block that has nothing else of the block
+    before it. Tasks upstream of the CommitOperator must succeed for the transaction to commit; side branches need not.
+
+    :param source: where the batches come from.
+    :param topology: name of the transactions in the ledger and in `airflow tx`; default: the dag_id. Two DAGs cannot
+        share one.
+    :param max_pending: how many transactions may be open at once; default: `[tx] max_pending`.
+    :param message_timeout: seconds from begin until all tasks have acked, after which the transaction counts as failed
+        and may be replayed; default: `[tx] message_timeout`. The coordinator or a person replays it, never a task;
+        but a committer that waits for messages fails then.
+    :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
+    :param root: znode that holds the topology; default: `[tx] root`.
+    :param ackers: among how many ackers the trees of messages that its tasks emit are divided, see `docs/acks.md`; 0:
+        nothing waits for them; default: its tasks emit none.
+    :param acker_store: id of the connection, of type redis or zookeeper, of their store; default: the ledger's.
+    :param on_blocked: a callback or notifier of Airflow, or a list of them, to be called once whenever it is blocked;
+        the context has the `Alarm` as `alarm`, see `docs/alarms.md`.
+    :param on_late: the same for when it is late.
+    :param late_after: how long its oldest transaction may be open until it is late.
+    :param max_lag: how far its source may be ahead, in the unit of `airflow tx list`, until it is late.
+    :param journal: for how long a committed transaction can be restated, see `docs/journal.md`; timedelta(0): it never
+        can; default: `[tx] journal`, in days.
+    :param at_least_once: allow a source and a state that cannot give exactly once together.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: Source,
+        topology: str | None = None,
+        max_pending: int | None = None,
+        message_timeout: float | None = None,
+        zookeeper_conn_id: str | None = None,
+        root: str | None = None,
+        ackers: int | None = None,
+        acker_store: str | None = None,
+        on_blocked: AlarmCallback | Sequence[AlarmCallback] = (),
+        on_late: AlarmCallback | Sequence[AlarmCallback] = (),
+        late_after: timedelta | None = None,
+        max_lag: int | None = None,
+        journal: timedelta | None = None,
+        at_least_once: bool = False,
+    ) -> None:
+        """Take the source and the options; the block has the tasks."""
+        texts = {"topology": topology, "zookeeper_conn_id": zookeeper_conn_id, "root": root}
+        check_no_template("Transaction", {**texts, "acker_store": acker_store})
+        self._dag = _current_dag(topology)
+        self._at_least_once = at_least_once
+        self._spec = TransactionSpec(
+            topology=topology or self._dag.dag_id,
+            dag_id=self._dag.dag_id,
+            source=source,
+            max_pending=max_pending,
+            message_timeout=message_timeout,
+            zookeeper_conn_id=zookeeper_conn_id,
+            root=root,
+            ackers=ackers,
+            acker_store=acker_store,
+            journal=journal,
+        )
+        _check_ackers(self._spec)
+        _check_journal(self._spec)
+        self._spec = with_alarms(self._spec, on_blocked, on_late, late_after, max_lag)
+        self._before: frozenset[str] = frozenset()
+        self._begin: BeginTransactionOperator | None = None
+
+    @property
+    def topology(self) -> str:
+        return self._spec.topology
+
+    @property
+    def begin(self) -> BeginTransactionOperator:
+        """The first task; it exists inside the block and after it."""
+        if self._begin is None:
+            raise refusal(self._spec, "it was not entered", "Write: with Transaction(...) as tx:")
+        return self._begin
+
+    @property
+    def batch(self) -> XComArg:
+        """The batch as plain JSON, for arguments of `@task` functions."""
+        return self.begin.output
+
+    def __enter__(self) -> Self:
+        if any(isinstance(task, BeginTransactionOperator) for task in self._dag.tasks):
+            raise refusal(
+                self._spec,
+                f"DAG {self._dag.dag_id} has one already",
+                "One DAG run is one transaction.",
+            )
+        self._before = frozenset(self._dag.task_ids)
+        try:
+            self._begin = BeginTransactionOperator(task_id="begin", transaction=self._spec)
+        except DuplicateTaskIdFound:
+            raise refusal(
+                self._spec,
+                f"DAG {self._dag.dag_id} has a task 'begin' already, as the first task of the block is called",
+                'Give yours another id, or put the block into a group: with TaskGroup("tx"), Transaction(...):',
+            ) from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            return
+        begin = self.begin
+        tasks = [
+            task
+            for task in self._dag.tasks
+            if task.task_id not in self._before and task is not begin
+        ]
+        inside = {task.task_id for task in tasks}
+        acquiring = [task for task in tasks if isinstance(task, AcquireTurnOperator)]
+        phase = phase_of(self._spec, acquiring) if acquiring else None
+        if phase is not None:
+            phase.wire()
+        for task in tasks:
+            if not task.upstream_task_ids & (inside | {begin.task_id}):
+                begin.set_downstream(task)
+        block = Block(
+            self._spec,
+            self._dag,
+            begin,
+            tuple(tasks),
+            self._at_least_once,
+            _window_size(self._spec),
+            phase,
+        )
+        source = self._spec.source  # `check` refuses what is no source
+        if isinstance(source, Source) and source.dated is not None:
+            compat.give_intervals(self._dag)
+        check(block)
+        needed = block.gate.upstream_task_ids - {begin.task_id}
+        # A committed run skips the other tasks. The committer still runs, so that tasks after it do.
+        compat.run_after_skipped(block.gate)
+        if begin.task_id not in block.gate.upstream_task_ids:
+            begin.set_downstream(block.gate)
+        self._bind(block, frozenset(needed))
+        compat.replace_test(self._dag, _try_out)
+        given = self._dag.on_failure_callback or []
+        callbacks = given if isinstance(given, list) else [given]
+        if callbacks:
+            self._dag.on_failure_callback = [_UnlessYielded(self._spec, each) for each in callbacks]
+        # A file that is parsed again replaces its own.
+        _defined[self._spec.topology] = (begin.transaction, self._dag)
+
+    def _bind(self, block: Block, needed: frozenset[str]) -> None:
+        acking = [task for task in block.tasks if task.task_id in block.must_ack]
+        for task in acking:
+            hook_up(task)
+        for task in block.tasks:
+            compat.put_into_module(task, __name__)
+        for task in block.phase.others if block.phase is not None else ():
+            hook_up_inside(task)
+        for task in block.committing:
+            compat.add_hooks(task, failed=note_commit_failure)
+        block.begin.transaction = replace(
+            self._spec,
+            begin=block.begin.task_id,
+            tasks=tuple(sorted(task.task_id for task in acking)),
+            mapped=frozenset(task.task_id for task in acking if compat.is_mapped(task)),
+            inside=tuple(sorted(task.task_id for task in block.tasks)),
+            ends=block.ends,
+            needed=needed,
+            phase=None if block.phase is None else block.phase.spec,
+            stages=block.stages,
+            committed=block.committed,
+            tables=block.tables,
+            zone=compat.zone_of(self._dag),
+        )
+
+
+def _try_out(*args: Any, **options: Any) -> Any:
+    """Run the trial of a DAG. It is imported here, since most processes that parse a DAG file never try it out."""
+    from airflow_tx.operators.trial import try_out
+
+    return try_out(*args, **options)
+
+
+@dataclass(frozen=True)
+class _UnlessYielded:
+    """Calls a failure callback of a DAG, but not for a run that has only made room for an earlier one."""
+
+    spec: TransactionSpec
+    callback: Callable[[Any], None]
+
+    def __call__(self, context: Any) -> None:
+        from airflow_tx.transaction.commit.run_slots import has_yielded
+
+        try:
+            with self.spec.store() as store:
+                only_yielded = has_yielded(self.spec.ledger(store), context["run_id"])
+        except TxError as error:
+            log.warning("%s The callback of the DAG is called: its run may have failed.", error)
+            only_yielded = False
+        if not only_yielded:
+            self.callback(context)
+
+
+def _check_ackers(spec: TransactionSpec) -> None:
+    if spec.ackers is not None and spec.ackers < 0:
+        raise refusal(
+            spec,
+            f"ackers={spec.ackers}",
+            "Give a number: 1, more for many messages, 0 to track none.",
+        )
+    if spec.acker_store is not None and spec.ackers is None:
+        raise refusal(spec, "it has an acker_store and no ackers", "Write ackers=1 as well.")
+    if "://" in (spec.acker_store or ""):
+        raise refusal(
+            spec,
+            "acker_store is no connection id",
+            "Define an Airflow connection: a URL would show its password.",
+        )
+
+
+def _check_journal(spec: TransactionSpec) -> None:
+    found = spec.journal
+    if found is not None and (not isinstance(found, timedelta) or found < timedelta(0)):
+        remedy = "Give a timedelta: journal=timedelta(days=30); timedelta(0) keeps no journal."
+        raise refusal(spec, f"journal={found!r}", remedy)
+
+
+def _window_size(spec: TransactionSpec) -> int:
+    return Settings.load().max_pending if spec.max_pending is None else spec.max_pending
+
+
+def _current_dag(topology: str | None) -> DAG:
+    dag: Any = DagContext.get_current()
+    if dag is None:
+        raise TransactionDefinitionError(
+            topology=topology or "?",
+            problem="it stands outside of a DAG",
+            remedy="Write it inside `with DAG(...):`",
+        )
+    found: DAG = dag
+    return found
+
+
+def defined(topology: str) -> tuple[TransactionSpec, DAG]:
+    """Return the transaction of a topology that a DAG file has defined in this process, and its DAG.
+
+    :raises TransactionDefinitionError: no block of that name has ended yet.
+    """
+    found = _defined.get(topology)
+    if found is None:
+        raise TransactionDefinitionError(
+            topology=topology,
+            problem="coordinator_dag finds no such transaction in this file",
+            remedy="Put coordinator_dag(...) after the DAG in its file, with the name of its topology.",
+        )
+    return found

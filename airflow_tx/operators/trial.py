@@ -1,0 +1,309 @@
+"""A trial of a DAG: one run of its transaction that changes no ledger, no source and no state.
+
+Source: Airflow's DAG.test; Storm's LocalCluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from inspect import signature
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from airflow.sdk import timezone
+
+from airflow_tx.base import compat
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import TrialRefused
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.operators.commit import CommitOperator
+from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.sources.trial import TrialSource
+from airflow_tx.state.persisted import (
+    AnyTrialState,
+    PersistedState,
+    TrialChange,
+    TrialState,
+    trial_state,
+)
+from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits
+from airflow_tx.transaction.commit.handoff import states_of
+from airflow_tx.transaction.processing.batch import rows_of_output
+from airflow_tx.transaction.processing.outputs import RETURN_KEY, is_ref
+from airflow_tx.transaction.spec import HasTransaction, TransactionSpec, spec_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from airflow_tx.transaction.commit.update import Update
+
+FOLDER = "@trial"
+"""Folder of the staging area below which trials stage. No topology has its name."""
+_SHOWN = 20
+_NO_EXECUTOR = "Leave --use-executor (use_executor=True) out."
+
+
+@dataclass(frozen=True)
+class TrialSpec(TransactionSpec):
+    """The transaction of a DAG as a trial runs it: its ledger is in memory.
+
+    :param ledger_store: of the ledger.
+    """
+
+    ledger_store: MemoryStore | None = None
+
+    @contextmanager
+    def store(self) -> Iterator[Any]:
+        yield self.ledger_store
+
+    @property
+    def requires_proof(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """The result of a trial.
+
+    :param state: of the run: "success" or "failed".
+    :param outputs: per task and output, such as ``count`` or ``count.totals``, the rows or the value.
+    :param states: per name, what the trial would have written.
+    """
+
+    state: str
+    outputs: Mapping[str, Any]
+    states: Mapping[str, AnyTrialState]
+
+    def changes(self, state: str) -> list[TrialChange]:
+        """List what would have changed in a state with columns."""
+        found = self.states[state]
+        return list(found.changes()) if isinstance(found, TrialState) else []
+
+    def text(self) -> str:
+        """Write the result as the table that `airflow dags test` ends with."""
+        lines = [
+            f"Trial: the run ended as {self.state}. The ledger, the source and the states were not touched."
+        ]
+        for name, found in self.states.items():
+            lines += [
+                "",
+                *(
+                    _table(name, found)
+                    if isinstance(found, TrialState)
+                    else _rows(name, found.rows)
+                ),
+            ]
+        return "\n".join(lines)
+
+
+class Trial:
+    """Stands in for the ledger, the source, the staging area and the states of a DAG as long as a run lasts.
+
+    :param rows: the rows of the batch; None: the first ones that the source has.
+    :param states: per name the rows that a state holds before; None: what the real states hold.
+    :raises TrialRefused: the DAG cannot be tried out.
+    """
+
+    def __init__(
+        self,
+        dag: DAG,
+        *,
+        rows: Sequence[Mapping[str, Any]] | None = None,
+        states: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    ) -> None:
+        self._dag = dag
+        self._spec = spec_of(dag)
+        _check(self._spec, dag, rows)
+        self._area = StagingArea(f"{self._spec.staging().root}/{FOLDER}/{uuid4().hex}")
+        most = Settings.load().trial_rows
+        source = TrialSource(self._spec.source, most=most, rows=rows)
+        own = {each.name: getattr(self._spec, each.name) for each in fields(TransactionSpec)}
+        own |= {
+            "source": source,
+            "area": self._area,
+            "journal": timedelta(0),
+            "tables": {},
+            "limits": AlarmLimits(),
+            "callbacks": AlarmCallbacks(),
+        }
+        self._trial_spec = TrialSpec(**own, ledger_store=MemoryStore())
+        self.states = {
+            name: trial_state(real, None if states is None else states.get(name, ()))
+            for name, real in states_of(dag).items()
+        }
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let each run of the DAG in this process be the trial as long as the block; then remove what it has staged."""
+        changes: list[tuple[Any, str, Any]] = [(task, "retries", 0) for task in self._dag.tasks]
+        # No event: other DAGs would run for a commit that there is not.
+        changes += [(task, "outlets", []) for task in self._dag.tasks]
+        for task in self._dag.tasks:
+            if isinstance(task, HasTransaction):
+                changes.append((task, "transaction", self._trial_spec))
+        for committer in _committers(self._dag):
+            changes.append((committer, "updates", tuple(map(self._update, committer.updates))))
+        with ExitStack() as stack:
+            stack.callback(self._area.files.remove_tree, "")
+            for task, name, value in changes:
+                stack.enter_context(_changed(task, name, value))
+            yield
+
+    def result(self, run: Any) -> TrialResult:
+        """Collect what the run has left, inside `running`."""
+        pushed = {
+            (task, index, name): value for task, name, index, value in compat.pushed_xcoms(run)
+        }
+        begun = pushed.get((self._spec.begin, -1, RETURN_KEY))
+        outputs = dict[str, Any]()
+        for (task, index, name), value in pushed.items():
+            if task == self._spec.begin or name.startswith("_"):
+                continue
+            instance = task if index < 0 else f"{task}[{index}]"
+            if begun is not None and is_ref(value):
+                value = list(rows_of_output(self._trial_spec, value, Begun.from_json(begun)))
+            outputs[instance if name == RETURN_KEY else f"{instance}.{name}"] = value
+        return TrialResult(compat.text(run.state), outputs, self.states)
+
+    def _update(self, update: Update) -> Update:
+        return replace(
+            update, state=self.states[update.state.name], writers="worker", spark_from_rows=None
+        )
+
+
+def try_out(
+    test: Callable[..., Any], dag: DAG, *args: Any, use_executor: bool = False, **kwargs: Any
+) -> Any:
+    """Run `DAG.test` as a trial, and print its table.
+
+    :param test: the `test` of Airflow, bound to the DAG.
+    :return: the run.
+    :raises SystemExit: the DAG cannot be tried out; its text says why, in one line.
+    """
+    try:
+        if use_executor:
+            raise TrialRefused(
+                dag_id=dag.dag_id,
+                problem="an executor runs in other processes",
+                remedy=_NO_EXECUTOR,
+            )
+        if compat.is_scheduled(dag.dag_id):
+            remedy = f"Pause the DAG first: airflow dags pause {dag.dag_id}"
+            raise TrialRefused(
+                dag_id=dag.dag_id, problem="the scheduler would take up its tasks", remedy=remedy
+            )
+        given = signature(test).bind(*args, **kwargs).arguments
+        if "logical_date" in given:
+            check_date(dag, given["logical_date"])
+        trial = Trial(dag)
+    except TrialRefused as refused:
+        # A command prints the text of this exception alone, and no traceback.
+        raise SystemExit(str(refused)) from None
+    with trial.running():
+        run = test(*args, **kwargs)
+        print(trial.result(run).text())
+    return run
+
+
+def check_date(dag: DAG, logical_date: datetime | None) -> None:
+    """Refuse the date of a run: Airflow deletes that run, and makes its own.
+
+    :raises TrialRefused: naming the run.
+    """
+    # Airflow takes a date without a time zone for one in its own.
+    date = timezone.coerce_datetime(logical_date)
+    run = compat.run_that_a_test_deletes(dag.dag_id, date)
+    if run is None:
+        return
+    free = (date or timezone.utcnow()) + timedelta(seconds=1)
+    raise TrialRefused(
+        dag_id=dag.dag_id,
+        problem=f"Airflow would delete run {run!r} to test the date {date and date.isoformat()}",
+        remedy=f"Give a date and time that no run has, such as {free.isoformat()}.",
+    )
+
+
+def _check(spec: TransactionSpec, dag: DAG, rows: Sequence[Mapping[str, Any]] | None) -> None:
+    def refused(problem: str, remedy: str) -> TrialRefused:
+        return TrialRefused(dag_id=dag.dag_id, problem=problem, remedy=remedy)
+
+    if spec.ackers is not None:
+        raise refused(
+            "its messages leave the DAG, and a trial cannot wait for them",
+            "Try out a DAG without ackers.",
+        )
+    if spec.source.stages and rows is None:
+        raise refused(
+            f"{spec.source!r} takes its rows out of the queue",
+            "Give the rows: airflow_tx.testing.trial(dag, rows=[...]).",
+        )
+    for task in _committers(dag):
+        for update in task.updates:
+            state = update.state
+            if (
+                isinstance(state, PersistedState)
+                and not state.updates_map
+                and update.new_values is not None
+            ):
+                raise refused(
+                    f"only the updater of {state.name} knows its new values {update.new_values!r}",
+                    "Test the updater by itself, or let it update a map.",
+                )
+
+
+@contextmanager
+def _changed(task: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(task, name)
+    setattr(task, name, value)
+    try:
+        yield
+    finally:
+        setattr(task, name, before)
+
+
+def _committers(dag: DAG) -> list[CommitOperator]:
+    return [task for task in dag.tasks if isinstance(task, CommitOperator)]
+
+
+def _table(name: str, state: TrialState) -> list[str]:
+    changes = list(state.changes())
+    keys = list(dict.fromkeys(tuple(change.key.items()) for change in changes))
+    shown = set(keys[:_SHOWN])
+    header = [*state.columns.keys, "column", "before", "added", "after"]
+    lines = [
+        [
+            *map(_text, change.key.values()),
+            change.column,
+            *map(_text, (change.before, change.added, change.after)),
+        ]
+        for change in changes
+        if tuple(change.key.items()) in shown
+    ]
+    more = [f"... and {len(keys) - _SHOWN} more keys"] if len(keys) > _SHOWN else []
+    return [f"State {name}: {len(keys)} keys would be written.", *_aligned([header, *lines]), *more]
+
+
+def _rows(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    more = [f"... and {len(rows) - _SHOWN} more rows"] if len(rows) > _SHOWN else []
+    return [
+        f"State {name}: it would be given {len(rows)} rows.",
+        *map(str, islice(rows, _SHOWN)),
+        *more,
+    ]
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)

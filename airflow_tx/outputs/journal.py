@@ -1,0 +1,632 @@
+"""The journal's record of a transaction: its batch, and its contribution to each state.
+
+A contribution is the whole acked output, combined to one row a key: the rows that a state without these
+    keys would get. The rows that a state got may be fewer, as the difference of a restatement is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError, StagingNotRemoved
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.records import Binding, Metadata, Outcome
+from airflow_tx.ledger.status import TransactionView, moment
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import TransactionDetails, with_restatements
+from airflow_tx.outputs.staging.area import StagingArea
+from airflow_tx.state.aggregators import Columns
+from airflow_tx.state.arrow import from_arrow, types_of
+from airflow_tx.state.column_types import CONVERT, from_plain, to_plain, type_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    from airflow_tx.outputs.staging.files import Files
+
+
+# --- rows ---
+# Rows as JSON, exactly as a task gave them: each value has the type in Python that it had before.
+
+
+PLAIN = "plain"
+"""The kind of a column whose values JSON has itself."""
+MIXED = "mixed"
+"""The kind of a column whose values are of several kinds; each value names its own."""
+_AS_IS = frozenset((bool, float, int, str, type(None)))
+"""Types whose values are written unchanged: most columns have no others."""
+_OF_JSON = frozenset(("bigint", "boolean", "double", "text", "json"))
+
+
+def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Write rows as plain JSON.
+
+    :raises ValueError, TypeError: a value is of a type that no column has, or the rows differ in their columns.
+    """
+    names = list(rows[0]) if rows else []
+    if any(row.keys() != rows[0].keys() for row in rows):
+        raise ValueError("its rows differ in their columns")
+    kinds = dict[str, str]()
+    columns = []
+    for name in names:
+        values = [row[name] for row in rows]
+        as_is = _AS_IS.issuperset(map(type, values))
+        kinds[name] = PLAIN if as_is else _kind(values)
+        columns.append(values if as_is else _encoded(kinds[name], values))
+    # In pairs: JSON is written with the names of an object sorted.
+    return {
+        "kinds": [list(each) for each in kinds.items()],
+        "rows": [list(row) for row in zip(*columns, strict=True)],
+    }
+
+
+def decoded_rows(written: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Read the rows that `encoded_rows` wrote."""
+    kinds = written["kinds"]
+    for values in written["rows"]:
+        yield {
+            name: _decoded(kind, value) for (name, kind), value in zip(kinds, values, strict=True)
+        }
+
+
+def _kind(values: Sequence[Any]) -> str:
+    found = {_kind_of(value) for value in values if value is not None}
+    if len(found) > 1:
+        return MIXED
+    return found.pop() if found else PLAIN
+
+
+def _kind_of(value: Any) -> str:
+    kind = "json" if isinstance(value, (list, dict)) else type_of(value)
+    if kind is None:
+        raise TypeError(f"a value is a {type(value).__name__}, which no column takes")
+    return PLAIN if kind in _OF_JSON else kind
+
+
+def _encoded(kind: str, values: Sequence[Any]) -> list[Any]:
+    if kind == MIXED:
+        return [None if value is None else _named(value) for value in values]
+    return [_as_json(kind, value) for value in values]
+
+
+def _named(value: Any) -> list[Any]:
+    kind = _kind_of(value)
+    return [kind, _as_json(kind, value)]
+
+
+def _as_json(kind: str, value: Any) -> Any:
+    if value is None or kind != PLAIN:
+        return to_plain(kind, value)
+    if isinstance(value, (list, dict)):
+        return CONVERT["json"](value)
+    found = type_of(value)
+    assert found is not None
+    return to_plain(found, value)
+
+
+def _decoded(kind: str, value: Any) -> Any:
+    if kind == PLAIN or value is None:
+        return value
+    if kind == MIXED:
+        own, plain = value
+        return _decoded(own, plain)
+    return from_plain(kind, value)
+
+
+# --- entry ---
+
+
+ENTRY_FORMAT = 1
+PARQUET = ".parquet"
+ROWS = ".json"
+_BLOCK = 2**20
+
+
+@dataclass(frozen=True)
+class KeptFile:
+    """A file of the journal that holds rows of a contribution.
+
+    :param name: relative to the folder of the incarnation; it ends with what the file is: Parquet, or rows as JSON.
+    :param sha256: of its content.
+    """
+
+    name: str
+    size: int
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class KeptFiles:
+    """Where the files of an entry are read from.
+
+    :param files: of the staging area.
+    :param folder: of the incarnation, below the root of the area.
+    :param entry: the name of the entry, for messages.
+    :ivar checked: names of the files whose content was compared with its sha256.
+    """
+
+    files: Files
+    folder: str
+    entry: str
+    checked: set[str] = field(default_factory=set)
+
+    def path_of(self, file: KeptFile) -> str:
+        """Name a file of the entry below the root of the area.
+
+        :raises EntryMissing, EntryDiffers: the file is missing or was changed.
+        """
+        path = f"{self.folder}/{file.name}"
+        if file.name not in self.checked:
+            found = self._sha256(path)
+            if found != file.sha256:
+                raise EntryDiffers(
+                    entry=self.entry, uri=self.files.uri(path), found=found, expected=file.sha256
+                )
+            self.checked.add(file.name)
+        return path
+
+    def _sha256(self, path: str) -> str:
+        try:
+            return sha256_of(self.files, path)
+        except FileNotFoundError:
+            raise EntryMissing(entry=self.entry, uri=self.files.uri(path)) from None
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """The contribution of a transaction to one state, from its tasks, without a conversion.
+
+    :param keys: the key columns, in their order, each with the type that the values of the rows have.
+    :param values: per stored value column its aggregator and its type, as `Columns.serialized` names them.
+    :param count: how many rows there are: one a key.
+    :param inline: the rows, if they are few, as `encoded_rows` gives them.
+    :param files: the rows, if they are many; `columns` are the columns of the files that the state takes.
+    :param refusal: why there is no contribution to take back: a clause; "": there is one.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    count: int = 0
+    inline: Mapping[str, Any] | None = None
+    files: tuple[KeptFile, ...] = ()
+    columns: tuple[str, ...] = ()
+    refusal: str = ""
+    place: KeptFiles | None = field(default=None, compare=False, repr=False)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Read the rows; each call reads them again, in flat memory.
+
+        :raises EntryMissing, EntryDiffers: a file is missing or was changed.
+        """
+        if self.inline is not None:
+            yield from decoded_rows(self.inline)
+        for file in self.files:
+            if file.name.endswith(ROWS):
+                yield from decoded_rows(json.loads(self._read(file)))
+            else:
+                for batch in self._batches(file):
+                    yield from from_arrow(batch, types_of(batch.schema))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows of staged files as Arrow batches; raises as `rows`. Ask `is_staged` before."""
+        for file in self.files:
+            yield from self._batches(file)
+
+    def of(self, files: Sequence[KeptFile]) -> Contribution:
+        """Give it with rows in files."""
+        return replace(self, files=tuple(files), count=sum(file.rows for file in files))
+
+    def check(self) -> None:
+        """Compare every file with its sha256; raises as `rows`."""
+        assert self.place is not None
+        for file in self.files:
+            self.place.path_of(file)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether its rows are Parquet files, as a task staged them."""
+        return bool(self.files) and all(file.name.endswith(PARQUET) for file in self.files)
+
+    def _batches(self, file: KeptFile) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        assert self.place is not None
+        path = self.place.path_of(file)
+        with self.place.files.reaching(path), self.place.files.open(path) as opened:
+            # An older release staged times as INT96 without a zone.
+            parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+            yield from parquet.iter_batches(columns=list(self.columns))
+
+    def _read(self, file: KeptFile) -> bytes:
+        assert self.place is not None
+        return self.place.files.read(self.place.path_of(file))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as plain JSON."""
+        return {
+            "keys": [[name, kind] for name, kind in self.keys.items()],
+            "values": {name: dict(each) for name, each in self.values.items()},
+            "count": self.count,
+            "inline": self.inline,
+            "files": [vars(file) for file in self.files],
+            "columns": list(self.columns),
+            "refusal": self.refusal,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Contribution:
+        """Read what `to_json` gave."""
+        return cls(
+            keys=dict(value["keys"]),
+            values=value["values"],
+            count=value["count"],
+            inline=value["inline"],
+            files=tuple(KeptFile(**file) for file in value["files"]),
+            columns=tuple(value["columns"]),
+            refusal=value["refusal"],
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One transaction in the journal.
+
+    :param birth: of the transaction; `began` and `written` are times in UTC.
+    :param key: the identity of its run.
+    :param metadata: of its batch, whole.
+    :param source: as `Source.serialize` gave it.
+    :param replaces: the transaction that it restates: {txid, entry}; None: it restates none.
+    :param contributions: per state.
+    """
+
+    topology: str
+    incarnation: str
+    txid: int
+    attempt: int
+    birth: str
+    key: str
+    run_id: str
+    began: str
+    written: str
+    metadata: Any
+    source: tuple[str, Mapping[str, Any]]
+    replaces: Mapping[str, Any] | None = None
+    contributions: Mapping[str, Contribution] = field(default_factory=dict)
+
+    @cached_property
+    def content(self) -> bytes:
+        """Its stored form, always the same."""
+        contributions = {name: each.to_json() for name, each in self.contributions.items()}
+        own = {
+            "format": ENTRY_FORMAT,
+            **vars(self),
+            "source": [self.source[0], dict(self.source[1])],
+            "contributions": contributions,
+        }
+        return dumps(own).encode()
+
+    @property
+    def name(self) -> str:
+        """Its name in the journal of its incarnation: the day, the txid and the sha256 of its content."""
+        return f"{self.written[:10]}/{self.txid}-{hashlib.sha256(self.content).hexdigest()}"
+
+    @classmethod
+    def from_content(cls, name: str, content: bytes) -> Entry:
+        """Read what `content` gave.
+
+        :raises JournalError: this version cannot read it.
+        """
+        value = json.loads(content)
+        found = value.pop("format", None)
+        if found != ENTRY_FORMAT:
+            problem = f"it has format {found}, and this version reads {ENTRY_FORMAT}"
+            remedy = "Upgrade airflow-provider-tx: a newer version wrote it."
+            raise JournalError(entry=name, problem=problem, remedy=remedy)
+        parts = {each: Contribution.from_json(of) for each, of in value["contributions"].items()}
+        source, arguments = value["source"]
+        return cls(**{**value, "source": (source, arguments), "contributions": parts})
+
+    def read_from(self, place: KeptFiles) -> Entry:
+        """Give it with contributions that read their files from a place."""
+        placed = {name: replace(each, place=place) for name, each in self.contributions.items()}
+        return replace(self, contributions=placed)
+
+
+def sha256_of(files: Files, path: str) -> str:
+    """Read a file in blocks, for the sha256 of its content."""
+    found = hashlib.sha256()
+    with files.reaching(path), files.open(path) as opened:
+        while block := opened.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+# --- area ---
+# The place of the journal: beside staged output, where no sweep of staging finds it.
+#
+# ::
+#
+# <root>/<ledger>/<incarnation>/@journal/<day>/<txid>-<sha256>
+# <root>/<ledger>/<incarnation>/@journal/<day>/rows/<sha256>.parquet
+# <root>/<ledger>/<incarnation>/@journal/<day>/restated/<later day>
+#
+# A renamed topology keeps its incarnation, and so its journal. Files are named by their content: an entry that is
+# written twice is the same entry, and no writer overwrites what another one has written.
+
+
+JOURNAL = "@journal"
+"""Folder of the journal of a topology. No topology has its name."""
+INLINE_ROWS = 1_000
+"""Rows of a contribution that its entry holds itself, at most."""
+INLINE_SIZE = 256 * 1024
+"""Characters of them."""
+ROWS_A_FILE = 10_000
+FILES = "rows"
+RESTATED = "restated"
+"""Folder of a day. It has a file for each later day that restates an entry of this one."""
+_NAME = re.compile(r"(\d{4}-\d\d-\d\d)/(\d+)-([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class StagedFiles:
+    """The Parquet files of an output, of which the journal keeps copies.
+
+    :param files: names below the root of the staging area of the topology, each with the number of its rows.
+    :param columns: the columns that the state takes.
+    """
+
+    files: Sequence[tuple[str, int]]
+    columns: Sequence[str]
+
+
+class JournalArea:
+    """The journal of one topology.
+
+    :param area: the staging area of its ledger.
+    :param incarnation: of the topology, as its record has it.
+    """
+
+    def __init__(self, area: StagingArea, incarnation: str) -> None:
+        self._files = area.of_topology(incarnation).files
+        self._folder = JOURNAL
+
+    # --- write --------------------------------------------------------------------------------------------------
+
+    def contribution(
+        self,
+        columns: Columns,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        day: str,
+        staged: StagedFiles | None = None,
+    ) -> Contribution:
+        """Keep the rows of one state, for an entry of that day.
+
+        :param rows: one a key, as tasks gave them.
+        :param staged: their place in files.
+        :raises StagingUnavailable, StagingUnreachable: they cannot be kept; nothing counts before its entry is written.
+        """
+        if staged is not None and sum(count for _, count in staged.files) > INLINE_ROWS:
+            first = next(iter(rows), {})
+            files = [self._copied(name, count, day) for name, count in staged.files if count]
+            own = _described(columns, first)
+            return replace(own.of(files), columns=tuple(staged.columns))
+        try:
+            return self._encoded(columns, rows, day)
+        except (TypeError, ValueError) as error:
+            return Contribution(refusal=f"its rows cannot be kept: {error}")
+
+    def write(self, entry: Entry) -> str:
+        """Write an entry; its name.
+
+        :raises StagingUnavailable, StagingUnreachable: it is not written.
+        """
+        name = entry.name
+        if entry.replaces is not None:
+            day = entry.replaces["entry"].partition("/")[0]
+            self._files.write(self._path(f"{day}/{RESTATED}/{entry.written[:10]}"), b"{}")
+        self._files.write(self._path(name), entry.content)
+        return name
+
+    def _encoded(
+        self, columns: Columns, rows: Iterable[Mapping[str, Any]], day: str
+    ) -> Contribution:
+        iterator = iter(rows)
+        portion = list(islice(iterator, ROWS_A_FILE))
+        own = _described(columns, portion[0] if portion else {})
+        encoded = encoded_rows(portion)
+        text = dumps(encoded)
+        if len(portion) <= INLINE_ROWS and len(text) <= INLINE_SIZE:
+            return replace(own, count=len(portion), inline=encoded)
+        files = list[KeptFile]()
+        while portion:
+            files.append(self._written(dumps(encoded_rows(portion)).encode(), len(portion), day))
+            portion = list(islice(iterator, ROWS_A_FILE))
+        return own.of(files)
+
+    def _written(self, content: bytes, count: int, day: str) -> KeptFile:
+        found = hashlib.sha256(content).hexdigest()
+        name = f"{day}/{FILES}/{found}{ROWS}"
+        self._files.write(self._path(name), content)
+        return KeptFile(name, len(content), count, found)
+
+    def _copied(self, staged: str, count: int, day: str) -> KeptFile:
+        found = sha256_of(self._files, staged)
+        name = f"{day}/{FILES}/{found}{PARQUET}"
+        self._files.copy(staged, self._path(name))
+        return KeptFile(name, self._files.size(self._path(name)), count, found)
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    # --- read ---------------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> Entry:
+        """Read an entry, and compare its content with its name; its rows are read later.
+
+        :raises EntryMissing, EntryDiffers: it is missing or was changed.
+        :raises JournalError: this version cannot read it.
+        """
+        parts = _NAME.fullmatch(name)
+        if parts is None:
+            problem = "it is no name of an entry"
+            remedy = "Give one as airflow tx show prints it: DAY/TXID-SHA256."
+            raise JournalError(entry=name, problem=problem, remedy=remedy)
+        path = self._path(name)
+        uri = self._files.uri(path)
+        try:
+            content = self._files.read(path)
+        except FileNotFoundError:
+            raise EntryMissing(entry=name, uri=uri) from None
+        found = hashlib.sha256(content).hexdigest()
+        if found != parts[3]:
+            raise EntryDiffers(entry=name, uri=uri, found=found, expected=parts[3])
+        return Entry.from_content(name, content).read_from(
+            KeptFiles(self._files, self._folder, name)
+        )
+
+    def check(self, name: str) -> Entry:
+        """Read an entry and every file of it. Raises as `read`."""
+        entry = self.read(name)
+        for contribution in entry.contributions.values():
+            contribution.check()
+        return entry
+
+    def finding(self, name: str, txid: int, key: str) -> str | None:
+        """Say what is wrong with the entry that the binding of a key names; None: it is unchanged.
+
+        :raises StagingUnreachable: this is unknown.
+        """
+        try:
+            entry = self.check(name)
+        except JournalError as error:
+            return f"transaction {txid}: {error}"
+        if (entry.txid, entry.key) == (txid, key):
+            return None
+        said = f"is of transaction {entry.txid} and key {entry.key}"
+        return f"transaction {txid}: the journal entry {name} of key {key} {said}"
+
+    def names(self, txid: int | None = None) -> list[str]:
+        """List the entries, the last day first: the entries of one transaction, or all.
+
+        An entry that no binding and no record names counts for nothing.
+        """
+        found = (f"{day}/{name}" for day in self.days() for name in self._entries(day))
+        named = ((parts, parts[0]) for each in found if (parts := _NAME.fullmatch(each)))
+        return [name for parts, name in named if txid is None or int(parts[2]) == txid]
+
+    def _entries(self, day: str) -> list[str]:
+        return sorted(self._files.list(self._path(day)))
+
+    def days(self, before: date | None = None) -> list[str]:
+        """List the days that have entries, the last one first.
+
+        :param before: only days before this one.
+        """
+        found = sorted(self._files.list(self._folder), reverse=True)
+        return [day for day in found if before is None or day < before.isoformat()]
+
+    # --- remove -------------------------------------------------------------------------------------------------
+
+    def _restated(self, day: str) -> str:
+        """Name the last day with an entry that restates one of this day; "": there is none."""
+        return max(self._files.list(self._path(f"{day}/{RESTATED}")), default="")
+
+    def sweep(self, before: date, kept: Callable[[], Collection[str]]) -> list[str]:
+        """Remove the folders of days before a day, unless a kept name is in one.
+
+        A later day may restate an entry: its difference can only be formed again from both.
+
+        :param kept: asked for names of entries once a folder is due.
+        :return: the days that are removed.
+        """
+        due = self.days(before)
+        if not due:
+            return []
+        held = {name.partition("/")[0] for name in kept()}
+        removed = [
+            day for day in due if day not in held and self._restated(day) < before.isoformat()
+        ]
+        for day in removed:
+            self._files.remove_tree(self._path(day))
+        return removed
+
+    def forget(self) -> None:
+        """Remove the whole journal: another life of the topology begins.
+
+        :raises StagingNotRemoved: a part is still there.
+        """
+        self._files.remove_tree(self._folder)
+        if self._files.list(self._folder):
+            raise StagingNotRemoved(uri=self._files.uri(self._folder))
+
+
+def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:
+    """Describe the columns of a contribution.
+
+    :param first: the first of its rows; empty: there is none.
+    """
+    found = {name: columns.types.get(name) or type_of(first.get(name)) for name in columns.keys}
+    return Contribution(
+        keys={name: kind or "" for name, kind in found.items()},
+        values=columns.serialized()["values"],
+    )
+
+
+# --- entry view ---
+# A transaction that the history of its ledger has forgotten, read from the journal.
+
+
+def forgotten_details(
+    store: Store, paths: Paths, journal: JournalArea, txid: int
+) -> TransactionDetails | None:
+    """Describe a committed transaction by its entry; None: its binding names none.
+
+    :raises JournalError, StagingUnreachable: the journal cannot be read.
+    """
+    for name in journal.names(txid):
+        entry = journal.read(name)
+        binding = Reader(store).peek_if_any(Binding, paths.run(entry.key))
+        if binding is not None and _stands_for(journal, binding.entry, name):
+            (view,) = with_restatements(store, paths, [_view(entry)])
+            return TransactionDetails(view, Metadata(0, entry.metadata, None))
+    return None
+
+
+def _stands_for(journal: JournalArea, counts: str, name: str) -> bool:
+    """Ask whether an entry is the one that counts, or one that it replaces. Any other counted for nothing."""
+    while counts and counts != name:
+        replaces = journal.read(counts).replaces
+        counts = "" if replaces is None else replaces["entry"]
+    return counts == name
+
+
+def _view(entry: Entry) -> TransactionView:
+    return TransactionView(
+        txid=entry.txid,
+        attempt=entry.attempt,
+        status=Outcome.COMMITTED.value,
+        run_id=entry.run_id,
+        began=moment(entry.began),
+        processed=None,
+        granted=None,
+        ended=None,
+        rows=None,
+        ack_val="",
+        failures=0,
+        error=None,
+        waiting_for=None,
+        open=False,
+        restates=None if entry.replaces is None else entry.replaces["txid"],
+        key=entry.key,
+    )

@@ -1,0 +1,146 @@
+"""The description of a batch for an application outside Airflow: a file of JSON, of any size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.steps.processing import OutputName, names_from_json, names_to_json
+
+DESCRIPTOR_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Input:
+    """The output of another task, as an application reads it: Parquet files as Spark's readers take them.
+
+    :param outputs: of which tasks of the transaction; none of new values.
+    """
+
+    files: tuple[str, ...]
+    columns: tuple[str, ...]
+    outputs: tuple[OutputName, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Input:
+        """Read what `to_json` gave."""
+        return cls(tuple(value["files"]), tuple(value["columns"]), names_from_json(value))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), **names_to_json(self.outputs)}
+
+
+@dataclass(frozen=True)
+class Ackers:
+    """The ackers of the messages of a transaction.
+
+    :param count: among how many its trees are divided; 0: they are not tracked.
+    :param conn_id: of the Airflow connection of their store.
+    :param root: of the ledgers.
+    :param anchored: whether the transaction waits for the task.
+    """
+
+    count: int
+    conn_id: str
+    root: str
+    anchored: bool
+
+
+@dataclass(frozen=True)
+class AppendTo:
+    """The table that an output of an application is appended to; nothing secret.
+
+    :param uri: of the table.
+    :param partition_by: the columns that the table is partitioned by.
+    """
+
+    uri: str
+    partition_by: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> AppendTo:
+        """Read what `asdict` gave, once it was JSON."""
+        return cls(value["uri"], tuple(value["partition_by"]))
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Everything an application needs to process one batch.
+
+    :param task: the try that the output belongs to.
+    :param metadata: plain JSON: exactly which rows.
+    :param source: class path and constructor arguments, as `Source.serialize()` gave them.
+    :param root: root of the staging area of its topology.
+    :param inputs: output of tasks before it, by name.
+    :param ackers: None: the transaction has no messages.
+    :param appended: the outputs that are appended to a table, by name.
+    :param incarnation: of the topology.
+    """
+
+    topology: str
+    attempt: TransactionAttempt
+    task: TaskTry
+    metadata: Any
+    source: tuple[str, Mapping[str, Any]]
+    root: str
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    ackers: Ackers | None = None
+    appended: Mapping[str, AppendTo] = field(default_factory=dict)
+    incarnation: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.topology} {self.attempt} {self.task}"
+
+    def to_json(self) -> str:
+        appended = {name: asdict(each) for name, each in self.appended.items()}
+        return json.dumps(
+            {
+                "format": DESCRIPTOR_FORMAT,
+                "topology": self.topology,
+                "txid": self.attempt.txid,
+                "attempt": self.attempt.attempt,
+                "task_id": self.task.task_id,
+                "map_index": self.task.map_index,
+                "try": self.task.task_try,
+                "rows": self.metadata,
+                "source": [self.source[0], dict(self.source[1])],
+                "root": self.root,
+                "inputs": {name: each.to_json() for name, each in self.inputs.items()},
+                "incarnation": self.incarnation,
+                "ackers": None if self.ackers is None else asdict(self.ackers),
+                **({"appended": appended} if appended else {}),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Descriptor:
+        """Read the descriptor that `to_json` wrote; a ConfigError if it is not one, or of another format."""
+        try:
+            value = json.loads(text)
+            found = value["format"]
+        except (ValueError, KeyError, TypeError):
+            option = "the descriptor of the batch"
+            remedy = "Give the URI the task printed."
+            raise ConfigError(option=option, value=text[:80], remedy=remedy) from None
+        if found != DESCRIPTOR_FORMAT:
+            remedy = f"This version of airflow-provider-tx reads format {DESCRIPTOR_FORMAT}"
+            remedy += ": use one version on both sides."
+            raise ConfigError(option="format of the descriptor", value=found, remedy=remedy)
+        return cls(
+            topology=value["topology"],
+            attempt=TransactionAttempt(value["txid"], value["attempt"]),
+            task=TaskTry(value["task_id"], value["map_index"], value["try"]),
+            metadata=value["rows"],
+            source=(value["source"][0], value["source"][1]),
+            root=value["root"],
+            inputs={name: Input.from_json(of) for name, of in value.get("inputs", {}).items()},
+            incarnation=value.get("incarnation", ""),
+            ackers=Ackers(**value["ackers"]) if value.get("ackers") else None,
+            appended={
+                name: AppendTo.from_json(of) for name, of in value.get("appended", {}).items()
+            },
+        )

@@ -1,0 +1,663 @@
+"""A queue of RabbitMQ: its next messages are staged, written down in the ledger, and only then acked."""
+
+from __future__ import annotations
+
+import json
+import logging
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from uuid import uuid4
+
+from airflow_tx.base.connections.rabbit import RabbitBroker, require_pika
+from airflow_tx.base.errors import FailedBatch, OtherSource, SourceError
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.rows.spark import ColumnType
+from airflow_tx.ledger.batch import WHOLE, Loss
+from airflow_tx.outputs.staging.area import TAKEN, quoted
+from airflow_tx.outputs.staging.files import open_files
+from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, Limit, Source
+from airflow_tx.sources.message import (
+    declared_columns,
+    message_ddl,
+    parsed_message,
+    spark_and_arrow,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_tx.ledger.attempt import TransactionAttempt
+
+
+# --- taken ---
+# Messages that were taken from a queue, in the staging area: until their transaction is committed they are only
+# there.
+#
+# ::
+#
+# <root>/@taken/<queue>/messages/<number>/<random>   the messages of a batch that begins at this number
+# <root>/@taken/<queue>/ids/<number>/<random>        digests of the last ids before this number
+# <root>/@taken/<queue>/committed/<txid>/<number>    the batch at this number is committed
+#
+# The root belongs to one incarnation of a topology. So a renamed topology keeps what it has taken, and another ledger
+# with the same names does not find it. Nothing is overwritten, and only what the ledger names counts: two processes
+# may stage at one number.
+
+
+DIGEST_SIZE = 16
+
+
+@dataclass(frozen=True)
+class QueueMessage:
+    """A message of a queue.
+
+    :param message_id: "" if the publisher has set none.
+    :param headers: as JSON.
+    """
+
+    message_id: str
+    routing_key: str
+    headers: str
+    body: bytes
+
+    def identity(self, by: str) -> bytes:
+        """Digest the identity of a message: its id, or for "content" the whole message."""
+        own = json.loads(self.headers)
+        parts = [self.message_id.encode()]
+        if by == "content":
+            # What brokers add differs from one delivery to the next.
+            kept = {name: value for name, value in own.items() if not name.startswith("x-")}
+            parts = [
+                self.routing_key.encode(),
+                json.dumps(kept, sort_keys=True).encode(),
+                self.body,
+            ]
+        digest = blake2b(digest_size=DIGEST_SIZE)
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.digest()
+
+
+def read_taken(uri: str) -> list[QueueMessage]:
+    """Read the messages that `TakenMessages.stage` has staged.
+
+    :raises FileNotFoundError: they are not there.
+    """
+    folder, _, name = uri.rpartition("/")
+    lines = map(json.loads, open_files(folder).read(name).splitlines())
+    return [QueueMessage(id_, key, headers, b64decode(body)) for id_, key, headers, body in lines]
+
+
+def is_staged(uri: str) -> bool:
+    """Ask whether a file of the staging area is there."""
+    folder, _, name = uri.rpartition("/")
+    return name in open_files(folder).list("")
+
+
+def read_ids(uri: str) -> dict[bytes, None]:
+    """Read the digests that `TakenMessages.stage` has staged, in their order.
+
+    :raises FileNotFoundError: they are not there.
+    """
+    folder, _, name = uri.rpartition("/")
+    content = open_files(folder).read(name)
+    return dict.fromkeys(
+        content[at : at + DIGEST_SIZE] for at in range(0, len(content), DIGEST_SIZE)
+    )
+
+
+class TakenMessages:
+    """The messages that a topology has taken from one queue.
+
+    :param root: of the staging area of the topology.
+    """
+
+    def __init__(self, root: str, queue: str) -> None:
+        self._files = open_files(root)
+        self._folder = f"{TAKEN}/{quoted(queue)}"
+
+    def stage(self, number: int, messages: Sequence[QueueMessage]) -> str:
+        """Stage the messages of a batch that begins at this number; returns their URI."""
+        # No Parquet: to load what writes it takes `begin` longer than all else that it does.
+        lines = [
+            json.dumps(
+                [each.message_id, each.routing_key, each.headers, b64encode(each.body).decode()]
+            )
+            for each in messages
+        ]
+        return self._write(f"messages/{number}/{uuid4().hex}", "\n".join(lines).encode())
+
+    def stage_ids(self, number: int, ids: Iterable[bytes]) -> str:
+        """Stage the digests of the last ids before this number; returns their URI."""
+        return self._write(f"ids/{number}/{uuid4().hex}", b"".join(ids))
+
+    def left(self, number: int) -> list[QueueMessage]:
+        """Read what is staged from this number on, where the ledger stands: no transaction has it."""
+        done = {
+            start
+            for txid in self._numbers("committed")
+            for start in self._numbers(f"committed/{txid}")
+        }
+        found = list[QueueMessage]()
+        for at in self._numbers("messages"):
+            if at >= number and at not in done:
+                folder = f"{self._folder}/messages/{at}"
+                for name in sorted(self._files.list(folder)):
+                    found += read_taken(self._files.uri(f"{folder}/{name}"))
+        return found
+
+    def note_committed(self, txid: int, number: int) -> None:
+        """Note that a transaction is committed which has the batch at this number."""
+        self._write(f"committed/{txid}/{number}", b"")
+
+    def remove_before(self, txid: int) -> None:
+        """Remove the batches of committed transactions before `txid`; of a skipped one they stay, to be re-admitted."""
+        for each in self._numbers("committed"):
+            if each >= txid:
+                continue
+            for number in self._numbers(f"committed/{each}"):
+                self._remove(f"messages/{number}")
+                for at in self._numbers("ids"):
+                    # A rebuilt ledger may begin this very transaction again.
+                    if at < number:
+                        self._remove(f"ids/{at}")
+            self._remove(f"committed/{each}")
+
+    def _numbers(self, folder: str) -> list[int]:
+        return sorted(
+            int(name) for name in self._files.list(f"{self._folder}/{folder}") if name.isdecimal()
+        )
+
+    def _write(self, name: str, content: bytes) -> str:
+        self._files.write(f"{self._folder}/{name}", content)
+        return self._files.uri(f"{self._folder}/{name}")
+
+    def _remove(self, name: str) -> None:
+        self._files.remove_tree(f"{self._folder}/{name}")
+
+
+# --- rows ---
+# Messages of a queue as rows.
+
+
+@dataclass(frozen=True)
+class QueueRows:
+    """The row of a message.
+
+    :param where: the queue, in words.
+    :param columns: of the JSON object that a message is; None: it is a text.
+    """
+
+    where: str
+    columns: Mapping[str, ColumnType] | None
+    skip: str
+
+    def of(self, messages: Sequence[QueueMessage]) -> list[dict[str, Any]]:
+        """Make the rows; FailedBatch names a message that cannot be read."""
+        return [self._row(each) for each in messages]
+
+    def frame(self, spark: SparkSession, messages: Sequence[QueueMessage]) -> DataFrame:
+        """Make a DataFrame of them, in this process: they are at most as many as a broker hands out."""
+        import pyarrow as pa  # type: ignore[import-untyped]
+
+        message = "STRING" if self.columns is None else message_ddl(self.columns)
+        ddl = f"message_id STRING, routing_key STRING, headers STRING, message {message}"
+        struct, columns = spark_and_arrow(spark, ddl)
+        rows = pa.Table.from_pylist(self.of(messages), schema=columns)
+        return spark.createDataFrame(rows, schema=struct)
+
+    def _row(self, message: QueueMessage) -> dict[str, Any]:
+        row = asdict(message)
+        body = row.pop("body")
+        try:
+            return {**row, "message": parsed_message(body, self.columns)}
+        except ValueError as error:
+            raise self._unreadable(row, str(error)) from None
+
+    def _unreadable(self, row: Mapping[str, Any], why: str) -> FailedBatch:
+        return FailedBatch(
+            f"Message {row['message_id']!r} of {self.where} cannot be read: {why}. "
+            f"Let the task take it as a text, without schema, or: {self.skip}"
+        )
+
+
+# --- session ---
+# One connection to a broker, for one queue. A received message belongs to the broker until it is acked.
+
+
+MOST = 65_535
+"""Messages that a broker hands out at most before the first one is acked: the number has 16 bits."""
+_SILENCE = 5.0
+"""Seconds after which messages that the queue had count as taken by another consumer."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message that was received.
+
+    :param tag: by which it is acked.
+    :param earlier: how often it was delivered before, as far as the queue counts.
+    :param properties: of pika, to publish it elsewhere unchanged.
+    """
+
+    tag: int
+    message: QueueMessage
+    earlier: int
+    properties: Any
+
+
+class QueueSession:
+    """A queue, as one process sees it.
+
+    :param source: repr of the source that it belongs to, for messages.
+    """
+
+    def __init__(self, broker: RabbitBroker, queue: str, source: str) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._source = source
+        require_pika(needed_by=source)
+        with self._failures():
+            self._connection = broker.connect()
+            self._channel = self._connection.channel()
+
+    @property
+    def where(self) -> str:
+        return f"queue {self._queue} of connection {self._broker.conn_id}"
+
+    def ready(self) -> int:
+        """Count the messages that wait in the queue."""
+        with self._failures():
+            return int(self._channel.queue_declare(self._queue, passive=True).method.message_count)
+
+    def receive(self, wanted: int) -> list[Delivery]:
+        """Receive so many messages; fewer, if others take them."""
+        found = list[Delivery]()
+        with self._failures():
+            # Messages that it hands out and that are not received are delivered and counted again.
+            self._channel.basic_qos(prefetch_count=wanted)
+            for method, properties, body in self._channel.consume(
+                self._queue, inactivity_timeout=_SILENCE
+            ):
+                if method is None:
+                    break
+                found.append(self._delivery(method, properties, body))
+                if len(found) == wanted:
+                    break
+            self._channel.cancel()
+        return found
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        """Let the broker forget a message, or all received ones up to it; certain after the next answer."""
+        with self._failures():
+            self._channel.basic_ack(tag, multiple=multiple)
+
+    def set_aside(self, delivery: Delivery, queue: str) -> None:
+        """Move a message into another queue: there before it is gone here, so it may be there twice.
+
+        :raises SourceError: there is no such queue.
+        """
+        from pika.exceptions import NackError, UnroutableError  # type: ignore[import-untyped]
+
+        with self._failures():
+            self._channel.confirm_delivery()
+            try:
+                self._channel.basic_publish(
+                    "", queue, delivery.message.body, delivery.properties, mandatory=True
+                )
+            except (NackError, UnroutableError):
+                problem = f"message {delivery.message.message_id!r} of {self.where} cannot be set aside in {queue}"
+                raise self.refused(
+                    problem, f"Declare the queue {queue}, with room in it."
+                ) from None
+        self.ack(delivery.tag)
+
+    def close(self) -> None:
+        """Give back to the queue what was received and not acked."""
+        from pika.exceptions import AMQPError
+
+        with suppress(AMQPError, OSError):
+            self._connection.close()
+
+    def refused(self, problem: str, remedy: str) -> SourceError:
+        return SourceError(source=self._source, problem=problem, remedy=remedy)
+
+    def _delivery(self, method: Any, properties: Any, body: bytes) -> Delivery:
+        headers: Mapping[str, Any] = properties.headers or {}
+        deaths = [
+            each.get("count", 0)
+            for each in headers.get("x-death", ())
+            if each.get("queue") == self._queue
+        ]
+        earlier = int(headers.get("x-delivery-count", 0)) + sum(map(int, deaths))
+        text = json.dumps(headers, sort_keys=True, default=str)
+        message = QueueMessage(properties.message_id or "", method.routing_key, text, body)
+        return Delivery(method.delivery_tag, message, earlier, properties)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn what pika raises into one line."""
+        from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+        try:
+            yield
+        except ChannelClosedByBroker as error:
+            remedy = "Correct it, then clear the task."
+            if error.reply_code == 404:
+                remedy = "Declare the queue, or correct its name; it is never made here."
+            raise self.refused(f"{self.where}: {error.reply_text}", remedy) from None
+        except (AMQPError, OSError) as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            remedy = "Nothing is lost: what was received and not acked is delivered again."
+            raise self.refused(
+                f"{self.where}: the broker cannot be reached ({text})", remedy
+            ) from None
+
+
+# --- source ---
+
+
+log = logging.getLogger(__name__)
+
+_Received: TypeAlias = tuple[dict[bytes, QueueMessage], int, str]
+"""Messages by their identity, the tag up to which they are to be acked, and why there are no more."""
+_IDENTITIES = ("message_id", "content")
+
+
+@dataclass(frozen=True)
+class QueuePosition:
+    """Where the source stands.
+
+    :param queue: which one it is.
+    :param taken: how many messages were taken.
+    :param ids: URI of the digests of the last ids; None: they are unknown.
+    """
+
+    queue: str
+    taken: int = 0
+    ids: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {"queue": self.queue, "taken": self.taken, "ids": self.ids}
+
+
+class RabbitQueueSource(Source):
+    """The next messages of a queue are a transaction.
+
+        RabbitQueueSource("rabbit_shop", "orders", max_rows_per_batch=10_000)
+
+    A message is a row ``{"message_id": ..., "routing_key": ..., "headers": "{}", "message": "..."}``. It is acked once
+    the ledger has the transaction that it is in. One that comes again, since its ack was lost or since its publisher
+    has sent it twice, is recognised by its id among the last `remember` ones, acked, and in no further transaction.
+
+    :param conn_id: Airflow connection of type amqp.
+    :param queue: its name; it exists already.
+    :param schema: Spark DDL, such as ``user STRING, amount DOUBLE``: messages are JSON objects with these fields, and
+        the column `message` is a STRUCT of them. Without one a message is a text.
+    :param identity: ``message_id``, as the publisher has set it, or ``content``: equal messages are one.
+    :param remember: how many of the last ids are remembered.
+    :param max_deliveries: a message that the queue says was delivered so often before is not taken.
+    :param set_aside: queue that such messages, and those without an id, are moved to; without one they are refused.
+    :param max_rows_per_batch: at most so many messages in a batch; a broker hands out 65,535 at most.
+    :param max_bytes_per_batch: at most so many bytes, except if one message alone has more.
+    :param target_seconds: as many messages as are processed in so many seconds, by what the last transactions took.
+    """
+
+    rows_can_change: ClassVar[bool] = False
+    stages: ClassVar[bool] = True
+    batch_size: BatchSize
+
+    def __init__(
+        self,
+        conn_id: str = "rabbitmq_default",
+        queue: str = "",
+        *,
+        schema: str | None = None,
+        identity: str = "message_id",
+        remember: int = 100_000,
+        max_deliveries: int = 10,
+        set_aside: str | None = None,
+        max_rows_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        target_seconds: float | None = None,
+    ) -> None:
+        if not conn_id or not queue:
+            raise self.unusable(
+                "queue", queue, 'Name an Airflow connection and a queue: ("rabbit_shop", "orders").'
+            )
+        if identity not in _IDENTITIES:
+            raise self.unusable("identity", identity, f"Give one of {', '.join(_IDENTITIES)}.")
+        for name, value in (("remember", remember), ("max_deliveries", max_deliveries)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise self.unusable(name, value, "Give a whole number above 0.")
+        if set_aside == queue:
+            raise self.unusable("set_aside", set_aside, "Name another queue.")
+        self.conn_id = conn_id
+        self.queue = queue
+        self.schema = schema
+        self.identity = identity
+        self.remember = remember
+        self.max_deliveries = max_deliveries
+        self.aside = set_aside
+        self.batch_size = BatchSize.checked(
+            type(self).__name__,
+            max_rows=max_rows_per_batch,
+            max_bytes=max_bytes_per_batch,
+            target_seconds=target_seconds,
+        )
+        self.limit = self.batch_size.limit()
+        self._session: QueueSession | None = None
+        self._unacked: tuple[Json, int] | None = None
+        """Of the batch that was decided last: its metadata, and the tag up to which it is to be acked."""
+
+    def close(self) -> None:
+        self._unacked = None
+        if self._session is not None:
+            session = self._session
+            self._session = None
+            session.close()
+
+    # --- deciding
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
+        self.close()
+        at = self._position(position)
+        staged = self._staged
+        known = self._known(at)
+        tag = 0
+        reason = "all were staged already"
+        messages = self._new(staged.left(at.taken), known)
+        if not messages:
+            messages, tag, reason = self._receive(known)
+        if not messages:
+            return None
+        failpoint("rabbit.after_receive", topology=self.topology, txid=attempt.txid)
+        metadata: Json = {
+            "staged": staged.stage(at.taken, list(messages.values())),
+            "number": at.taken,
+        }
+        ids = [*known, *messages][-max(self.remember, len(messages)) :]
+        after = QueuePosition(
+            at.queue, at.taken + len(messages), staged.stage_ids(at.taken + len(messages), ids)
+        )
+        failpoint("rabbit.after_stage", topology=self.topology, txid=attempt.txid)
+        self._unacked = (metadata, tag)
+        return Batch(metadata, after.to_json(), len(messages), reason)
+
+    def begun(self, txid: int, metadata: Json) -> None:
+        if self._session is None or self._unacked is None or self._unacked[0] != metadata:
+            return
+        failpoint("rabbit.before_ack", topology=self.topology, txid=txid)
+        self._session.ack(self._unacked[1], multiple=True)
+        self._session.ready()
+        failpoint("rabbit.after_ack", topology=self.topology, txid=txid)
+
+    def committed(self, txid: int, metadata: Json) -> None:
+        if isinstance(metadata, dict):
+            self._staged.note_committed(txid, int(str(metadata["number"])))
+
+    def refuses_again(self, metadata: Json) -> str:
+        return "RabbitMQ gives a message once, and what was kept of it went after its commit"
+
+    def cleanup_before(self, txid: int) -> None:
+        self._staged.remove_before(txid)
+
+    def backlog(self, position: Json) -> int | None:
+        return self._connected().ready()
+
+    def losses(self, position: Json) -> list[Loss]:
+        at = self._position(position)
+        if at.ids is None or is_staged(at.ids):
+            return []
+        without = QueuePosition(at.queue, at.taken).to_json()
+        return [
+            Loss(
+                WHOLE,
+                position,
+                without,
+                f"{_lost_ids(at)}: what is delivered again of them is counted again",
+            )
+        ]
+
+    def _receive(self, known: Mapping[bytes, None]) -> _Received:
+        session = self._connected()
+        most = min(self.limit.rows or MOST, MOST)
+        while waiting := session.ready():
+            new = dict[bytes, Delivery]()
+            unacked = list[int]()
+            deliveries = session.receive(min(waiting, most))
+            for each in deliveries:
+                identity = each.message.identity(self.identity)
+                if identity in known:
+                    session.ack(each.tag)
+                elif problem := self._problem(each):
+                    self._refuse(session, each, problem)
+                else:
+                    unacked.append(each.tag)
+                    new.setdefault(identity, each)
+            if len(deliveries) > len(new):
+                log.info(
+                    "%s: %s messages were taken before, or set aside",
+                    session.where,
+                    len(deliveries) - len(new),
+                )
+            if new:
+                return self._fitted(new, waiting - len(deliveries) + len(new), unacked)
+            if not deliveries:
+                break
+        return {}, 0, ""
+
+    def _fitted(self, new: Mapping[bytes, Delivery], waiting: int, unacked: list[int]) -> _Received:
+        taken = dict[bytes, QueueMessage]()
+        size = 0
+        limit = self.limit
+        if limit.rows is None or limit.rows > MOST:
+            limit = Limit(
+                MOST, limit.bytes, f"a broker hands out {MOST} messages at most that are not acked"
+            )
+        for identity, each in new.items():
+            size += len(each.message.body)
+            if taken and limit.bytes is not None and size > limit.bytes:
+                why = Limit(reason=f"max_bytes_per_batch={limit.bytes}")
+                return (
+                    taken,
+                    max(tag for tag in unacked if tag < each.tag),
+                    why.reason_for(len(taken), waiting),
+                )
+            taken[identity] = each.message
+        return taken, unacked[-1], limit.reason_for(len(taken), waiting)
+
+    def _problem(self, delivery: Delivery) -> str:
+        """Say why a message is not taken; "" if it is."""
+        if delivery.earlier >= self.max_deliveries:
+            return f"was delivered {delivery.earlier} times before, and max_deliveries={self.max_deliveries}"
+        if self.identity == "message_id" and not delivery.message.message_id:
+            return "has no message_id, so it could not be recognised when it is delivered again"
+        return ""
+
+    def _refuse(self, session: QueueSession, delivery: Delivery, problem: str) -> None:
+        name = delivery.message.message_id or f"with routing key {delivery.message.routing_key!r}"
+        if self.aside is None:
+            remedy = 'Find out why; or let such messages be moved into a queue of their own: set_aside="QUEUE"'
+            if not delivery.message.message_id:
+                remedy += '; or let the publisher set an id, or say identity="content"'
+            raise session.refused(f"message {name} of {session.where} {problem}", f"{remedy}.")
+        session.set_aside(delivery, self.aside)
+        log.warning(
+            "Message %s of %s %s: it is in queue %s now", name, session.where, problem, self.aside
+        )
+
+    def _connected(self) -> QueueSession:
+        if self._session is None:
+            broker = RabbitBroker.of_connection(self.conn_id, what=type(self).__name__)
+            self._session = QueueSession(broker, self.queue, repr(self))
+        return self._session
+
+    def _position(self, position: Json) -> QueuePosition:
+        own = QueuePosition(f"{self.conn_id}/{self.queue}")
+        try:
+            found = own if position is None else QueuePosition(**position)  # type: ignore[arg-type]
+        except TypeError:
+            found = None
+        if found is None or found.queue != own.queue:
+            problem = f"position {str(position)[:80]!r} is none of queue {own.queue}"
+            raise OtherSource(source=repr(self), problem=problem)
+        return found
+
+    def _known(self, at: QueuePosition) -> dict[bytes, None]:
+        try:
+            return {} if at.ids is None else read_ids(at.ids)
+        except FileNotFoundError:
+            remedy = f"Bring them back, or continue without them: {self.command('accept-loss')}"
+            raise self.refused(f"{_lost_ids(at)}: no message could be recognised", remedy) from None
+
+    @property
+    def _where(self) -> str:
+        return f"queue {self.queue} of connection {self.conn_id}"
+
+    @property
+    def _staged(self) -> TakenMessages:
+        if not self.staging:
+            raise self.refused(
+                "it has no staging area", "Let a Transaction ask it, or name it with one: named()."
+            )
+        return TakenMessages(self.staging, f"{self.conn_id}/{self.queue}")
+
+    def _new(
+        self, messages: Iterable[QueueMessage], known: Mapping[bytes, None]
+    ) -> dict[bytes, QueueMessage]:
+        found = {each.identity(self.identity): each for each in messages}
+        return {identity: each for identity, each in found.items() if identity not in known}
+
+    # --- rows
+
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
+        skip = self.command("skip", attempt.txid)
+        rows = QueueRows(self._where, declared_columns(self, "schema", self.schema), skip)
+        messages = self._read(metadata, skip)
+        return rows.of(messages) if spark is None else rows.frame(spark, messages)
+
+    def contains(self, metadata: Json, what: str) -> bool | None:
+        try:
+            messages = self._read(metadata, "")
+        except SourceError:
+            return None  # they were removed after the commit
+        return any(each.message_id == what for each in messages)
+
+    def _read(self, metadata: Any, skip: str) -> list[QueueMessage]:
+        try:
+            return read_taken(metadata["staged"])
+        except FileNotFoundError:
+            problem = f"the messages that were staged in {metadata['staged']} are gone"
+            remedy = f"Bring them back, then clear the task; if they are gone permanently: {skip}"
+            raise self.refused(problem, remedy) from None
+
+
+def _lost_ids(at: QueuePosition) -> str:
+    return f"the ids of the messages that were taken from {at.queue} last are gone from {at.ids}"

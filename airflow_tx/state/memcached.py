@@ -1,0 +1,398 @@
+"""Values in Memcached, as in Trident: `MemcachedState.opaque(["cache1:11211"])`. Source: trident-state seed."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from itertools import chain
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from airflow_tx.base.connections.lookup import airflow_connection, wrong_type
+from airflow_tx.base.described import Described
+from airflow_tx.base.errors import ConfigError, StateError, StateUnavailable
+from airflow_tx.state.aggregators import Key
+from airflow_tx.state.api import StateKind
+from airflow_tx.state.trident.maps import (
+    CachedMap,
+    MapTexts,
+    NonTransactionalMap,
+    OpaqueMap,
+    SnapshottableMap,
+    TransactionalMap,
+)
+
+# --- client ---
+# Bulk reads and bulk conditional writes on several Memcached servers, over pymemcache's connections.
+#
+# pymemcache has no bulk cas or add: they are sent here, a thousand at a time, in Memcached's text protocol.
+
+
+_PORT = 11211
+LONGEST_KEY = 250
+# Their replies fit into the buffers of a connection, so that neither side waits for the other.
+_AT_ONCE = 1_000
+_DONE = {b"STORED", b"DELETED"}
+_OVERTAKEN = {b"EXISTS", b"NOT_FOUND", b"NOT_STORED"}
+
+
+@dataclass(frozen=True)
+class MemcachedWrite:
+    """One write: set, add, cas (which compares the version) or delete."""
+
+    verb: str
+    key: str
+    data: bytes = b""
+    version: bytes = b""
+
+    def encoded(self) -> bytes:
+        if self.verb == "delete":
+            return b"delete %s\r\n" % self.key.encode()
+        version = b" " + self.version if self.verb == "cas" else b""
+        head = b"%s %s 0 0 %d%s\r\n" % (
+            self.verb.encode(),
+            self.key.encode(),
+            len(self.data),
+            version,
+        )
+        return head + self.data + b"\r\n"
+
+
+class MemcachedClient:
+    """Keys spread over servers, always in the same way; each may take `timeout` seconds to connect, and to answer."""
+
+    def __init__(self, servers: Sequence[tuple[str, int]], *, state: str, timeout: float) -> None:
+        try:
+            base = import_module("pymemcache.client.base")
+        except ImportError:
+            remedy = "It needs pymemcache: pip install 'airflow-provider-tx[memcached]'."
+            raise ConfigError(option="A Memcached state", value=state, remedy=remedy) from None
+        self._state = state
+        self._clients = {
+            f"{host}:{port}": base.Client(
+                (host, port), connect_timeout=timeout, timeout=timeout, no_delay=True
+            )
+            for host, port in servers
+        }
+
+    def gets(self, keys: Sequence[str]) -> dict[str, tuple[bytes, bytes]]:
+        """Read value and version of the keys that are there."""
+        found = dict[str, tuple[bytes, bytes]]()
+        for server, portion in self._portions(keys):
+            with self._answering(server) as client:
+                found.update(client.gets_many(portion))
+        return found
+
+    def write(self, writes: Sequence[MemcachedWrite]) -> list[str]:
+        """Do all of them; returns the keys not written, since another writer has replaced their value."""
+        by_key = {write.key: write for write in writes}
+        written = (
+            self._write(server, [by_key[key] for key in keys])
+            for server, keys in self._portions(by_key)
+        )
+        return list(chain.from_iterable(written))
+
+    def _write(self, server: str, writes: Sequence[MemcachedWrite]) -> list[str]:
+        with self._answering(server) as client:
+            if client.sock is None:
+                client.version()  # connects
+            client.sock.sendall(b"".join(write.encoded() for write in writes))
+            replies = _lines(client.sock, len(writes))
+        overtaken = list[str]()
+        for write, reply in zip(writes, replies, strict=True):
+            if reply in _DONE or (write.verb == "delete" and reply == b"NOT_FOUND"):
+                continue
+            if reply not in _OVERTAKEN:
+                problem = f"server {server} says of {write.key}: {reply.decode(errors='replace')}"
+                remedy = "Some values of this update may be stored; replay the batch when the cause is removed."
+                raise StateError(state=self._state, problem=problem, remedy=remedy)
+            overtaken.append(write.key)
+        return overtaken
+
+    def _portions(self, keys: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+        names = list(self._clients)
+        found = dict[str, list[str]]()
+        for key in keys:
+            server = (
+                names[0] if len(names) == 1 else max(names, key=lambda name: _weight(name, key))
+            )
+            found.setdefault(server, []).append(key)
+        for server, mine in found.items():
+            yield from (
+                (server, mine[start : start + _AT_ONCE]) for start in range(0, len(mine), _AT_ONCE)
+            )
+
+    @contextmanager
+    def _answering(self, server: str) -> Iterator[Any]:
+        client = self._clients[server]
+        exceptions = import_module("pymemcache.exceptions")
+        try:
+            yield client
+        except (OSError, exceptions.MemcacheUnexpectedCloseError) as error:
+            client.close()
+            reason = str(error) or "it does not answer"
+            raise StateUnavailable(
+                state=self._state, where=f"Memcached {server}", reason=reason
+            ) from None
+        except exceptions.MemcacheError as error:
+            client.close()
+            problem = f"server {server} says: {error}"
+            raise StateError(
+                state=self._state, problem=problem, remedy="Some values may be stored."
+            ) from None
+        except BaseException:
+            # Replies may be left in the connection: the next one to use it would take them for its own.
+            client.close()
+            raise
+
+
+def _lines(sock: Any, count: int) -> list[bytes]:
+    # An answer too long for one line ends like the others.
+    data = b""
+    while data.count(b"\r\n") < count:
+        if not (more := sock.recv(65536)):
+            raise ConnectionError("the server closed the connection")
+        data += more
+    return data.split(b"\r\n")[:count]
+
+
+def _weight(server: str, key: str) -> bytes:
+    # Rendezvous hashing: a server more or less moves only the keys that it wins or loses.
+    return hashlib.blake2b(f"{server} {key}".encode(), digest_size=8).digest()
+
+
+def servers_of_connection(conn_id: str) -> list[tuple[str, int]]:
+    """Read the servers of a connection of type memcached: its host, or several with commas.
+
+    A host without a port has the port of the connection.
+
+    :raises ConfigError: there is no such connection, it is of another type, or a host is none.
+    """
+    connection = airflow_connection(
+        conn_id, option="servers of a Memcached state", conn_type="memcached"
+    )
+    if connection.conn_type not in ("memcached", "generic"):
+        raise wrong_type(connection, "Memcached state", "memcached")
+    found = [
+        parsed_server(each.strip(), connection.port or _PORT)
+        for each in (connection.host or "").split(",")
+    ]
+    if any(not host or port < 1 for host, port in found):
+        remedy = 'Give a host, or several with commas: "cache1,cache2:11212".'
+        raise ConfigError(
+            option=f"Connection {conn_id!r}, host", value=connection.host, remedy=remedy
+        )
+    return found
+
+
+def parsed_server(server: str, port: int = _PORT) -> tuple[str, int]:
+    """Read the host and port of "host:port" or "host"; the port is 0 if it is no number."""
+    host, colon, given = server.rpartition(":")
+    if not colon:
+        return server, port
+    return host, int(given) if given.isdecimal() else 0
+
+
+# --- map ---
+
+
+_LONGEST_PREFIX = 100
+Servers: TypeAlias = Sequence[str | tuple[str, int]] | str
+_MAPS: Mapping[StateKind, Any] = {
+    StateKind.NON_TRANSACTIONAL: NonTransactionalMap,
+    StateKind.TRANSACTIONAL: TransactionalMap,
+    StateKind.OPAQUE: OpaqueMap,
+}
+
+
+class MemcachedMap(Described):
+    """A backing map in Memcached: values as JSON, read and written in bulk.
+
+    A key is `<prefix>["man"]`, percent-encoded where Memcached demands it; one that would be longer than 250 bytes is
+    `<prefix>#` and its SHA-256. With several servers each key has its server; while that does not answer, the key is
+    not looked for on another one, where it would begin at nothing. A value is replaced only if no writer has replaced
+    it since it was read (gets and cas; add if there was none). That refuses most writers that were overtaken, not all:
+    one that reads after the other has written is taken for a later one, as is a second write of a key within a batch.
+
+    :param servers: "host:port" or (host, port) of each; or the id of an Airflow connection of type memcached, which is
+        looked up when the map is used.
+    :param prefix: the keys begin with it; without spaces.
+    :param timeout: seconds that a server may take to answer.
+    """
+
+    def __init__(self, servers: Servers, *, prefix: str = "", timeout: float = 10.0) -> None:
+        self.servers = _checked_servers(servers)
+        if (
+            len(prefix.encode()) > _LONGEST_PREFIX
+            or not prefix.isprintable()
+            or not prefix.isascii()
+            or " " in prefix
+        ):
+            remedy = f"Use at most {_LONGEST_PREFIX} printable ASCII characters without a space."
+            raise ConfigError(option="prefix of a Memcached state", value=prefix, remedy=remedy)
+        self.prefix = prefix
+        self.name = f"memcached.{prefix}" if prefix else "memcached"
+        self._texts = MapTexts(self.name)
+        self._timeout = timeout
+        self.normalize(servers=_shown(self.servers))
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Read the value of each key; None: the key has no value, or the server evicted it.
+
+        :raises StateUnavailable: a server does not answer.
+        :raises StateError: a key has a value that this map did not write.
+        """
+        names = list(map(self._key, keys))
+        found = self._client.gets(names)
+        self._read.clear()
+        self._read |= {name: found[name][1] if name in found else None for name in names}
+        return [
+            self._texts.value(name, found[name][0]) if name in found else None for name in names
+        ]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Store the value of each key; None removes it.
+
+        :raises StateError: another writer has replaced a value since it was read; others may be stored.
+        :raises StateUnavailable: a server does not answer; some values may be stored.
+        """
+        names = list(map(self._key, keys))
+        writes = list[MemcachedWrite]()
+        for name, value in zip(names, values, strict=True):
+            version = self._read.get(name)
+            if value is None:
+                writes.append(MemcachedWrite("delete", name))
+            else:
+                verb = "set" if name not in self._read else "add" if version is None else "cas"
+                writes.append(
+                    MemcachedWrite(verb, name, self._texts.text(name, value), version or b"")
+                )
+        for name in names:
+            self._read.pop(name, None)
+        overtaken = self._client.write(writes)
+        if overtaken:
+            problem = f"{len(overtaken)} of {len(names)} values were replaced by another writer since they were read"
+            problem += f", such as {overtaken[0]}; the others were written"
+            remedy = "Let one writer at a time update the state, and replay the batch."
+            raise StateError(state=self.name, problem=problem, remedy=remedy)
+
+    def for_executors(self) -> MemcachedMap:
+        """Copy it for a process without Airflow, with its servers."""
+        return MemcachedMap(self._addresses(), prefix=self.prefix, timeout=self._timeout)
+
+    def _key(self, key: Key) -> str:
+        text = self._texts.key(key)
+        name = self.prefix + quote(text, safe="[]{},:\"'/!$&()*+;=?@<>|\\^`~")
+        if len(name) <= LONGEST_KEY:
+            return name
+        return f"{self.prefix}#{hashlib.sha256(text.encode()).hexdigest()}"
+
+    @cached_property
+    def _read(self) -> dict[str, bytes | None]:
+        """How the store knows what the last get has read; None: there was nothing."""
+        return {}
+
+    @cached_property
+    def _client(self) -> MemcachedClient:
+        return MemcachedClient(self._addresses(), state=self.name, timeout=self._timeout)
+
+    def _addresses(self) -> list[tuple[str, int]]:
+        if not isinstance(self.servers, str):
+            return self.servers
+        return servers_of_connection(self.servers)
+
+
+class MemcachedState(Described):
+    """Makes states in Memcached, each a map by key and one value for everything (Trident's MemcachedState).
+
+        factory = MemcachedState.opaque(["cache1:11211", "cache2:11211"], prefix="words:")
+        counts = factory.make_state({}, 0, 1)
+
+    It is exactly once among writers that take turns, as long as Memcached keeps its values. It cannot keep a
+    value that it evicts or that a restart loses, whose key then begins at nothing, without a word; and refuse a
+    committer thought dead that wakes up before its get (docs/stores.md). RedisState and SqlState can.
+
+    :param servers: "host:port" or (host, port) of each; or the id of an Airflow connection of type memcached.
+    :param kind: "opaque", "transactional" or "non-transactional".
+    :param prefix: of all keys.
+    :param cache: how many values are kept in this process during a batch; None: none.
+    :param timeout: seconds that a server may take to answer.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        kind: StateKind | str,
+        *,
+        prefix: str = "",
+        cache: int | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        if kind not in list(StateKind):
+            remedy = 'Use "opaque", "transactional" or "non-transactional".'
+            raise ConfigError(option="MemcachedState(kind=)", value=str(kind), remedy=remedy)
+        self.kind = StateKind(kind)
+        self.servers = servers
+        self.prefix = prefix
+        self.cache = cache
+        self.timeout = timeout
+        self.name = self._backing().name
+        self.normalize(servers=_shown(self._backing().servers))
+
+    @property
+    def can_roll_back(self) -> bool:
+        return self.kind is StateKind.OPAQUE
+
+    @classmethod
+    def opaque(cls, servers: Servers, **options: Any) -> MemcachedState:
+        """Keep values that remember their last txid and the value before it; options go to the class."""
+        return cls(servers, StateKind.OPAQUE, **options)
+
+    @classmethod
+    def transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
+        """Keep values that remember their last txid."""
+        return cls(servers, StateKind.TRANSACTIONAL, **options)
+
+    @classmethod
+    def non_transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
+        """Keep values alone: a replay counts twice."""
+        return cls(servers, StateKind.NON_TRANSACTIONAL, **options)
+
+    def make_state(
+        self, conf: Mapping[str, Any], partition_index: int, num_partitions: int
+    ) -> SnapshottableMap[Any]:
+        backing: Any = self._backing()
+        if self.cache is not None:
+            backing = CachedMap(backing, self.cache)
+        return SnapshottableMap(_MAPS[self.kind](backing, name=self.name))
+
+    def for_executors(self) -> MemcachedState:
+        """Copy it for a process without Airflow, with its servers."""
+        copied = copy.copy(self)
+        copied.servers = self._backing().for_executors().servers
+        return copied
+
+    def _backing(self) -> MemcachedMap:
+        return MemcachedMap(self.servers, prefix=self.prefix, timeout=self.timeout)
+
+
+def _checked_servers(servers: Servers) -> list[tuple[str, int]] | str:
+    if isinstance(servers, str) and servers and ":" not in servers:
+        return servers
+    given = [] if isinstance(servers, str) else servers
+    found = [server if isinstance(server, tuple) else parsed_server(server) for server in given]
+    if not found or any(port < 1 for _, port in found):
+        remedy = 'Give a list, ["host:11211"], or the id of an Airflow connection.'
+        raise ConfigError(option="servers of a Memcached state", value=servers, remedy=remedy)
+    return found
+
+
+def _shown(servers: list[tuple[str, int]] | str) -> list[str] | str:
+    if isinstance(servers, str):
+        return servers
+    return [":".join(map(str, server)) for server in servers]

@@ -1,0 +1,233 @@
+"""Alarms of a topology: when one is due, purely, and who is called; the ledger notes which are raised."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_tx.base.errors import typed
+from airflow_tx.transaction.metrics import oldest_seconds
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.records import TransactionRecord
+    from airflow_tx.sources.lag import Lag
+
+AlarmCallback: TypeAlias = Callable[[Any], Any]
+"""Takes the context of the task that found the alarm, with the `Alarm` as `alarm`, and may be a coroutine function; a
+notifier of Airflow is one."""
+
+
+class AlarmKind(str, Enum):
+    """The kinds of alarms."""
+
+    BLOCKED = "blocked"
+    LATE = "late"
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Why a person is called: callbacks and the templates of notifiers find it in their context, as `alarm`.
+
+    :param kind: `blocked`: nothing commits until a person acts; `late`: a limit of the `Transaction` is exceeded.
+    :param topology: whose transactions.
+    :param dag_id: their DAG.
+    :param reason: what is wrong, in one sentence.
+    :param remedy: what to do about it.
+    :param txid: of the transaction that it is about; None: of none, as a lag.
+    :param attempt: of that transaction.
+    :param run_id: of that transaction.
+    """
+
+    kind: AlarmKind
+    topology: str
+    dag_id: str
+    reason: str
+    remedy: str
+    txid: int | None = None
+    attempt: int | None = None
+    run_id: str | None = None
+
+    @property
+    def of(self) -> str:
+        """The cause: blocked again in a later attempt is another alarm; late is late until it is not."""
+        return f"{self.txid}.{self.attempt}" if self.kind is AlarmKind.BLOCKED else ""
+
+    @property
+    def text(self) -> str:
+        """The whole text, for a log or a message."""
+        return f"{self.reason} {self.remedy}"
+
+
+@dataclass(frozen=True)
+class AlarmLimits:
+    """When a topology is late.
+
+    :param late_after: seconds that its oldest transaction may be open.
+    :param max_lag: how far its source may be ahead.
+    """
+
+    late_after: float | None = None
+    max_lag: int | None = None
+
+
+@dataclass(frozen=True)
+class AlarmCallbacks:
+    """Who is called."""
+
+    on_blocked: tuple[AlarmCallback, ...] = ()
+    on_late: tuple[AlarmCallback, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        return bool(self.on_blocked or self.on_late)
+
+    def call(self, alarm: Alarm, context: Mapping[str, Any], log: Any) -> None:
+        """Call all who want to know of it. One that fails is a line in the log, and hinders no other."""
+        for callback in self.on_blocked if alarm.kind is AlarmKind.BLOCKED else self.on_late:
+            try:
+                # A notifier changes the context that it gets.
+                _call(callback, {**context, "alarm": alarm})
+            except Exception:
+                log.exception("%r failed, which was to be called: %s", callback, alarm.text)
+
+
+def _call(callback: AlarmCallback, context: dict[str, Any]) -> None:
+    from airflow.sdk import BaseNotifier
+
+    only_async = False
+    if isinstance(callback, BaseNotifier):
+        callback = copy.copy(callback)  # it renders its templates in itself, for one alarm
+        callback.context = context  # type: ignore[assignment]
+        only_async = type(callback).notify is BaseNotifier.notify
+    found = callback if only_async else callback(context)
+    if inspect.isawaitable(found):
+        asyncio.run(_awaited(found))
+
+
+async def _awaited(found: Awaitable[Any]) -> None:
+    await found
+
+
+@dataclass(frozen=True)
+class AlarmTopology:
+    """Whose alarms are looked for."""
+
+    name: str
+    dag_id: str
+    limits: AlarmLimits = AlarmLimits()
+
+    def find(
+        self,
+        opened: Mapping[int, TransactionRecord],
+        *,
+        blocked: Mapping[str, Any] | None,
+        now: datetime,
+        lag: Lag | None = None,
+    ) -> list[Alarm]:
+        """Find what is wrong now, one alarm of each kind at most.
+
+        :param blocked: which transaction is replayed no more, and why: txid, attempt, reason.
+        :param lag: of its source; None: it is not known.
+        """
+        found = [self._blocked(opened, blocked), self._late(opened, now, lag)]
+        return [alarm for alarm in found if alarm is not None]
+
+    def _blocked(
+        self, opened: Mapping[int, TransactionRecord], mark: Mapping[str, Any] | None
+    ) -> Alarm | None:
+        record = None if mark is None else opened.get(mark["txid"])
+        if (
+            mark is None
+            or record is None
+            or record.attempt != mark["attempt"]
+            or record.skip is not None
+        ):
+            return None
+        txid = mark["txid"]
+        reason = str(mark["reason"])
+        remedy = f"To continue: airflow tx replay {self.name} {txid}, or airflow tx skip {self.name} {txid} --why TEXT"
+        if record.remedy is not None:
+            reason = reason.replace(f" {record.remedy}", "")
+            remedy = f"{record.remedy} Then: airflow tx replay {self.name} {txid}"
+        reason = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits: {reason}"
+        return self._alarm(AlarmKind.BLOCKED, reason, remedy, txid, record)
+
+    def _late(
+        self, opened: Mapping[int, TransactionRecord], now: datetime, lag: Lag | None
+    ) -> Alarm | None:
+        age = oldest_seconds(opened, now)
+        limits = self.limits
+        if limits.late_after is not None and age > limits.late_after:
+            txid = min(opened)
+            record = opened[txid]
+            reason = (
+                f"Transaction {txid}.{record.attempt} of {self.name} has been open for {_words(age)}, longer than "
+                f"late_after = {_words(limits.late_after)}."
+            )
+            remedy = f"Why: airflow tx show {self.name} {txid}"
+            return self._alarm(AlarmKind.LATE, reason, remedy, txid, record)
+        if limits.max_lag is not None and lag is not None and lag.count > limits.max_lag:
+            reason = (
+                f"The source of {self.name} is {lag} ahead, more than max_lag = {limits.max_lag}."
+            )
+            return self._alarm(AlarmKind.LATE, reason, f"Why: airflow tx show {self.name}")
+        return None
+
+    def _alarm(
+        self,
+        kind: AlarmKind,
+        reason: str,
+        remedy: str,
+        txid: int | None = None,
+        record: TransactionRecord | None = None,
+    ) -> Alarm:
+        return Alarm(
+            kind=kind,
+            topology=self.name,
+            dag_id=self.dag_id,
+            reason=reason,
+            remedy=typed(remedy, self.name),
+            txid=txid,
+            attempt=None if record is None else record.attempt,
+            run_id=None if record is None else record.run_id,
+        )
+
+
+def _words(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+@dataclass(frozen=True)
+class AlarmChange:
+    """An alarm that is to be raised, or one that is over.
+
+    :param alarm: None: it is over.
+    :param note: what the ledger has noted of the one before.
+    """
+
+    kind: AlarmKind
+    alarm: Alarm | None
+    note: Mapping[str, Any]
+
+
+def changes(alarms: Sequence[Alarm], raised: Mapping[str, Mapping[str, Any]]) -> list[AlarmChange]:
+    """Compare what is wrong now with what is raised already."""
+    found = {alarm.kind: alarm for alarm in alarms}
+    compared = [
+        AlarmChange(kind, found.get(kind), raised.get(kind.value, {})) for kind in AlarmKind
+    ]
+    return [each for each in compared if (each.alarm and each.alarm.of) != each.note.get("of")]
+
+
+def certain(due: Sequence[AlarmChange], limits: AlarmLimits, lag: Lag | None) -> list[AlarmChange]:
+    """Leave out the end of a lateness that may be one of the lag, while that is not known."""
+    unknown = limits.max_lag is not None and lag is None
+    return [
+        each for each in due if not (unknown and each.kind is AlarmKind.LATE and each.alarm is None)
+    ]

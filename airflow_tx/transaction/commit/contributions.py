@@ -1,0 +1,473 @@
+"""Two contributions to one state, compared by key: what a state that holds the old one needs to hold the new one."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import NotTakenBack, StateError
+from airflow_tx.ledger.attempt import RowsDigest, TaskTry, TransactionAttempt
+from airflow_tx.state.aggregators import (
+    REFUSALS,
+    Cells,
+    Columns,
+    can_invert,
+    canonical_number,
+    difference,
+    encode_key,
+    is_same,
+    partition_of,
+)
+from airflow_tx.state.api import QueryableState
+from airflow_tx.state.column_types import converted
+from airflow_tx.state.rows import CheckedRows
+from airflow_tx.transaction.commit.write import RowsToWrite, StagedRows
+
+if TYPE_CHECKING:
+    from airflow_tx.outputs.journal import Contribution
+    from airflow_tx.outputs.staging import StagingArea, TryDir
+    from airflow_tx.outputs.staging.area import Output
+
+
+# --- contributions ---
+
+
+Sole = Callable[[Sequence[Cells]], Sequence["Cells | None"]]
+_ROWS_AT_ONCE = 10_000
+LOST = 2.0**-53
+"""The part of a double that its last digit may be wrong by."""
+VISIBLE = 1e6
+"""From how many times the new value on an old one leaves a visible error in the sum."""
+
+
+# --- the two sides ----
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two contributions, in the types of the state.
+
+    :param columns: of the state, without the value columns that the rows lack.
+    :param gone: names of keys, as `key_name` gives them, that are left out.
+    """
+
+    columns: Columns
+    key_types: Mapping[str, str]
+    rows: Iterable[Mapping[str, Any]]
+    whose: str
+    gone: Set[str] = frozenset()
+
+    def portions(self) -> Iterator[list[Cells]]:
+        """Read the rows as cells: keys first, then values.
+
+        :raises StateError: a row that does not fit the state.
+        """
+        rows = iter(self.rows)
+        checked = CheckedRows(self.columns)
+        try:
+            while portion := list(islice(rows, _ROWS_AT_ONCE)):
+                # Each portion alone: the check for keys that come twice would keep all of them.
+                for columns in checked.portions(portion, self.key_types, size=_ROWS_AT_ONCE):
+                    cells = self._cells(columns)
+                    yield (
+                        [each for each in cells if not self._is_gone(each)] if self.gone else cells
+                    )
+        except StateError as error:
+            problem = f"{self.whose}: {error.fields['problem']}"
+            raise type(error)(**{**error.fields, "problem": problem}) from None
+
+    def keys(self) -> Iterator[list[Cells]]:
+        """Read the keys."""
+        split = len(self.columns.keys)
+        for portion in self.portions():
+            yield [cells[:split] for cells in portion]
+
+    def by_key(self, portions: Iterable[Iterable[Cells]]) -> dict[Cells, Cells]:
+        """Give the values of each key.
+
+        :raises StateError: a key comes twice.
+        """
+        split = len(self.columns.keys)
+        found = dict[Cells, Cells]()
+        for portion in portions:
+            for cells in portion:
+                key = cells[:split]
+                if key in found:
+                    raise StateError(
+                        state=self.columns.state,
+                        problem=f"{self.whose}: key {shown_key(self.columns, key)} comes twice",
+                        remedy="Aggregate by key before writing.",
+                    )
+                found[key] = cells[split:]
+        return found
+
+    def key_name(self, key: Cells) -> str:
+        """Name a key by a digest: a record may outlive the right to keep the key itself."""
+        types = [self.key_types[name] for name in self.columns.keys]
+        return hashlib.sha256(encode_key(types, key)).hexdigest()[:16]
+
+    def _is_gone(self, cells: Cells) -> bool:
+        return self.key_name(cells[: len(self.columns.keys)]) in self.gone
+
+    def _cells(self, columns: list[Sequence[Any]]) -> list[Cells]:
+        for at, name in enumerate(self.columns.keys):
+            if self.key_types[name] == "numeric":
+                # 1.0 and 1.00 are one key, and have to come into one portion.
+                columns[at] = list(map(canonical_number, columns[at]))
+        return list(zip(*columns, strict=True))
+
+
+def old_side(state: QueryableState, old: Contribution, gone: Set[str] = frozenset()) -> Side:
+    """Give the earlier contribution; value columns that it lacks are new.
+
+    :param gone: the keys of it that the state has lost since.
+    """
+    columns = state.columns
+    key_types = {**old.keys, **columns.types, **(state.key_types() or {})}
+    known = {
+        name: each
+        for name, each in columns.aggregators.items()
+        if set(columns.composites[name].parts(name) if name in columns.composites else [name])
+        <= old.values.keys()
+    }
+    own = replace(columns, aggregators=known)
+    rows = _Again(old.rows, frozenset((*own.keys, *own.values, *known)))
+    return Side(own, key_types, rows, "what the earlier transaction contributed", gone)
+
+
+@dataclass(frozen=True)
+class _Again(Iterable[Mapping[str, Any]]):
+    """Rows that can be read again.
+
+    :param names: of the columns that are taken: a state may have lost others since.
+    """
+
+    read: Callable[[], Iterator[Mapping[str, Any]]]
+    names: Set[str]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for row in self.read():
+            yield row if row.keys() <= self.names else self._taken(row)
+
+    def _taken(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: each for name, each in row.items() if name in self.names}
+
+
+# --- one portion --------------------------------------------------------------------------------------------------
+
+
+class DifferenceRows:
+    """Compares the values of keys, portion by portion.
+
+    :param known: the value columns that the earlier transaction knew.
+    :param remedy: what to do about a value that cannot be taken back.
+    :param sole: reads the values of keys to which no transaction but the earlier one has contributed; None: of none.
+    :ivar equal: whether all values of all keys are the same, to the last digit. Another rule would leave out a small
+        correction beside large values, and the journal would say that the state has it.
+    :ivar lost: see `Difference`.
+    """
+
+    def __init__(
+        self, columns: Columns, known: Sequence[str], remedy: str, sole: Sole | None = None
+    ) -> None:
+        self.columns = columns
+        self._sole = sole
+        self._remedy = remedy
+        self.lost: dict[str, float] = {}
+        self._at = [known.index(name) if name in known else None for name in columns.values]
+        self.equal = True
+
+    def rows(
+        self, old: Mapping[Cells, Cells], new: Mapping[Cells, Cells]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Give the row of each key of either side, and apart from these the rows that replace values as a whole.
+
+        :raises NotTakenBack: a value cannot be taken back.
+        """
+        keys = list(dict.fromkeys((*old, *new)))
+        self.equal = self.equal and old.keys() == new.keys()
+        alone = self._alone(keys, old)
+        added = [key for key in keys if key not in alone]
+        replaced = [key for key in keys if key in alone]
+        return self._rows(added, old, new), self._rows(replaced, old, new, replacing=True)
+
+    def _alone(self, keys: list[Cells], old: Mapping[Cells, Cells]) -> set[Cells]:
+        """Find the keys that hold the earlier contribution and no other."""
+        if self._sole is None or not keys:
+            return set()
+        found = zip(keys, self._sole(keys), strict=True)
+        return {
+            key for key, values in found if values is not None and self._holds(values, old.get(key))
+        }
+
+    def _holds(self, values: Cells, old: Cells | None) -> bool:
+        """Compare: a person may have changed a value, and what came since is not to be lost."""
+        pairs = zip(self.columns.values.values(), self._at, values, strict=True)
+        return all(
+            can_invert(each)
+            or is_same(each.type, value, None if old is None or at is None else old[at])
+            for each, at, value in pairs
+        )
+
+    def _rows(
+        self,
+        keys: list[Cells],
+        old: Mapping[Cells, Cells],
+        new: Mapping[Cells, Cells],
+        *,
+        replacing: bool = False,
+    ) -> list[dict[str, Any]]:
+        if not keys:
+            return []
+        nothing = (None,) * len(self.columns.values)
+        before = [old.get(key, nothing) for key in keys]
+        after = [new.get(key, nothing) for key in keys]
+        columns = list(map(list, zip(*keys, strict=True)))
+        for number, (name, at) in enumerate(zip(self.columns.values, self._at, strict=True)):
+            values = list(map(itemgetter(number), after))
+            if at is None:
+                # A column that the earlier transaction did not know: the state gets the whole.
+                self.equal = False
+                columns.append(values)
+            else:
+                earlier = list(map(itemgetter(at), before))
+                columns.append(self._deltas(name, keys, earlier, values, replacing=replacing))
+        names = (*self.columns.keys, *self.columns.values)
+        return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+    def _deltas(
+        self, name: str, keys: list[Cells], old: list[Any], new: list[Any], *, replacing: bool
+    ) -> list[Any]:
+        aggregator = self.columns.values[name]
+        self.equal = self.equal and is_same(aggregator.type, old, new)
+        if replacing and not can_invert(aggregator):
+            return new
+        if aggregator.type == "double" and hasattr(aggregator, "invert"):
+            self._note_lost(name, old, new)
+        try:
+            deltas = list(map(partial(difference, aggregator), old, new))
+            return list(converted(aggregator.type, deltas))
+        except REFUSALS:
+            raise self._refusal(name, keys, old, new) from None
+
+    def _note_lost(self, name: str, old: list[Any], new: list[Any]) -> None:
+        visible = [
+            abs(one)
+            for one, other in zip(old, new, strict=True)
+            if one is not None and abs(one) > VISIBLE * abs(other or 0.0)
+        ]
+        if visible:
+            self.lost[name] = max(self.lost.get(name, 0.0), LOST * max(visible))
+
+    def _refusal(
+        self, name: str, keys: list[Cells], old: list[Any], new: list[Any]
+    ) -> NotTakenBack:
+        aggregator = self.columns.values[name]
+        for key, one, other in zip(keys, old, new, strict=True):
+            try:
+                converted(aggregator.type, [difference(aggregator, one, other)])
+            except REFUSALS as error:
+                values = f"was {str(one)[:200]} and is {str(other)[:200]} now"
+                shown = shown_key(self.columns, key)
+                problem = (
+                    f"key {shown}: the {aggregator.name} of column {name} {values}; this {error}"
+                )
+                return NotTakenBack(state=self.columns.state, problem=problem, remedy=self._remedy)
+        raise AssertionError("one of them was refused")
+
+
+def shown_key(columns: Columns, key: Sequence[Any]) -> dict[str, Any]:
+    """Name the columns of a key, for messages."""
+    return dict(zip(columns.keys, key, strict=True))
+
+
+# --- difference ---
+# The difference: what a restatement gives to a state, so that its contribution replaces an earlier one.
+#
+# It is a row for each key of either contribution, formed before the turn. For a state it is an update like any other.
+# It depends on the two contributions alone: a replay that gives the same output forms the same keys and values.
+
+
+FEW = 10_000
+"""Rows of both contributions that stay in memory."""
+PORTION = 100_000
+"""Rows of both contributions that are compared at once, if there are more."""
+_NAME = "difference"
+_INSTEAD = "instead"
+_Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class StagingPlace:
+    """Where the difference of many rows is staged: as an output of the committer."""
+
+    area: StagingArea
+    topology: str
+    attempt: TransactionAttempt
+    task_id: str
+
+    @property
+    def remedy(self) -> str:
+        """Say what to do if the restatement is refused."""
+        return (
+            "The earlier transaction still counts. To leave this one out: "
+            f"airflow tx skip {self.topology} {self.attempt.txid} --why TEXT"
+        )
+
+    def new_try(self) -> TryDir:
+        """Name a folder with a single writer."""
+        task = TaskTry(self.task_id, -1, f"{_NAME}-{uuid.uuid4().hex}")
+        return self.area.try_dir(self.topology, self.attempt, task)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The writes of a restatement to one state.
+
+    :param rows: none, if the contributions are equal.
+    :param taken: the keys that are taken back, in portions; the state has to hold each of them.
+    :param instead: rows of keys to which no other transaction has contributed: they replace values as a whole.
+    :param lost: per column of doubles, by how much its sums may be wrong afterwards.
+    :param remedy: what else there is to do about a key that is not there, in a state of `topology`.
+    """
+
+    rows: RowsToWrite
+    taken: Callable[[], Iterator[list[Cells]]]
+    instead: RowsToWrite = ()
+    lost: Mapping[str, float] = field(default_factory=dict)
+    remedy: str = ""
+    topology: str = ""
+
+    def check_taken(self, state: QueryableState) -> None:
+        """Refuse to take back a missing key: a deleted key would become minus its value.
+
+        :raises NotTakenBack: it names the first such key.
+        """
+        for keys in self.taken():
+            for key, found in zip(keys, state.multi_get(keys), strict=True):
+                if found is None:
+                    raise NotTakenBack(
+                        state=state.name,
+                        problem=f"key {shown_key(state.columns, key)} is missing, although the "
+                        "restated transaction wrote it: it was deleted",
+                        remedy="Restore the key. Or accept that it is gone, and replay: airflow tx accept-change "
+                        f"{self.topology} --state {state.name} --why TEXT. {self.remedy}",
+                    )
+
+
+def difference_of(
+    state: QueryableState,
+    old: Contribution,
+    new: RowsToWrite,
+    place: StagingPlace,
+    *,
+    staged: bool = False,
+    gone: Set[str] = frozenset(),
+    sole: Sole | None = None,
+) -> Difference:
+    """Form the difference of two contributions, in flat memory if they are large.
+
+    :param old: what counts now; `new`: what counts once the restatement is committed.
+    :param staged: whether even a few rows are staged, as Spark takes no others.
+    :param gone: the keys of `old` that the state has lost since, which are not taken back.
+    :param sole: as `DifferenceRows` takes it.
+    :raises NotTakenBack: what counts now cannot be taken back.
+    :raises StateError: a row does not fit the state.
+    """
+    if not old.count:
+        return Difference(new, lambda: iter(()))
+    columns = state.columns
+    counting = old_side(state, old, gone)
+    key_types = counting.key_types
+    if not isinstance(new, Sized):
+        new = list(new)
+    coming = Side(columns, key_types, new, "what this transaction contributes")
+    compared = DifferenceRows(columns, list(counting.columns.values), place.remedy, sole)
+    count = old.count + len(new)
+    if count <= FEW and not staged:
+        before = counting.by_key(counting.portions())
+        rows, instead = compared.rows(before, coming.by_key(coming.portions()))
+        found = Difference(rows, counting.keys, instead)
+    else:
+        parts = _in_portions(counting, coming, compared, math.ceil(count / PORTION))
+        kinds = {name: each.type for name, each in columns.values.items()}
+        types = {**{name: key_types[name] for name in columns.keys}, **kinds}
+        refs = _stage(place, parts, types)
+        outputs = [StagedRows(place.area, ref, state, place.attempt) for ref in refs]
+        found = Difference(outputs[0], counting.keys, outputs[1])
+    if compared.equal:
+        return Difference([], lambda: iter(()))
+    return replace(found, lost=compared.lost, remedy=place.remedy, topology=place.topology)
+
+
+def _in_portions(old: Side, new: Side, compared: DifferenceRows, count: int) -> Iterator[_Part]:
+    """Divide both sides by key, and compare portion by portion."""
+    with tempfile.TemporaryDirectory(prefix="airflow-tx-difference-") as folder:
+        before = _SharedOut(Path(folder, "old"), old, count)
+        after = _SharedOut(Path(folder, "new"), new, count)
+        for number in range(count):
+            yield compared.rows(before.read(number), after.read(number))
+
+
+class _SharedOut:
+    """The rows of one side in files, each with the rows of a share of the keys."""
+
+    def __init__(self, folder: Path, side: Side, count: int) -> None:
+        folder.mkdir()
+        self._side = side
+        self._paths = [folder / str(number) for number in range(count)]
+        split = len(side.columns.keys)
+        for portion in side.portions():
+            shares = dict[int, list[Cells]]()
+            for cells in portion:
+                shares.setdefault(partition_of(cells[:split], count), []).append(cells)
+            for number, share in shares.items():
+                with self._paths[number].open("ab") as file:
+                    pickle.dump(share, file, pickle.HIGHEST_PROTOCOL)
+
+    def read(self, number: int) -> dict[Cells, Cells]:
+        """Read the values of one share of the keys. Raises as `Side.by_key`."""
+        return self._side.by_key(self._portions(self._paths[number]))
+
+    def _portions(self, path: Path) -> Iterator[list[Cells]]:
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            while file.peek(1):
+                yield pickle.load(file)
+
+
+def _stage(
+    place: StagingPlace, parts: Iterable[_Part], types: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Stage rows as two outputs; the reference of each."""
+    from airflow_tx.outputs.staging import write_manifest, write_rows
+    from airflow_tx.outputs.staging.row_hash import digest_of_batch
+    from airflow_tx.spark.new_values import joined
+    from airflow_tx.state.arrow import to_arrow
+
+    where = place.new_try()
+    written: dict[str, list[Output]] = {_NAME: [], _INSTEAD: []}
+    digests = dict.fromkeys(written, RowsDigest(0))
+    for number, part in enumerate(parts):
+        for name, rows in zip(written, part, strict=True):
+            table = to_arrow(rows, types)
+            file = f"{name}-{number:05}.parquet"
+            written[name].append(write_rows(where, name, table, file=file))
+            for batch in table.to_batches():
+                digests[name] += digest_of_batch(batch)
+    outputs = {
+        name: replace(joined(each), row_digest=digests[name].text) for name, each in written.items()
+    }
+    refs = write_manifest(where, outputs)
+    return refs[_NAME].to_json(), refs[_INSTEAD].to_json()

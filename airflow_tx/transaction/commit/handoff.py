@@ -1,0 +1,541 @@
+"""The end of a transaction: what is due after it, what it leaves, and how a skip takes effect."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from airflow_tx.base import compat
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import (
+    AckersUnavailable,
+    AlreadyFinal,
+    FenceOutranked,
+    LedgerBehind,
+    MessagesFailed,
+    Outranked,
+    SkipRefused,
+    StaleMessage,
+    StateError,
+    StoreUnavailable,
+    TxError,
+    UnknownMessage,
+)
+from airflow_tx.ledger.answers import AlreadySkipped, Begun, Committed, NotYet
+from airflow_tx.ledger.attempt import TaskTry, of_lane
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Binding, History, Phase, TransactionRecord
+from airflow_tx.ledger.steps import end, processing
+from airflow_tx.ledger.steps.end import skip_refused
+from airflow_tx.ledger.steps.recovery import note_alarm, raised_alarms
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import open_records
+from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.outputs.messages.stores import AckerStore
+from airflow_tx.outputs.messages.tree import Origin, TreeReport, origin_of
+from airflow_tx.sources.lag import Lag
+from airflow_tx.spark.new_values import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
+from airflow_tx.state.api import FencedState, StateKind
+from airflow_tx.transaction.alarms import AlarmChange, certain, changes
+from airflow_tx.transaction.commit.run_slots import Runs, start_yielded
+from airflow_tx.transaction.metrics import Metric, lag_of, send_failure
+from airflow_tx.transaction.processing.begin import note_failed
+from airflow_tx.transaction.spec import TransactionSpec
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.attempt import Grant, TransactionAttempt
+    from airflow_tx.outputs.staging import StagingArea
+    from airflow_tx.outputs.staging.area import Output
+    from airflow_tx.transaction.commit.update import Update
+
+
+# --- handoff ---
+
+
+GRACE = timedelta(days=7)
+"""How much longer an entry is in the journal than a person may want its transaction restated."""
+# Seconds that a run which has just yielded gets to end.
+_PATIENCE = 4
+# Seconds that another one gets to finish a skip; those between two readings.
+_PAUSES = (5.0, 20.0, 60.0)
+_PACE = 0.2
+
+
+def pass_on(
+    ledger: Ledger,
+    states: Mapping[str, FencedState],
+    runs: Runs,
+    ended: Committed | NotYet,
+    *,
+    log: Any,
+) -> None:
+    """Continue after a final transaction: take skips that are due, start runs that yielded. It fails nothing.
+
+    :param states: all states of the topology, by name.
+    :param ended: what its commit or skip gave.
+    """
+    while isinstance(ended, Committed) and ended.skip and ledger.turn().current == ended.txid + 1:
+        try:
+            ended = take_skip(ledger, ended.txid + 1, states, log=log)
+        except TxError as error:
+            log.warning("The next transaction is not skipped now: %s", error)
+            return
+    if isinstance(ended, Committed) and ended.waiting:
+        try:
+            for run_id, _ in start_yielded(ledger, runs, ended.waiting, patience=_PATIENCE):
+                log.info("Run %s had yielded, and is started again", run_id)
+        except (TxError, AirflowRuntimeError) as error:
+            log.warning(
+                "Runs that yielded (%s) are not started again now: %s",
+                ", ".join(ended.waiting),
+                error,
+            )
+
+
+def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: Any) -> None:
+    """Remove what no task needs any more once a transaction is committed. It fails nothing."""
+
+    def has_live_run(txid: int) -> bool:
+        history = Reader(ledger.store).peek_if_any(History, spec.paths.history(txid))
+        return (
+            history is not None
+            and compat.run_state(ti, spec.dag_id, history.run_id) in LIVE_RUN_STATES
+        )
+
+    try:
+        incarnation = ledger.incarnation()
+        area = spec.staging().of_topology(incarnation)
+        # Its own run lives on: a task beside or after the block may not have read yet.
+        read = area.sweep(spec.topology, txid, has_live_run)
+        area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
+        sweep_journal(spec, ledger)
+        with closing(spec.source_of(incarnation)) as source:
+            source.cleanup_before(min([*read, txid]))
+        if spec.ackers:
+            with spec.open_ackers(ledger.store) as ackers:
+                ackers.forget(Origin(spec.topology, txid, 0, incarnation))
+    except Exception as error:  # noqa: BLE001
+        log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
+
+
+# --- the journal ----------------------------------------------------------------------------------------------------
+
+
+def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
+    """Remove the days of the journal that are too old to be restated, unless an entry is about to be used."""
+    kept = spec.journal_time + GRACE
+    journal = JournalArea(spec.staging(), ledger.incarnation())
+    if journal.days((ledger.clock.now() - kept).date()):
+        journal.sweep((ledger.past_time() - kept).date(), lambda: entries_in_use(ledger))
+
+
+def entries_in_use(ledger: Ledger) -> set[str]:
+    """Name the entries that open restatements take back, or that a person wants taken back."""
+    read = Reader(ledger.store)
+    paths = ledger.paths
+    found = set[str]()
+    # Requests first: a run that begins while they are read makes a transaction of one.
+    for name in read.names_if_any(paths.wishes):
+        wish = read.peek_if_any(Wish, paths.wish(int(name)))
+        binding = None if wish is None else read.peek_if_any(Binding, paths.run(wish.key))
+        if binding is not None:
+            found.add(binding.entry)
+    for name in read.names(paths.transactions):
+        record = read.peek_if_any(TransactionRecord, paths.transaction(int(name)))
+        if record is not None and record.replaces is not None:
+            found.add(record.replaces["entry"])
+    return found
+
+
+# --- skips -------------------------------------------------------------------------------------------------------
+
+
+class DagStates(dict[str, "FencedState"]):
+    """The states that the committers of a DAG update, by name.
+
+    :param dag: as its file makes it.
+    """
+
+    def __init__(self, dag: Any) -> None:
+        super().__init__(
+            (update.state.name, update.state)
+            for task in dag.tasks
+            for update in getattr(task, "updates", ())
+        )
+        self.dag = dag
+
+
+def states_of(dag: Any) -> DagStates:
+    """Return the states that the committers of a DAG update, by name."""
+    return DagStates(dag)
+
+
+def due_skip(ledger: Ledger) -> int | None:
+    """Return the txid whose turn it is, if it is to be skipped."""
+    turn = ledger.turn()
+    return turn.current if turn.record is not None and turn.record.skip is not None else None
+
+
+def undoable(states: Mapping[str, FencedState], txid: int) -> dict[str, bool | None]:
+    """Find out by name whether a state can undo its values of a transaction, or has none.
+
+    :return: None: a state cannot undo, and cannot tell.
+    """
+    return {name: _undoes(state) or _is_without(state, txid) for name, state in states.items()}
+
+
+def _is_without(state: FencedState, txid: int) -> bool | None:
+    held = state.holds(txid)
+    return None if held is None else not held
+
+
+def _undoes(state: FencedState) -> bool:
+    return state.kind is StateKind.OPAQUE and state.can_roll_back
+
+
+def take_skip(
+    ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, log: Any
+) -> Committed | NotYet:
+    """Skip a transaction, if it is its turn.
+
+    :param states: all states of the topology, by name.
+    :raises SkipRefused: a state that cannot undo it holds something of it; the wish is taken back.
+    :raises Refused: it cannot be skipped now.
+    :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
+    """
+    found = undoable(states, txid)
+    with _taken_back(ledger, txid, keeps_grant=True):
+        answer = ledger.run(end.grant_skip, txid, found)
+    if isinstance(answer, AlreadySkipped):
+        return Committed(txid, here=False)
+    if isinstance(answer, NotYet):
+        return answer
+    grant = answer.grant
+    with _taken_back(ledger, txid, keeps_grant=False), outranked_explained(ledger, states, grant):
+        for state in states.values():
+            state.raise_fence(grant)
+        # A committer may have written since the first look; now none can any more.
+        stuck = [name for name, state in states.items() if not _undoes(state) and state.holds(txid)]
+        if stuck:
+            raise skip_refused(txid, stuck, noted=True)
+    for state in states.values():
+        state.pass_over(grant)
+    done = ledger.run(end.commit_skip, grant.token, states=list(states))
+    log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)
+    Metric.SKIPPED.send(ledger.paths)
+    return done
+
+
+def take_skip_in_peace(
+    ledger: Ledger,
+    txid: int,
+    states: Mapping[str, FencedState],
+    *,
+    log: Any,
+    pauses: Sequence[float] = _PAUSES,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Committed | NotYet:
+    """As `take_skip`; an outranked process lets the other one finish: to outrank each other in turn would never end.
+
+    :param pauses: seconds that another one gets for it, one after the other.
+    """
+    for pause in pauses:
+        try:
+            return take_skip(ledger, txid, states, log=log)
+        except (Outranked, FenceOutranked) as error:
+            log.info("%s", error)
+        for _ in range(round(pause / _PACE)):
+            if ledger.status(txid) is None:
+                break
+            sleep(_PACE)
+    return take_skip(ledger, txid, states, log=log)
+
+
+@contextmanager
+def outranked_explained(
+    ledger: Ledger, states: Mapping[str, FencedState], grant: Grant
+) -> Iterator[None]:
+    """Let a state's refusal say whether the grant is outranked, or the ledger was set back."""
+    try:
+        yield
+    except (LedgerBehind, FenceOutranked) as error:
+        raise explain_outranked(ledger, states, grant, error) from None
+
+
+def explain_outranked(
+    ledger: Ledger, states: Mapping[str, FencedState], grant: Grant, error: StateError
+) -> TxError:
+    """Tell an outranked grant, as it should be, from a ledger that was set back to before that grant.
+
+    The fences are read before the ledger: an intact ledger has every grant that had raised one of them.
+    """
+    fences = {name: state.fence() for name, state in states.items()}
+    try:
+        is_granted = ledger.holds(grant.token)
+    except StoreUnavailable:
+        if isinstance(error, FenceOutranked):
+            return error  # this grant writes nothing more, even if the ledger can be reached later
+        raise
+    if not is_granted:
+        return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
+    for name, fence in fences.items():
+        if (
+            fence is not None
+            and fence.incarnation == grant.incarnation
+            and fence.token.rank > grant.token.rank
+        ):
+            last = grant.last_txids.get(name, "nothing")
+            found = fence.token.txid
+            return LedgerBehind(
+                state=name, topology=grant.topology, found=found, expected=last, txid=grant.txid
+            )
+    return error
+
+
+@contextmanager
+def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[None]:
+    """Take the wish for a skip back if it is refused: else each replay would find it, and be refused for ever."""
+    try:
+        yield
+    except SkipRefused:
+        with suppress(AlreadyFinal):  # another try has committed it
+            ledger.run(end.withdraw_skip, txid, keeps_grant=keeps_grant)
+        raise
+
+
+# --- new values: staged under the grant, kept after the commit for later tasks -----------------------------------
+
+
+class NewValuesOutput:
+    """The new values of one update, part by part."""
+
+    def __init__(self, place: OutputFolder) -> None:
+        self.place = place
+        self.parts: list[Output] = []
+
+    def keys(self, state: Any, keys: Sequence[Sequence[Any]], *, chunk: int) -> None:
+        """Look up and stage the values of keys that were written."""
+        self.parts.append(stage_keys(self.place, state, keys, chunk=chunk))
+
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Stage what an updater emitted."""
+        self.parts.append(stage_rows(self.place, rows))
+
+    def staged(self, parts: Iterable[Output]) -> None:
+        """Add the ones that other writers have staged."""
+        self.parts.extend(parts)
+
+
+@dataclass
+class NewValues:
+    """What one committer stages under one grant."""
+
+    area: StagingArea
+    grant: Grant
+    task_id: str
+    outputs: dict[str, NewValuesOutput] = field(default_factory=dict)
+
+    def of(self, update: Update) -> NewValuesOutput | None:
+        """Return where the new values of an update go; None: it leaves none."""
+        name = update.new_values
+        if name is None:
+            return None
+        # A new one, since an update may be written again under the same grant.
+        place = OutputFolder.of(
+            self.area, self.grant.topology, self.grant.token, self.task_id, name
+        )
+        self.outputs[name] = NewValuesOutput(place)
+        return self.outputs[name]
+
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """Make all of them visible; returns references by name."""
+        if not self.outputs:
+            return {}
+        from airflow_tx.outputs.staging import write_manifest
+
+        outputs = {name: joined(output.parts) for name, output in self.outputs.items()}
+        where = next(iter(self.outputs.values())).place.where
+        return {name: ref.to_json() for name, ref in write_manifest(where, outputs).items()}
+
+
+def found_again(
+    area: StagingArea,
+    topology: str,
+    own: TransactionAttempt,
+    task_id: str,
+    updates: Iterable[Update],
+) -> dict[str, dict[str, Any]]:
+    """Return what the committer of a final transaction had staged; nothing, if it is not kept any more."""
+    wanted = {update.new_values for update in updates} - {None}
+    if not wanted:
+        return {}
+    found = newest_outputs(area, topology, own.txid, task_id, own.birth)
+    return {name: ref.to_json() for name, ref in found.items() if name in wanted}
+
+
+# --- alarm ---
+# Alarms are raised: noted in the ledger, then the callbacks of the `Transaction` are called.
+
+
+def raise_alarm(
+    spec: TransactionSpec,
+    ledger: Ledger,
+    change: AlarmChange,
+    context: Mapping[str, Any],
+    log: Any,
+    *,
+    remembered: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise an alarm, unless another process has, or end it.
+
+    :param remembered: the record in the ledger while the alarm is raised.
+    """
+    note = None if change.alarm is None else {"of": change.alarm.of, **(remembered or {})}
+    noted = ledger.run(note_alarm, change.kind.value, note)
+    if change.alarm is None:
+        log.info("Topology %s is %s no more", spec.topology, change.kind.value)
+    elif noted.first:
+        log.error("%s", change.alarm.text)
+        spec.callbacks.call(change.alarm, context, log)
+
+
+def raise_own_alarms(spec: TransactionSpec, context: Any, log: Any) -> None:
+    """Raise the alarms of a topology from one of its tasks, where no coordinator does. It fails nothing."""
+    if spec.coordinated or not spec.callbacks.any:
+        return
+    try:
+        with spec.store() as store:
+            opened = open_records(store, spec.paths)
+            ledger = spec.ledger(store)
+            found = (
+                None if spec.limits.max_lag is None else lag_of(spec.topology, spec.source, ledger)
+            )
+            lag = found if isinstance(found, Lag) else None
+            blocked = _stopped(spec, context["ti"], opened)
+            alarms = spec.alarm_topology.find(
+                opened, blocked=blocked, now=datetime.now(timezone.utc), lag=lag
+            )
+            due = changes(alarms, raised_alarms(Reader(store), spec.paths))
+            for change in certain(due, spec.limits, lag):
+                raise_alarm(spec, ledger, change, context, log)
+    except TxError as error:
+        log.info("Alarms of topology %s are left to the next task: %s", spec.topology, error)
+
+
+def _stopped(
+    spec: TransactionSpec, ti: Any, opened: Mapping[int, TransactionRecord]
+) -> dict[str, Any] | None:
+    """Find out whether no task works on the next transaction: without a coordinator, none will."""
+    txid = min(opened, default=0)
+    record = opened.get(txid)
+    if (
+        record is None
+        or record.skip is not None
+        or record.yielded is not None
+        or of_lane(record.request)
+    ):
+        return None
+    state = compat.run_state(ti, spec.dag_id, record.run_id)
+    if state in LIVE_RUN_STATES:
+        return None
+    ended = "was deleted" if state is None else f"is {state}"
+    reason = f"its run {record.run_id} {ended}" + (f" ({record.error})" if record.error else "")
+    return {"txid": txid, "attempt": record.attempt, "reason": reason}
+
+
+# --- messages ---
+# The committer waits until every message of its attempt is acked. See docs/acks.md.
+
+
+@dataclass(frozen=True)
+class Messages:
+    """How the messages of an attempt are.
+
+    :param emitted: by try of a task, how many trees of messages the ackers know.
+    :param waiting: the missing messages, in words; "": none.
+    :param problem: why they are never all acked; "": they may be.
+    """
+
+    emitted: Mapping[TaskTry, int] = field(default_factory=dict)
+    waiting: str = ""
+    problem: str = ""
+
+
+def is_processing(record: TransactionRecord | None, attempt: int) -> TypeGuard[TransactionRecord]:
+    """Whether an attempt may still wait for messages; once it is processed, they were acked."""
+    return record is not None and record.attempt == attempt and record.phase is Phase.PROCESSING
+
+
+def messages_of(
+    ackers: Callable[[], AbstractContextManager[AckerStore]],
+    origin: Origin,
+    record: TransactionRecord,
+    *,
+    timeout: float,
+    now: datetime,
+) -> Messages:
+    """Ask the ackers how the messages of an attempt are.
+
+    Ackers without it have lost it, or it has just ended: the ledger decides.
+
+    :param ackers: connects to them.
+    :param timeout: seconds that they have from begin on.
+    """
+    try:
+        with ackers() as store:
+            found = _judged(store.report(origin))
+    except (StaleMessage, UnknownMessage):
+        return Messages()
+    except AckersUnavailable as error:
+        found = Messages(waiting=str(error))
+    began = datetime.fromisoformat(record.began)
+    if found.waiting and now >= began + timedelta(seconds=timeout):
+        return Messages(
+            problem=f"after {timeout:g} s (message_timeout) it still waits: {found.waiting}"
+        )
+    return found
+
+
+def _judged(report: TreeReport) -> Messages:
+    if report.failed is not None:
+        return Messages(problem=f"a message was failed: {report.failed}")
+    if report.twice:
+        return Messages(problem=f"messages of {', '.join(report.twice)} were acked more than once")
+    if not report.open:
+        return Messages(report.emitted)
+    trees = ", ".join(f"{count} of task {task}" for task, count in report.open.items())
+    return Messages(
+        waiting=f"of {sum(report.emitted.values())} trees of messages these are not complete: {trees}"
+    )
+
+
+def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messages:
+    """Ask whether every message of an attempt is acked; what cannot become so fails the attempt.
+
+    :raises MessagesFailed: a message was failed, or the time for them is up.
+    """
+    attempt = begun.attempt
+    record = ledger.status(attempt.txid) if spec.ackers else None
+    if not is_processing(record, attempt.attempt):
+        return Messages()
+    found = messages_of(
+        lambda: spec.open_ackers(ledger.store),
+        origin_of(spec.topology, begun.attempt, begun.incarnation),
+        record,
+        timeout=spec.timeout,
+        now=ledger.clock.now(),
+    )
+    if found.problem:
+        send_failure(spec.paths, ledger.run(processing.fail_messages, attempt, found.problem))
+        if begun.replaces is None:
+            source = spec.source_of(begun.incarnation)
+            note_failed(source, attempt, begun.metadata, found.problem)
+        raise MessagesFailed(txid=attempt.txid, attempt=attempt.attempt, reason=found.problem)
+    return found

@@ -1,0 +1,372 @@
+"""The contribution that a restatement takes back, and the difference that each update of its commit writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger.audit.rebuild import keys_gone
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.steps.replay import held_at
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.outputs.journal import Contribution, Entry, JournalArea, StagedFiles
+from airflow_tx.state.aggregators import can_invert
+from airflow_tx.state.api import FencedState, QueryableState, StateKind
+from airflow_tx.state.rows import reducers_of
+from airflow_tx.state.sole_writer import SoleWriterState
+from airflow_tx.transaction.commit.case import NOTHING_REPLACED, Replacing
+from airflow_tx.transaction.commit.contributions import Difference, StagingPlace, difference_of
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.commit.write import RowsToWrite, StagedRows
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.answers import Processed
+    from airflow_tx.ledger.records import TopologyRecord
+    from airflow_tx.sources.api import Source
+    from airflow_tx.transaction.commit.case import CommitCase
+    from airflow_tx.transaction.spec import TransactionSpec
+
+
+# --- entry ---
+# The journal entry of a commit: written before the turn, from the whole acked output.
+
+
+def write_entry(case: CommitCase, processed: Processed, rows: Sequence[RowsToWrite]) -> str:
+    """Write the entry of a transaction; its name, or "" if its topology keeps no journal.
+
+    An entry counts once a commit names it, so it is safe to die here and to write it again.
+
+    :param rows: per update, the whole output: each can be gone through more than once.
+    :raises StagingUnavailable, StagingUnreachable: it is not written.
+    """
+    if not case.spec.journal_time:
+        return ""
+    failpoint("commit.before_journal", **case.where)
+    begun = case.begun
+    incarnation = case.ledger.incarnation()
+    journal = JournalArea(case.spec.staging(), incarnation)
+    # The clock of this machine may be behind: no transaction is committed before it began.
+    written = max(case.ledger.clock.now().isoformat(timespec="milliseconds"), processed.began)
+    entry = Entry(
+        case.spec.topology,
+        incarnation,
+        begun.txid,
+        attempt=begun.attempt.attempt,
+        birth=begun.attempt.birth,
+        key=processed.key,
+        run_id=case.run.run_id,
+        began=processed.began,
+        written=written,
+        metadata=begun.metadata,
+        source=_serialized(case.spec.source),
+        replaces=None if begun.replaces is None else dict(vars(begun.replaces)),
+        contributions={
+            update.state.name: _contribution(case, journal, update, found, day=written[:10])
+            for update, found in zip(case.updates, rows, strict=True)
+        },
+    )
+    name = journal.write(entry)
+    failpoint("commit.after_journal", **case.where)
+    return name
+
+
+def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
+    """Say, as a clause, why an update leaves no contribution that can be taken back; "": it leaves one.
+
+    :param inside: ids of the tasks between the first and the last one of the commit phase.
+    """
+    columns = update.state.columns
+    task = update.input.operator.task_id
+    if columns is None:
+        return f"{type(update.state).__name__} takes rows unchanged"
+    if reducers := reducers_of(columns):
+        return f"column {reducers[0]} has a reducer"
+    if task in inside:
+        return f"its rows come from task {task}, which runs in the commit phase"
+    return ""
+
+
+def _contribution(
+    case: CommitCase, journal: JournalArea, update: Update, rows: RowsToWrite, *, day: str
+) -> Contribution:
+    phase = case.spec.phase
+    refusal = no_contribution(update, () if phase is None else phase.inside)
+    if refusal:
+        return Contribution(refusal=refusal)
+    columns = update.state.columns
+    assert columns is not None
+    staged = None
+    if isinstance(rows, StagedRows):
+        staged = StagedFiles(rows.paths, rows.columns)
+    return journal.contribution(columns, rows, day=day, staged=staged)
+
+
+def _serialized(source: Source) -> tuple[str, dict[str, Any]]:
+    path, arguments = source.serialize()
+    try:
+        dumps(arguments)
+    except (TypeError, ValueError):
+        return path, {}  # a source of one's own, with arguments that no other process could read
+    return path, arguments
+
+
+# --- restatement ---
+
+
+INSTEAD = "Where the number has to change, compute the table from the beginning of the source, by a DAG of another id."
+"""What to do about a transaction that cannot be restated."""
+
+
+def refuses_restatement(
+    updates: Iterable[Update],
+    entry: Entry,
+    *,
+    inside: Collection[str] = (),
+    renamed: Mapping[str, str],
+    columns: Mapping[str, Mapping[str, int]] | None = None,
+) -> str | None:
+    """Say, as a clause, why the updates of a block cannot replace what an entry contributed; None: they can.
+
+    Nothing is opened here. Only the new output can say which values a state cannot take back.
+
+    :param updates: of all committers of the block.
+    :param inside: ids of the tasks between the first and the last one of its commit phase.
+    :param renamed: per earlier name of a state, its name now.
+    :param columns: per state, since which transaction each of its columns holds values.
+    """
+    by_name = {update.state.name: update for update in updates}
+    for name, update in by_name.items():
+        if update.state.takes_back_by_txid:
+            continue
+        problem = no_contribution(update, inside)
+        if not problem and not isinstance(update.state, QueryableState):
+            problem = f"{type(update.state).__name__} cannot be asked for the values of keys"
+        if problem:
+            return f"state {name!r} cannot take anything back: {problem}"
+    for name, contribution in contributions(entry, renamed).items():
+        if name not in by_name:
+            return f"it has written state {name!r}, which the DAG does not write any more"
+        if by_name[name].state.takes_back_by_txid:
+            continue
+        lives = (columns or {}).get(name)
+        problem = contribution.refusal or misfit(
+            by_name[name].state, contribution, lives, entry.txid
+        )
+        if problem:
+            return f"what it contributed to state {name!r} cannot be taken back: {problem}"
+    return None
+
+
+def refused_by_dag(
+    spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord
+) -> str | None:
+    """Say, as a clause, why a DAG cannot replace what an entry contributed; None: it can.
+
+    :param dag: with all committers of the block.
+    """
+    updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
+    return refuses_restatement(
+        updates,
+        entry,
+        inside=_inside(spec),
+        renamed=topology.renamed,
+        columns=topology.columns,
+    )
+
+
+def check_entry(spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord) -> None:
+    """Refuse a restatement that the DAG cannot commit, before anything is allocated.
+
+    :param dag: with all committers of the block.
+    :raises RestateRefused: it says which state or column stands against it.
+    """
+    problem = refused_by_dag(spec, dag, entry, topology)
+    if problem is not None:
+        withdraw = f"airflow tx restate {spec.topology} {entry.txid} --withdraw"
+        remedy = f"To withdraw it: {withdraw}. {INSTEAD}"
+        raise RestateRefused(
+            txid=entry.txid, topology=spec.topology, problem=problem, remedy=remedy
+        )
+
+
+def _inside(spec: TransactionSpec) -> tuple[str, ...]:
+    return () if spec.phase is None else spec.phase.inside
+
+
+def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contribution]:
+    """Give the contributions of an entry by the names that their states have now."""
+    return {renamed.get(name, name): each for name, each in entry.contributions.items()}
+
+
+def _began_since(lives: Mapping[str, int] | None, column: str, txid: int) -> bool:
+    """Ask whether a column of a state is newer than a transaction: it was dropped since, and added again.
+
+    :param lives: since which transaction each column of the state holds values; None: this is unknown.
+    """
+    return lives is not None and lives.get(column, txid + 1) > txid
+
+
+def still_held(
+    state: FencedState, old: Contribution, lives: Mapping[str, int] | None, txid: int
+) -> Contribution:
+    """Leave out the columns of an earlier contribution that the state has lost, and has new ones of their names."""
+    assert state.columns is not None
+    now = state.columns.values
+    values = {
+        name: each
+        for name, each in old.values.items()
+        if name not in now or not _began_since(lives, name, txid)
+    }
+    return replace(old, values=values, count=old.count if values else 0)
+
+
+def misfit(
+    state: FencedState, whole: Contribution, lives: Mapping[str, int] | None, txid: int
+) -> str:
+    """Say which column of an earlier contribution was changed in the state; "": none."""
+    old = still_held(state, whole, lives, txid)
+    columns = state.columns
+    assert columns is not None
+    if set(old.keys) != set(columns.keys):
+        return f"its keys were {', '.join(old.keys)} and are {', '.join(columns.keys)} now"
+    now = columns.serialized()["values"]
+    for name, aggregator in old.values.items():
+        if name not in now:
+            return f"column {name} is none of that state now"
+        if dict(aggregator) != now[name]:
+            was, found = ("{aggregator}({type})".format(**each) for each in (aggregator, now[name]))
+            return f"column {name} was a {was} and is a {found} now"
+    for name in whole.values.keys() - old.values.keys():
+        since = (lives or {}).get(name, txid + 1)
+        others = (
+            each
+            for each in now.keys() - whole.values.keys()
+            if txid < (lives or {}).get(each, since) <= since
+        )
+        if (other := min(others, default=None)) is not None:
+            return f"column {name} was dropped and added again since, and column {other} may have been renamed from it"
+    return ""
+
+
+# --- in a commit --------------------------------------------------------------------------------------------------
+
+
+def differences(
+    case: CommitCase, rows: Sequence[RowsToWrite], *, staged: bool = False
+) -> Replacing:
+    """Form what a restatement writes, before it asks for the turn.
+
+    The states have their current names. `acquire` refuses the turn if a name was given to another state since.
+
+    :param rows: per update, its whole output.
+    :param staged: whether even a few rows are staged, for other tasks.
+    :raises NotTakenBack: what counts now cannot be taken back.
+    :raises JournalError: its entry is missing or was changed.
+    """
+    replaces = case.begun.replaces
+    if replaces is None:
+        return NOTHING_REPLACED
+    topology = case.ledger.topology()
+    journal = JournalArea(case.spec.staging(), topology.incarnation)
+    entry = journal.read(replaces.entry)
+    problem = refuses_restatement(
+        case.updates,
+        entry,
+        inside=_inside(case.spec),
+        renamed=topology.renamed,
+        columns=topology.columns,
+    )
+    if problem is not None:
+        # The DAG was changed since this transaction began.
+        raise NotTakenBack(state=", ".join(case.states), problem=problem, remedy=INSTEAD)
+    own = case.begun.attempt
+    place = StagingPlace(case.area, case.spec.topology, own, case.run.task_id)
+    taken = contributions(entry, topology.renamed)
+    taken_back = {name: topology.renamed.get(name, name) for name in entry.contributions}
+    read = Reader(case.ledger.store)
+    paths = case.spec.paths
+    spark = {update.state.name for update in case.updates if update.writers == "spark"}
+    sole = {
+        name: partial(state.sole_values, txids=replaced_txids(journal, entry), own=own.txid)
+        for name, state in case.states.items()
+        if not staged and name not in spark and is_asked(state)
+    }
+    held = held_at(read, paths, topology, taken_back, sole)
+    found = dict[str, Difference]()
+    for update, new in zip(case.updates, rows, strict=True):
+        state = update.state
+        if state.name not in taken or state.takes_back_by_txid:
+            continue
+        assert isinstance(state, QueryableState)
+        lives = topology.columns.get(state.name)
+        old = still_held(state, taken[state.name], lives, replaces.txid)
+        found[state.name] = difference_of(
+            state,
+            old,
+            new,
+            place,
+            staged=staged or update.writers == "spark",
+            gone=keys_gone(read, paths, state.name, replaces.txid, topology.renamed),
+            sole=sole.get(state.name),
+        )
+        _log(case, state.name, found[state.name], replaces.txid)
+    return Replacing(found, taken_back, held, tuple(sole))
+
+
+def is_asked(state: FencedState) -> TypeGuard[SoleWriterState]:
+    """Whether a state has values that nothing takes back, and knows to which keys others have contributed."""
+    if not isinstance(state, SoleWriterState) or state.kind is not StateKind.OPAQUE:
+        return False
+    return not all(map(can_invert, state.columns.values.values()))
+
+
+def replaced_txids(journal: JournalArea, entry: Entry) -> set[int]:
+    """Name the transaction of an entry, and the ones that it has replaced: with an equal output it wrote no row."""
+    found = {entry.txid}
+    while entry.replaces is not None:
+        found.add(entry.replaces["txid"])
+        try:
+            entry = journal.read(entry.replaces["entry"])
+        except JournalError:
+            break
+    return found
+
+
+def check_taken(case: CommitCase, found: Mapping[str, Difference]) -> None:
+    """Refuse to write before each state has the keys that are taken back from it; its fence is raised.
+
+    :raises NotTakenBack: a key is not there.
+    """
+    for name, replacing in found.items():
+        state = case.states[name]
+        assert isinstance(state, QueryableState)
+        replacing.check_taken(state)
+
+
+def shared_differences(found: Mapping[str, Difference]) -> dict[str, Any]:
+    """Give the references to staged differences, for other tasks; None: the contributions are equal.
+
+    A state to which the earlier transaction contributed nothing gets the unchanged output.
+    """
+    rows = {name: each.rows for name, each in found.items()}
+    return {
+        name: each.ref if isinstance(each, StagedRows) else None
+        for name, each in rows.items()
+        if isinstance(each, StagedRows) or not each
+    }
+
+
+def _log(case: CommitCase, name: str, found: Difference, txid: int) -> None:
+    case.log.info("State %s: what transaction %s contributed is replaced", name, txid)
+    for column, most in found.lost.items():
+        case.log.warning(
+            "State %s: sums of column %s may be wrong by %.3g afterwards. Doubles lose the last digits of a "
+            'large number that is taken back. A Sum("numeric") in a new table loses none.',
+            name,
+            column,
+            most,
+        )

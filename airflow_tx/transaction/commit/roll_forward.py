@@ -1,0 +1,376 @@
+"""Writes the missing transactions of a state that came back from a backup again, from the journal.
+
+Each is written as itself: with its txid, birth, attempt and epoch, and with its receipt. Fence, previous values and
+roll-back stay the state's own. Source: docs/protocol.md §5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import JournalError, NotTakenBack, RollForwardRefused, StateError
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger.attempt import (
+    Grant,
+    Receipt,
+    Token,
+    TransactionAttempt,
+    Written,
+    is_shortened,
+)
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.records import Outcome
+from airflow_tx.ledger.steps.end import fence_batch
+from airflow_tx.ledger.steps.roll_forward import RolledState, Rolling
+from airflow_tx.state.api import FencedState, QueryableState, RowTally, StateKind, StoredState
+from airflow_tx.transaction.commit.contributions import StagingPlace, difference_of
+from airflow_tx.transaction.commit.restatement import contributions, misfit, still_held
+from airflow_tx.transaction.commit.state_history import StateHistory, StateLook
+from airflow_tx.transaction.commit.write import (
+    ROWS_A_WRITE,
+    output_digest,
+    portions,
+    write_portions,
+)
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.audit.chain import LedgerEvidence
+    from airflow_tx.outputs.journal import Contribution, Entry, JournalArea
+    from airflow_tx.outputs.staging import StagingArea
+
+_Rows = Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ContributedRows(_Rows):
+    """The rows of a contribution: read again at each iteration, and counted."""
+
+    contribution: Contribution
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return self.contribution.rows()
+
+    def __len__(self) -> int:
+        return self.contribution.count
+
+
+class FilledTally(RowTally):
+    """Digests rows as the state got them once, and gives them with the columns that it got since then.
+
+    :param added_later: value columns of the state that the rows lack: NULL adds nothing.
+    """
+
+    def __init__(self, rows: _Rows, added: Collection[str], added_later: Collection[str]) -> None:
+        super().__init__(rows, added)
+        self._lacking = dict.fromkeys(added_later)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        rows = super().__iter__()
+        return ({**self._lacking, **row} for row in rows) if self._lacking else rows
+
+
+@dataclass(frozen=True)
+class MissingTransaction:
+    """A transaction that is written again.
+
+    :param rows: what the state got; none of a skip.
+    :param written: what its receipt says of them.
+    :param added_later: see `FilledTally`.
+    :param outputs: of a transactional state, the digest of the whole output.
+    """
+
+    receipt: Receipt
+    rows: _Rows = ()
+    written: Written = field(default_factory=Written)
+    added_later: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    metadata: Any = None
+
+    @property
+    def is_skip(self) -> bool:
+        return self.receipt.outcome == Outcome.SKIPPED.value
+
+
+class RollForward:
+    """The missing transactions of one state.
+
+    :param ledger: read at one moment.
+    :param until: the last transaction to write; None: all.
+    :param changed: numbers of the repairs whose accepted change the values have by now.
+    """
+
+    def __init__(
+        self,
+        ledger: LedgerEvidence,
+        state: FencedState,
+        journal: JournalArea,
+        area: StagingArea,
+        *,
+        until: int | None = None,
+        changed: Collection[int] = (),
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._area = area
+        self._until = until
+        self._changed = changed
+        self._given = state
+
+    def history(self) -> StateHistory:
+        """Return what is known of the state.
+
+        :raises RollForwardRefused: it cannot be written again at all.
+        """
+        state = self._given
+        if isinstance(state, StoredState) and isinstance(state, QueryableState):
+            return StateHistory(self._ledger, state)
+        remedy = (
+            f"Accept what it lacks: airflow tx repair {self._ledger.name} --state-lost {state.name}"
+        )
+        problem = f"{type(state).__name__} keeps no values by key behind a fence"
+        if state.restored_by:
+            problem = f"{type(state).__name__} keeps its own versions"
+            remedy = state.restored_by
+        raise RollForwardRefused(
+            state=state.name, topology=self._ledger.name, problem=problem, remedy=remedy
+        )
+
+    # --- the proof --------------------------------------------------------------------------------------------------
+
+    def proved(self, history: StateHistory, look: StateLook) -> list[MissingTransaction]:
+        """Read every missing transaction from the journal, and compare it with its receipt. Nothing is changed.
+
+        :raises RollForwardRefused: one is not there whole, or differs; or a person has changed values since.
+        """
+        last = self._end(history, look)
+        unknown = (
+            txid
+            for txid in range(look.first, last + 1)
+            if txid not in self._ledger.histories or txid not in history.receipts
+        )
+        if (lost := next(unknown, None)) is not None:
+            raise history.refused(
+                f"the ledger remembers transaction {lost} no more: it was rebuilt since, or [tx] history is shorter"
+            )
+        return [
+            self._missing(history, txid) for txid in history.written if look.first <= txid <= last
+        ]
+
+    def _end(self, history: StateHistory, look: StateLook) -> int:
+        """Return the last transaction to write: it stops before a change by hand, which no journal has."""
+        last = history.last if self._until is None else min(self._until, history.last)
+        ended = {txid: each.ended for txid, each in self._ledger.histories.items()}
+        done = look.changes
+        pending = [
+            each
+            for number, each in enumerate(history.accepted)
+            if each.number not in self._changed
+            and (number >= done if done is not None else each.when > ended.get(look.first - 1, ""))
+        ]
+        for each in pending:
+            stop = max((txid for txid, when in ended.items() if when <= each.when), default=0)
+            if stop >= last:
+                continue
+            if stop < look.first:
+                raise history.refused(
+                    f"{each.who} has changed its values by hand at this place (repair {each.number}, {each.when}: "
+                    f"{each.told})",
+                    f"Change them again, then repeat with --changed {each.number}.",
+                )
+            last = stop
+        return last
+
+    def _missing(self, history: StateHistory, txid: int) -> MissingTransaction:
+        receipt = history.receipts[txid]
+        if receipt.outcome == Outcome.SKIPPED.value:
+            return MissingTransaction(receipt, metadata=self._skipped_rows(receipt))
+        try:
+            found = self._read(history, receipt)
+            tally = RowTally(found.rows, history.state.added_up)
+            count = sum(1 for _ in tally)
+        except (JournalError, NotTakenBack, StateError) as error:
+            raise history.refused(f"transaction {txid}: {error}") from error
+        written = tally.written(count)
+        got, said = dumps(written.to_json()), dumps(history.written[txid])
+        if got != said:
+            problem = (
+                f"transaction {txid}: its journal entry gives {got}, and its receipt says {said}"
+            )
+            raise history.refused(problem)
+        return replace(found, written=written)
+
+    def _skipped_rows(self, receipt: Receipt) -> Any:
+        decisive = self._ledger.decisive
+        kept = None if decisive is None else decisive.skipped.get(receipt.txid)
+        return receipt.metadata if kept is None or kept.rows is None else kept.rows
+
+    def _read(self, history: StateHistory, receipt: Receipt) -> MissingTransaction:
+        state = history.state
+        if not receipt.journal:
+            raise history.refused(f"transaction {receipt.txid} has no journal entry")
+        entry = self._journal.check(receipt.journal)
+        own = self._contribution(history, receipt, entry)
+        if own is None:
+            return MissingTransaction(receipt, metadata=entry.metadata)
+        rows: _Rows = ContributedRows(own)
+        outputs = {}
+        if state.kind is StateKind.TRANSACTIONAL:
+            outputs[state.name] = output_digest(rows, state)
+        assert state.columns is not None
+        later = tuple(name for name in state.columns.values if name not in own.values)
+        if receipt.replaces is not None:
+            rows = self._difference(history, receipt, rows, later)
+        return MissingTransaction(
+            receipt, rows, added_later=later, outputs=outputs, metadata=entry.metadata
+        )
+
+    def _contribution(
+        self, history: StateHistory, receipt: Receipt, entry: Entry
+    ) -> Contribution | None:
+        """Return what an entry says of the state; None: it got nothing."""
+        state = history.state
+        own = contributions(entry, self._ledger.topology.renamed).get(state.name)
+        if own is None:
+            return None
+        lives = self._ledger.topology.columns.get(state.name)
+        problem = own.refusal or misfit(state, own, lives, entry.txid)
+        if not problem and still_held(state, own, lives, entry.txid) != own:
+            problem = "a column that it wrote was dropped and added again since"
+        if problem:
+            raise history.refused(f"transaction {receipt.txid}: {problem}")
+        return own
+
+    def _difference(
+        self,
+        history: StateHistory,
+        receipt: Receipt,
+        rows: _Rows,
+        later: Collection[str],
+    ) -> _Rows:
+        state = history.state
+        assert receipt.replaces is not None
+        assert isinstance(state, QueryableState)
+        entry = self._journal.check(receipt.replaces["entry"])
+        old = self._contribution(history, receipt, entry)
+        if old is None:
+            return rows
+        if later:
+            names = ", ".join(later)
+            raise history.refused(
+                f"transaction {receipt.txid} is a restatement from before column {names}, which its journal entry lacks"
+            )
+        gone = history.gone(entry.txid, receipt.txid)
+        attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
+        place = StagingPlace(self._area, self._ledger.name, attempt, "roll-forward")
+        return difference_of(state, old, rows, place, gone=gone).rows
+
+    # --- the writes -------------------------------------------------------------------------------------------------
+
+    def take(self, history: StateHistory, look: StateLook, rolling: Rolling) -> StateLook:
+        """Outrank every other writer of a state whose values decide, undo the open transaction in it, and look again.
+
+        :raises RollForwardRefused: the values do not say what they are.
+        """
+        birth = rolling.birth or rolling.nonce
+        if look.over is not None and look.over.txid == rolling.current:
+            birth = look.over.birth  # of the open transaction, or of a run that has died
+        generation = rolling.generation - 1
+        token = Token(generation, rolling.current, 0, 0, rolling.nonce, birth)
+        history.state.raise_fence(
+            Grant(
+                self._ledger.name,
+                self._ledger.topology.incarnation,
+                token,
+                {},
+                over={history.state.name: look.over},
+            )
+        )
+        failpoint("roll_forward.looking", state=history.state.name)
+        return history.look_at_values(replace(look, over=token))
+
+    def write(
+        self,
+        history: StateHistory,
+        look: StateLook,
+        missing: Sequence[MissingTransaction],
+        rolling: Rolling,
+    ) -> RolledState:
+        """Write the missing transactions, in their order; at least one.
+
+        :raises FenceOutranked: another run of the command has taken over.
+        :raises StateError, StateUnavailable: repeat the command: it continues.
+        """
+        before = None if look.apart else history.before(look.first)
+        over: Mapping[str, Token | None] = {history.state.name: look.over}
+        for each in missing:
+            grant = replace(self._grant(history, each, rolling, before), over=over)
+            _write(history.state, grant, each)
+            failpoint("roll_forward.wrote", txid=each.receipt.txid, state=history.state.name)
+            before = each.receipt.txid
+            over = {}
+        whole = before == history.last
+        return RolledState.of(missing[-1].receipt, look.found, whole=whole)
+
+    def _grant(
+        self,
+        history: StateHistory,
+        missing: MissingTransaction,
+        rolling: Rolling,
+        before: int | None,
+    ) -> Grant:
+        receipt = missing.receipt
+        name = history.state.name
+        token = Token(
+            rolling.generation,
+            receipt.txid,
+            receipt.attempt,
+            receipt.epoch,
+            rolling.nonce,
+            receipt.birth,
+        )
+        earlier = None if before is None else history.receipts.get(before)
+        return Grant(
+            self._ledger.name,
+            self._ledger.topology.incarnation,
+            token,
+            {} if before is None else {name: before},
+            batch=dumps(self._batch(missing)),
+            births={} if earlier is None else {name: earlier.birth},
+            claim=dumps({**receipt.said(), "written": {}}),
+        )
+
+    def _batch(self, missing: MissingTransaction) -> dict[str, Any]:
+        """Give what a grant keeps beside the fence, so that a lost ledger can be rebuilt from it."""
+        receipt = missing.receipt
+        after = receipt.after
+        if is_shortened(after) and receipt.txid == self._ledger.current - 1:
+            after = self._ledger.position
+        batch = {"rows": missing.metadata, "position": after, "prev": receipt.before}
+        if missing.outputs:
+            batch["outputs"] = dict(missing.outputs)
+        return fence_batch(receipt, receipt.granted, batch)
+
+
+def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
+    """Write one transaction: in one store transaction, or in portions if it is large."""
+    if missing.is_skip:
+        state.raise_fence(grant)
+        state.pass_over(grant)
+        return
+
+    def tally(rows: _Rows) -> RowTally:
+        return FilledTally(rows, state.added_up, missing.added_later)
+
+    if missing.written.keys <= ROWS_A_WRITE:
+        state.raise_and_write(grant, tally(missing.rows))
+        return
+
+    def tallies() -> Iterator[RowTally]:
+        for portion in portions(missing.rows, state, size=ROWS_A_WRITE):
+            yield tally(portion)
+            failpoint("roll_forward.between_portions", state=state.name)
+
+    state.raise_fence(grant)
+    write_portions(state, grant, tallies())

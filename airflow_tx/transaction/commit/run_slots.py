@@ -1,0 +1,225 @@
+"""A waiting run gives up its run slot to the run whose turn it is, and is started again. Source: protocol.md §6."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx.base import compat
+from airflow_tx.base.config import Settings
+from airflow_tx.base.errors import Outbid
+from airflow_tx.ledger.reading import LedgerReader
+from airflow_tx.ledger.steps import recovery
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
+from airflow_tx.transaction.processing.begin import conf_of
+from airflow_tx.transaction.spec import TransactionSpec
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.ledger import Ledger
+
+QUEUED = "queued"
+_BACKFILL = "backfill"
+
+
+class Yielded(AirflowFailException):
+    """A run ends without being tried again, although nothing has failed."""
+
+
+def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[str, Any]:
+    """Describe a waiting run for a trigger, which sees whether it is in the way: plain JSON.
+
+    :param txid: its transaction; None while it waits for one.
+    """
+    ti = context["ti"]
+    info = compat.run_info(context)
+    # A backfill has run slots of its own; how many of them are taken cannot be asked.
+    limit = None if info.run_type == _BACKFILL else context["dag"].max_active_runs
+    return {
+        "dag_id": spec.dag_id,
+        "run_id": info.run_id,
+        "txid": txid,
+        "task_try": str(ti.id),
+        "limit": limit,
+        "grace": Settings.load().yield_after,
+    }
+
+
+def yield_slot(
+    spec: TransactionSpec,
+    context: Any,
+    *,
+    blocking: int,
+    txid: int | None,
+    missing: datetime | None = None,
+    log: Any,
+) -> None:
+    """Yield, if that still helps; otherwise the caller continues to wait.
+
+    :param blocking: the txid whose run has no run slot.
+    :param missing: the logical date of that run, if it has no transaction yet: `blocking` will be its txid.
+    :raises Yielded: this run ends now, and its reason says that nothing is lost.
+    """
+    from airflow_tx.ledger.answers import Done
+    from airflow_tx.ledger.steps.recovery import Waiter
+
+    ti = context["ti"]
+    with spec.store() as store:
+        ledger = spec.ledger(store)
+        record = ledger.status(blocking)
+        if record is not None:
+            holder = record.run_id
+            is_queued = compat.run_state(ti, spec.dag_id, record.run_id) == QUEUED
+        else:
+            holder = "none" if missing is None else f"of {missing.isoformat()}"
+            is_queued = missing is not None and compat.runs_on(spec.dag_id, missing, [QUEUED]) > 0
+        if not is_queued:
+            return
+        if compat.is_paused(spec.dag_id):
+            log.info(
+                "Run %s waits for a run slot while DAG %s is paused: no run makes room.",
+                holder,
+                spec.dag_id,
+            )
+            return
+        try:
+            answer = ledger.run(recovery.note_yield, Waiter(ti.run_id, txid, str(ti.id), blocking))
+        except Outbid as error:
+            log.info("%s", error)
+            return
+    if isinstance(answer, Done):
+        # Airflow calls these when a task has failed, which this one has not.
+        context["task"].on_failure_callback = ()
+        context["task"].email_on_failure = False
+        raise Yielded(
+            f"Run {ti.run_id} yields: transaction {blocking} has to commit before it, and run {holder} of that one is "
+            "queued for lack of a run slot. Nothing is lost; this run is started again when the way is free, and "
+            "processes its batch once more."
+        )
+
+
+def has_yielded(ledger: Ledger, run_id: str) -> bool:
+    """Whether a run that has ended as failed has only made room: it is started again by itself."""
+    reading = LedgerReader(ledger.store, ledger.paths).settled()
+    entry = reading.topology.yielded.get(run_id)
+    if entry is None:
+        return False
+    # An entry stays for a while when a person has started the run again.
+    if entry["txid"] is None:
+        return all(record.run_id != run_id for record in reading.opened.values())
+    record = reading.opened.get(entry["txid"])
+    return record is not None and record.yielded is not None
+
+
+class Runs(Protocol):
+    """The runs of a DAG, as a task or a command reaches them."""
+
+    def state(self, run_id: str) -> str | None:
+        """The state of a run; None: it was deleted."""
+
+    def restart(self, run_id: str) -> None:
+        """Clear a run that exists; it is executed again when it has a run slot."""
+
+    def start(self, run_id: str, key: str) -> Any:
+        """Clear a run, or create it if it was deleted.
+
+        :param key: the identity that the run had.
+        :raises RunNotStarted: Airflow does not know the DAG any more.
+        """
+
+
+@dataclass(frozen=True)
+class TaskRuns:
+    """The runs of a DAG, reached by a task instance.
+
+    :param interval_of: gives the data interval of a run that is made, by its key; None: it gets no dates.
+    """
+
+    dag_id: str
+    ti: Any
+    interval_of: Callable[[str], tuple[datetime, datetime] | None] = lambda key: None
+
+    def state(self, run_id: str) -> str | None:
+        return compat.run_state(self.ti, self.dag_id, run_id)
+
+    def restart(self, run_id: str) -> None:
+        compat.start_run(self.dag_id, run_id, reset=True)
+
+    def start(self, run_id: str, key: str) -> None:
+        self._start(run_id, key, reset=True)
+
+    def create(self, run_id: str, key: str) -> bool:
+        """Create a run; False if it exists.
+
+        :raises RunNotStarted: as `start`.
+        """
+        return self._start(run_id, key, reset=False)
+
+    def _start(self, run_id: str, key: str, *, reset: bool) -> bool:
+        return compat.start_run(
+            self.dag_id, run_id, conf=conf_of(key), reset=reset, interval=self.interval_of(key)
+        )
+
+
+class Comeback(Enum):
+    """What becomes of a run that yielded."""
+
+    WAIT = "it has not ended yet, is on its way again, or the way is not free"
+    START = "it is started again"
+    FORGET = "it needs no start any more"
+
+
+def comeback(state: str | None, *, is_over: bool, is_free: bool) -> Comeback:
+    """Decide what becomes of a run that yielded.
+
+    :param state: of the run; None: it was deleted.
+    :param is_over: its transaction has become final otherwise.
+    :param is_free: the run whose turn it is needs no run slot any more.
+    """
+    if is_over:
+        return Comeback.FORGET
+    if state in LIVE_RUN_STATES:
+        return Comeback.WAIT
+    if state != "failed":
+        return Comeback.FORGET
+    return Comeback.START if is_free else Comeback.WAIT
+
+
+def start_yielded(
+    ledger: Ledger, runs: Runs, waiting: Iterable[str], *, patience: int = 0
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Start runs that have yielded, if the way is free; gives each that is started, with its entry in the ledger.
+
+    :param waiting: their run_ids.
+    :param patience: seconds that one which has just yielded gets to end, since there may be no later commit.
+    """
+    turn = ledger.turn()
+    if turn.record is not None and runs.state(turn.record.run_id) == QUEUED:
+        return
+    yielded = ledger.topology().yielded
+    for run_id in waiting:
+        entry = yielded.get(run_id)
+        if entry is None or entry["blocking"] >= turn.current:
+            continue
+        is_over = entry["txid"] is not None and ledger.status(entry["txid"]) is None
+        found = comeback(_state_at_end(runs, run_id, patience), is_over=is_over, is_free=True)
+        if found is Comeback.WAIT:
+            continue  # the next commit asks for it
+        if found is Comeback.START:
+            runs.restart(run_id)
+        ledger.run(recovery.came_back, run_id)
+        if found is Comeback.START:
+            yield run_id, entry
+
+
+def _state_at_end(runs: Runs, run_id: str, patience: int) -> str | None:
+    for _ in range(patience):
+        if (state := runs.state(run_id)) != "running":
+            return state
+        time.sleep(1)
+    return runs.state(run_id)

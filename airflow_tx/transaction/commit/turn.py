@@ -1,0 +1,457 @@
+"""The turn to commit: the line before a transaction, how to wait in it, and the commit when the turn has come."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from airflow_tx.base import compat
+from airflow_tx.base.errors import RollingForward
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.attempt import of_lane
+from airflow_tx.ledger.reading import TurnReading, listed_acks, read_opened
+from airflow_tx.ledger.records import Counter, Phase, TransactionRecord
+from airflow_tx.ledger.steps.processing import missing_acks, must_ack
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.transaction.commit.case import CommitCase
+from airflow_tx.transaction.commit.commit import Commit, Completion, skip_now
+
+MESSAGE_PATIENCE = 5.0
+"""Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""
+_MESSAGE_POLL = 0.5
+_ROLLING_POLL = 1.0
+_LOOK = 1.0
+BRIEF = 5.0
+"""Seconds that a committer waits in its worker for a line that does not move: a deferral takes longer."""
+RESUMED = 2.0
+"""Seconds that Airflow takes to start a deferred task again, behind `[tx] min_deferral`."""
+DEFERRAL = 10.0 + RESUMED
+"""Seconds that a deferral takes by default."""
+WARM_PLACES = 2
+"""How many in line wait in their worker for commits alone, unless `[tx] warm_places` says otherwise."""
+MOST_IN_WORKERS = 16
+"""How many in line hold a worker slot at all, however many transactions are in flight."""
+MOST_ACKS_READ = 100
+"""Of a transaction with more acks than these it is not read whether they are all there: its committer notes that.
+
+Everybody behind it reads its line every second: of thousands of mapped tasks that would be thousands of requests each.
+"""
+_ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
+
+
+class Wait(str, Enum):
+    """The current work of a committer."""
+
+    NOT = "not"
+    WARM = "warm"
+    BRIEFLY = "briefly"
+    DEFERRED = "deferred"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingLine(TurnReading):
+    """The line before a transaction, as read: its own record, and those from `current` on that are close.
+
+    :param txid: the transaction that waits.
+    :param ready: those before it to which only their commit is to come: their tasks have acked, whether or not their
+        committer has noticed; of many tasks, once it has.
+    :param messages: whether it waits for messages of its own, before it waits for its turn.
+    :param places: how many in line wait in their worker.
+    """
+
+    txid: int
+    ready: frozenset[int] = frozenset()
+    messages: bool = False
+    places: int = WARM_PLACES
+
+    @property
+    def earlier(self) -> dict[int, TransactionRecord]:
+        """Return the records of the transactions before it that are close."""
+        return {txid: record for txid, record in self.opened.items() if txid < self.txid}
+
+    @property
+    def op(self) -> str | None:
+        """Return the nonce of its own record: another one means that something happened to it; None: it is final."""
+        own = self.opened.get(self.txid)
+        return None if own is None else own.op
+
+    @property
+    def skip(self) -> bool:
+        """Whether the transaction whose turn it is is to be skipped, by the first that finds it."""
+        first = self.earlier.get(self.current)
+        return first is not None and first.skip is not None
+
+    @property
+    def wait(self) -> Wait:
+        """How to wait: in the worker, and more than briefly only if nothing is needed for the turn to come but commits.
+
+        A worker slot is then held for moments only; held longer, it may be the one that an earlier transaction needs.
+        """
+        if self.current >= self.txid:
+            return Wait.NOT
+        if self.txid - self.current > max(self.places, MOST_IN_WORKERS):
+            return Wait.DEFERRED
+        return Wait.WARM if self.is_near and self.ready.issuperset(self.earlier) else Wait.BRIEFLY
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it waits at one of the warm places; of a line that is longer not every record is read."""
+        return self.txid - self.current <= self.places
+
+    @property
+    def waited_for(self) -> list[list[object]]:
+        """The earlier transactions as plain JSON; a committer waits for the same ones in its worker only once."""
+        if self.wait is not Wait.WARM:
+            return []
+        return [
+            [txid, each.run_id, each.phase.value, txid in self.ready]
+            for txid, each in self.earlier.items()
+        ]
+
+    def wake_event(
+        self, *, op: str | None, waited: Sequence[Sequence[object]]
+    ) -> dict[str, Any] | None:
+        """Give the event that wakes a committer which waits elsewhere than in its worker; None: none yet.
+
+        :param op: of its own record when it began to wait.
+        :param waited: its current `waited_for`.
+        """
+        near = self.wait in (Wait.NOT, Wait.WARM) and not (waited and self.waited_for == waited)
+        if self.skip or near:
+            return {"reason": "its turn is near", "current": self.current}
+        return {"reason": "its record changed"} if self.op != op else None
+
+    def watched(self, paths: Paths) -> tuple[str, ...]:
+        """The records whose change may change the decision; every ack touches the one that holds the acks."""
+        own = self.opened.get(self.txid)
+        acks = paths.acks("" if own is None else own.acks)
+        # Many may wait far away: only the turn itself wakes them.
+        earlier = self.earlier if self.is_near else ()
+        return (paths.current, acks, *map(paths.transaction, (*earlier, self.txid)))
+
+
+def read_line(
+    store: Store,
+    paths: Paths,
+    txid: int,
+    mapped: Collection[str],
+    read: Reader | None = None,
+    *,
+    places: int = WARM_PLACES,
+    works_again: bool = False,
+) -> WaitingLine:
+    """Read the line; what is far away is not read.
+
+    :param mapped: the tasks with map indexes: how many instances they will have is not known here.
+    :param read: reads the records, for a caller who wants to keep them.
+    :param works_again: a task of its own works again, so that its own record matters at its turn, too.
+    """
+    read = read or Reader(store)
+    current = read.peek(Counter, paths.current).txid
+    line = WaitingLine(current=current, txid=txid, places=places)
+    if current >= txid and not works_again:
+        return line
+    near = range(current, min(txid, current + places))
+    line = replace(line, opened=read_opened(read, paths, (*near, txid)))
+    if not line.is_near:
+        return line
+    ready = (
+        each for each, record in line.earlier.items() if _is_ready(store, paths, record, mapped)
+    )
+    return replace(line, ready=frozenset(ready))
+
+
+def _is_ready(
+    store: Store, paths: Paths, record: TransactionRecord, mapped: Collection[str]
+) -> bool:
+    """Ask whether nothing but its commit is to come for a transaction."""
+    if record.phase in _ON_THEIR_WAY:
+        return True
+
+    folder = paths.acks(record.acks)
+    children = store.children(folder)
+    if children is None:
+        return True  # it became final in between
+    if record.phase is Phase.FAILED or len(children.names) > MOST_ACKS_READ:
+        return False
+
+    acks = listed_acks(store, folder, children.names)
+    return not missing_acks(acks, must_ack(record, acks, mapped))
+
+
+# --- the next move ------------------------------------------------------------------------------------------------
+
+
+class Move(Enum):
+    """The next step of a committer."""
+
+    FORGET = "drop what was read: something happened to its transaction"
+    SKIP = "skip the transaction whose turn it is"
+    COMMIT = "take the turn"
+    WAIT = "wait in the worker"
+    POLL = "wait in the worker for messages"
+    DEFER = "wait elsewhere"
+    DEFER_FOR_MESSAGES = "wait elsewhere for messages"
+
+
+@dataclass(frozen=True)
+class LinePace:
+    """How fast the line moves, as far as a committer has seen it.
+
+    :param first: whose turn it was when the committer began to wait.
+    :param began: when that was, by the clock of its caller.
+    :param moved: when the turn moved last.
+    """
+
+    first: int
+    current: int
+    began: float
+    moved: float
+
+    def seen(self, current: int, now: float) -> LinePace:
+        """Return the pace once the turn is at a transaction."""
+        return self if current == self.current else replace(self, current=current, moved=now)
+
+    def left(self, txid: int, now: float) -> float:
+        """Estimate the seconds until the turn of a transaction; endless if the line stands still."""
+        passed = self.current - self.first
+        if passed <= 0 or now - self.moved >= BRIEF:
+            return math.inf
+        return (txid - self.current) * (now - self.began) / passed
+
+
+@dataclass(frozen=True)
+class Times:
+    """Until when a committer waits in its worker, by the clock of its caller.
+
+    :param deadline: for transactions that only have to commit.
+    :param brief: for an earlier transaction that still works, and for a line that is long.
+    :param messages: for messages.
+    :param away: seconds that a deferral takes. A turn that is nearer than this is waited for in the worker.
+    """
+
+    deadline: float
+    brief: float
+    messages: float
+    away: float = DEFERRAL
+
+    @classmethod
+    def since(cls, began: float, patience: float, away: float = DEFERRAL) -> Times:
+        """Give the times of a committer that begins to wait.
+
+        :param patience: seconds to wait in the worker at most.
+        """
+        return cls(
+            began + patience,
+            began + min(patience, BRIEF),
+            began + min(patience, MESSAGE_PATIENCE),
+            away,
+        )
+
+    def until(self, wait: Wait, left: float, now: float) -> float:
+        """Give the end of a wait in the worker; of a line that moves fast enough, when to look again.
+
+        :param left: seconds that it takes until the turn, by its pace.
+        """
+        if wait is not Wait.BRIEFLY:
+            return self.deadline
+        return self.brief if left > self.away else max(self.brief, min(self.deadline, now + _LOOK))
+
+
+def next_move(
+    line: WaitingLine,
+    completion: Completion,
+    times: Times,
+    now: float,
+    *,
+    left: float = math.inf,
+    before: WaitingLine | None = None,
+    tried: int = 0,
+) -> Move:
+    """Decide what a committer does next.
+
+    :param completion: whether everything of its own transaction has acked.
+    :param left: seconds until its turn, by the pace of the line.
+    :param before: the line of the last reading.
+    :param tried: the transaction that it has tried to skip; it waits for that one like for any other.
+    """
+    # Another nonce: a task works again, the transaction has failed, or there is a newer attempt.
+    if before is not None and line.op is not None and line.op != before.op:
+        return Move.FORGET
+    if line.skip and tried != line.current:
+        return Move.SKIP
+    if completion is Completion.MESSAGES:
+        return Move.POLL if now < times.messages else Move.DEFER_FOR_MESSAGES
+
+    wait = wait_of(line, completion)
+    if wait is Wait.NOT:
+        return Move.COMMIT
+    if wait is Wait.DEFERRED or now >= times.until(wait, left, now):
+        return Move.DEFER
+    return Move.WAIT
+
+
+def wait_of(line: WaitingLine, completion: Completion) -> Wait:
+    """Decide how to wait; for a task of its own that works again, in any line."""
+    return Wait.WARM if completion is Completion.NOT_YET else line.wait
+
+
+# --- in the worker ------------------------------------------------------------------------------------------------
+
+
+def commit_in_turn(
+    commit: Commit,
+    store: Store,
+    *,
+    patience: float,
+    places: int = WARM_PLACES,
+    away: float = DEFERRAL,
+    clock: Callable[[], float] = time.monotonic,
+) -> WaitingLine | None:
+    """Commit when it is the turn.
+
+    :param patience: seconds to wait in the worker at most.
+    :param places: how many in line wait there for commits alone.
+    :param away: seconds that a deferral takes.
+    :return: None: it is committed; else the line in which to wait elsewhere.
+    :raises Refused, StateError, StagingError: it cannot be committed now.
+    """
+    times = Times.since(clock(), patience, away)
+    while True:
+        try:
+            return _in_turn(commit, store, times, places=places, clock=clock)
+        except RollingForward as rolling:
+            # Nothing that can be watched says when this is over.
+            if clock() >= times.deadline:
+                commit.case.log.info("%s", rolling)
+                return _read(commit.case, store, Reader(store), places=places, works_again=False)
+            time.sleep(_ROLLING_POLL)
+
+
+def _in_turn(
+    commit: Commit, store: Store, times: Times, *, places: int, clock: Callable[[], float]
+) -> WaitingLine | None:
+    case = commit.case
+    line: WaitingLine | None = None
+    pace: LinePace | None = None
+    tried = 0
+    while (completion := commit.complete()) is not Completion.OVER:
+        read = Reader(store)
+        before = line
+        line = _read(case, store, read, places=places, works_again=completion is Completion.NOT_YET)
+        case.ledger.remember(read)
+        now = clock()
+        pace = (pace or LinePace(line.current, line.current, now, now)).seen(line.current, now)
+        left = pace.left(line.txid, now)
+        move = next_move(line, completion, times, now, left=left, before=before, tried=tried)
+        if move is Move.FORGET:
+            commit.forget()
+        elif move is Move.SKIP:
+            tried = line.current
+            skip_now(case, tried)
+        elif move is Move.POLL:
+            time.sleep(_MESSAGE_POLL)
+        elif move is Move.DEFER_FOR_MESSAGES:
+            case.log.info(
+                "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (message_timeout).",
+                case.begun.attempt,
+                case.spec.topology,
+                commit.messages.waiting,
+                case.spec.timeout,
+            )
+            return replace(line, messages=True)
+        elif move is Move.DEFER:
+            _log_wait(case, line)
+            return line
+        elif move is Move.COMMIT:
+            if commit.commit():
+                return None
+        else:
+            if completion is Completion.READY:
+                commit.prepare()
+            until = times.until(wait_of(line, completion), left, now)
+            _watch(case, store, line, until - clock())
+    return None
+
+
+def _read(
+    case: CommitCase, store: Store, read: Reader, *, places: int, works_again: bool
+) -> WaitingLine:
+    spec = case.spec
+    return read_line(
+        store,
+        spec.paths,
+        case.begun.txid,
+        spec.mapped,
+        read,
+        places=places,
+        works_again=works_again,
+    )
+
+
+def _watch(case: CommitCase, store: Store, line: WaitingLine, seconds: float) -> None:
+    with store.watch(*line.watched(case.spec.paths)) as watch:
+        # A change before the watches were set would never be noticed.
+        if (
+            _read(case, store, Reader(store), places=line.places, works_again=line.op is not None)
+            == line
+        ):
+            case.log.info(
+                "Transaction %s of %s waits: the turn is at %s",
+                line.txid,
+                case.spec.topology,
+                line.current,
+            )
+            watch.wait(max(seconds, 0.0))
+
+
+def _log_wait(case: CommitCase, line: WaitingLine) -> None:
+    """Say which run it waits for, the state of that run, and what to do."""
+    first = line.earlier.get(line.current)
+    if first is None:
+        return
+    topology = case.spec.topology
+    state = compat.run_state(case.ti, case.spec.dag_id, first.run_id)
+    if state is None and of_lane(first.request):
+        case.log.info(
+            "Transaction %s of %s waits for transaction %s (%s), in the lane of its coordinator. "
+            "There is nothing to do: what leaves the lane becomes a run.",
+            line.txid,
+            topology,
+            line.current,
+            first.phase.value,
+        )
+        return
+    case.log.info(
+        "Transaction %s of %s waits for transaction %s (%s) of run %s, which %s. %s",
+        line.txid,
+        topology,
+        line.current,
+        first.phase.value,
+        first.run_id,
+        "was deleted" if state is None else f"is {state}",
+        advice(topology, line.current, first.run_id, state),
+    )
+
+
+def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
+    """Say what a person can do about a transaction that waits.
+
+    :param state: of the run that it waits for.
+    """
+    if state == "running":
+        return (
+            "There is nothing to do, unless a task of that run stays scheduled. Then deferred tasks of waiting runs "
+            "hold every slot of its pool (include_deferred): give the pool a slot for each active run."
+        )
+    if state == "queued":
+        return "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."
+    again = f"start a run with the run id {run_id}" if state is None else "clear that run"
+    return (
+        f"To continue, {again}, or replay it: airflow tx replay {topology} {txid}; to continue without it: "
+        f"airflow tx skip {topology} {txid} --why TEXT"
+    )

@@ -1,0 +1,693 @@
+"""Writes the rows of an update into its state: by this process, or by Spark's executors; in flat memory either way."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from airflow_tx.base.errors import ConfigError, OutputChanged, StagingError, StateError, TxError
+from airflow_tx.ledger.answers import Granted
+from airflow_tx.ledger.attempt import Grant, RowsDigest, TransactionAttempt, Written
+from airflow_tx.ledger.records import output_text
+from airflow_tx.ledger.steps import commit
+from airflow_tx.outputs.staging.area import check_readable, read_schema, refuse, rows_from_json
+from airflow_tx.outputs.staging.files import literal
+from airflow_tx.state.aggregators import partition_of
+from airflow_tx.state.api import FencedState, RowTally, StateKind
+from airflow_tx.state.arrow import from_arrow, types_of
+from airflow_tx.state.persisted import PersistedState
+from airflow_tx.state.rows import combined, combined_at_once, has_reducers, reducers_of
+from airflow_tx.state.sole_writer import REPLACING
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.outputs import Acks, acked, is_ref, xcom_fingerprint
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.outputs.staging import StagingArea
+    from airflow_tx.spark.writers import WriteJob
+    from airflow_tx.state.appended import AppendTable
+    from airflow_tx.transaction.commit.handoff import NewValuesOutput
+
+
+# --- rows ---
+# The rows that a committer writes: exactly the acked output of this attempt.
+
+
+RowsToWrite = Iterable[Mapping[str, Any]]
+Pull = Callable[[str, str, int], Any]
+
+
+def values_of(
+    update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull, *, empty: bool = False
+) -> list[Any]:
+    """Read the output of every task instance that has one, and compare it with what the instance acked.
+
+    :param pull: asked for (task id, name, map index).
+    :param empty: the batch has no rows, so that an instance need not give any.
+    :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there; or an
+        instance gave nothing, and the update does not allow that.
+    """
+    task = update.input.operator.task_id
+    name = update.input.key
+    expected = acked(acks, task, name)
+    found = {index: pull(task, name, index) for index in expected}
+    wrong = [
+        index
+        for index, fingerprinted in expected.items()
+        if xcom_fingerprint(found[index]) != fingerprinted
+    ]
+    emitted = sorted(
+        {entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs}
+    )
+    silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
+    if wrong:
+        problem = "its XCom is not what the task acked"
+        remedy = f"Clear task {task}."
+    elif emitted and not found:
+        problem = f"the task gave {', '.join(map(repr, emitted))}"
+        remedy = "Name one of these; only what a task returns, or an application emits, can be committed."
+    else:
+        if silent and not empty:
+            check_empty(update, attempt, silent[0])
+        return list(found.values())
+    raise StagingError(
+        output=name,
+        task=task,
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        problem=problem,
+        remedy=remedy,
+    )
+
+
+def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1) -> None:
+    """Refuse a task that gave nothing: a forgotten `return` would silently lose the rows.
+
+    :raises StagingError: its update does not allow that.
+    """
+    if update.allow_empty:
+        return
+    task = update.input.operator.task_id
+    raise StagingError(
+        output=update.input.key,
+        task=task if map_index < 0 else f"{task}[{map_index}]",
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        problem="the task gave nothing",
+        remedy=f"Let it return its rows, [] if there are none, then clear {task}. If nothing means no rows, set "
+        f"allow_empty=True in the {update.verb}(...) of the commit task.",
+    )
+
+
+class StagedRows:
+    """The rows of one staged output: read again at each iteration, and counted beforehand.
+
+    :param files: whether a row may be a file of a table; otherwise an output that lists files is refused.
+    :raises StagingError: exactly this output is not there whole.
+    """
+
+    def __init__(
+        self,
+        area: StagingArea,
+        ref: Mapping[str, Any],
+        state: Any,
+        attempt: TransactionAttempt,
+        *,
+        files: bool = False,
+    ) -> None:
+        from airflow_tx.outputs.staging.area import open_output
+
+        self._area = area
+        self.ref = ref
+        self.name: str = ref["name"]
+        self.where, self.output = open_output(area, ref, attempt=attempt)
+        if not files:
+            check_readable(self.where, self.name, self.output)
+        self.columns = wanted_columns(state, self.output.columns)
+        # Open it again with the columns: the error then names the missing ones.
+        open_output(area, ref, columns=self.columns)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self.output.content:
+            yield from rows_from_json(self.output.content, self.columns)
+            return
+        for batch in self.batches():
+            yield from from_arrow(batch, types_of(batch.schema))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read them as Arrow batches, in the order of the files and of the rows in them."""
+        from airflow_tx.outputs.staging import read_batches
+
+        return read_batches(self._area, self.ref, columns=self.columns)
+
+    def __len__(self) -> int:
+        return self.output.rows
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.output.files)
+
+    @property
+    def paths(self) -> list[tuple[str, int]]:
+        """Name the files with rows below the root of the area, each with how many it has."""
+        return [
+            (f"{self.ref['path']}/{file.name}", file.rows)
+            for file in self.output.files
+            if file.rows
+        ]
+
+    @property
+    def files(self) -> list[str]:
+        return [literal(self.where.files.spark_uri(path)) for path, _ in self.paths]
+
+    def schema(self) -> pa.Schema:
+        """The columns and their types, as pyarrow reads them."""
+        import pyarrow as pa
+
+        with self.where.files.open(self.paths[0][0]) as opened:
+            found = read_schema(opened)
+        # With their notes: a column of new values may have a type that Arrow has not.
+        return pa.schema([found.field(name) for name in self.columns])
+
+
+def rows_to_write(
+    update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt
+) -> RowsToWrite:
+    """Give the rows of an update: one per key, or, if the state has a reducer, all of them in their order.
+
+    That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
+    single application is already aggregated (the state refuses it otherwise) and is streamed; anything else is combined
+    in memory. They can be read twice, unless the state takes rows unchanged.
+
+    :raises StagingError: a reference whose files are not there whole.
+    :raises StateError: rows that do not fit the state.
+    """
+    state = update.state
+    if state.append_table is not None:
+        return files_to_append(update, state.append_table, values, area, attempt)
+    if len(values) == 1 and is_ref(values[0]):
+        return StagedRows(area, values[0], state, attempt)
+    chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
+    rows = chained if has_reducers(state) else combined(chained, state)
+    # Combined rows are in memory anyway. Of a state without columns, nothing is combined.
+    again = (
+        state.columns is not None
+        or state.kind is StateKind.TRANSACTIONAL
+        or update.new_values is not None
+    )
+    return list(rows) if again else rows
+
+
+def _rows(value: Any, state: Any, area: StagingArea, attempt: TransactionAttempt) -> RowsToWrite:
+    if is_ref(value):
+        return StagedRows(area, value, state, attempt)
+    return [value] if isinstance(value, Mapping) else value or ()
+
+
+def files_to_append(
+    update: Update,
+    table: AppendTable,
+    values: list[Any],
+    area: StagingArea,
+    attempt: TransactionAttempt,
+) -> RowsToWrite:
+    """Give the files of an append, one a row. Rows that Python tasks have returned are written here.
+
+    :raises StagingError: they are not there whole, or were written for another table.
+    :raises StateError: rows that do not fit the table.
+    """
+    state = update.state
+    staged = [
+        StagedRows(area, value, state, attempt, files=True) for value in values if is_ref(value)
+    ]
+    for rows in staged:
+        appended = rows.output.appended
+        if appended is None or appended.uri != table.uri:
+            problem = f"its rows were not written into the folder of table {table.uri}"
+            remedy = f"The DAG was changed since. Clear task {rows.where.task}."
+            raise refuse(rows.where, rows.name, problem, remedy)
+    plain = [
+        row for value in values if not is_ref(value) for row in _rows(value, state, area, attempt)
+    ]
+    if plain:
+        return [*chain.from_iterable(staged), *table.stage(plain, attempt)]
+    return staged[0] if len(staged) == 1 else list(chain.from_iterable(staged))
+
+
+def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
+    """Name the columns that a state takes: of a composite its parts, or the one column that they come as.
+
+    A reducer takes whole rows.
+    """
+    columns = state.columns
+    if columns is None:
+        return list(present)
+    found = list(columns.keys)
+    reducers = reducers_of(columns)
+    for name in columns.aggregators:
+        composite = columns.composites.get(name)
+        parts = list(composite.parts(name)) if composite else [name]
+        if name not in reducers:
+            found += [name] if name in present and not set(parts) & set(present) else parts
+    return [*found, *(name for name in present if name not in found)] if reducers else found
+
+
+# --- in portions --------------------------------------------------------------------------------------------------
+
+
+def portions(rows: RowsToWrite, state: Any, *, size: int) -> Iterator[RowsToWrite]:
+    """Divide rows, one a key, into portions of about `size` rows; each is a chunk of the grant, by its number.
+
+    :param rows: `StagedRows`, if the state has a reducer.
+    """
+    if not has_reducers(state):
+        iterator = iter(rows)
+        for first in iterator:
+            yield chain([first], islice(iterator, size - 1))
+        return
+    assert isinstance(rows, StagedRows)
+    if state.columns.keys:
+        for portion in _by_key(rows, state.columns.keys, size):
+            yield combined(portion, state)
+    else:
+        yield [combined_at_once(rows, state)]
+
+
+def _by_key(rows: StagedRows, keys: Sequence[str], size: int) -> Iterator[Iterator[dict[str, Any]]]:
+    import pyarrow as pa
+
+    count = math.ceil(len(rows) / size)
+    with tempfile.TemporaryDirectory(prefix="airflow-tx-rows-") as folder:
+        paths = [Path(folder, str(number)) for number in range(count)]
+        with ExitStack() as files:
+            writers: dict[int, Any] = {}
+            for batch in rows.batches():
+                for number, indices in _shared_out(batch, keys, count).items():
+                    if number not in writers:
+                        opened = pa.ipc.new_stream(str(paths[number]), batch.schema)
+                        writers[number] = files.enter_context(opened)
+                    writers[number].write_batch(batch.take(pa.array(indices, pa.int64())))
+        for path in paths:
+            yield _portion(path) if path.exists() else iter(())
+
+
+def _shared_out(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    columns = [batch.column(name).to_pylist() for name in keys]
+    for index, key in enumerate(zip(*columns, strict=True)):
+        # The same in every process, so that a write under the same grant is the same again.
+        found.setdefault(partition_of(key, count), []).append(index)
+    return found
+
+
+def _portion(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(str(path)) as stream:
+        for batch in stream:
+            yield from from_arrow(batch, types_of(batch.schema))
+
+
+# --- write ---
+
+
+# From here on `writers="auto"` means Spark, if there is one.
+LARGE_ROWS = 500_000
+LARGE_BYTES = 256 * 2**20
+# Rows of one write. A state remembers the keys of one write to find duplicates.
+ROWS_A_WRITE = 100_000
+ROWS_A_WRITER = 100_000
+MOST_WRITERS = 200
+
+
+def output_digests(updates: Sequence[Update], rows: Sequence[RowsToWrite]) -> dict[str, str]:
+    """Digest what is about to be written, by transactional state."""
+    pairs = zip(updates, rows, strict=True)
+    return {
+        each.state.name: output_digest(found, each.state)
+        for each, found in pairs
+        if each.state.kind is StateKind.TRANSACTIONAL
+    }
+
+
+def output_digest(rows: RowsToWrite, state: FencedState) -> str:
+    """Digest keys and deltas, in any order: a transactional state needs the same on every replay."""
+    # A composite comes as one column or as its parts, and a reducer takes whole rows. Both take all columns.
+    columns = state.columns
+    if columns is None or has_reducers(state):
+        return output_text(rows, (), ())
+    names = () if columns.composites else (*columns.keys, *columns.values)
+    doubles = [name for name, aggregator in columns.values.items() if aggregator.type == "double"]
+    return output_text(rows, names, doubles)
+
+
+def take_other_output(
+    ledger: Ledger, states: Mapping[str, FencedState], granted: Granted, outputs: Mapping[str, str]
+) -> None:
+    """Continue with another output than an earlier grant was about to write, if no state holds anything of that.
+
+    A state with a fence decides when the fence is raised. Of a state without one the ledger alone knows the earlier
+    output, and what the state holds is asked here.
+
+    :param states: all states of the topology, by name.
+    :param outputs: per transactional state, what is about to be written.
+    :raises OutputChanged: a state may hold something of the transaction.
+    """
+    changed = granted.changed
+    if not changed:
+        return
+    grant = granted.grant
+    # Once every fence is raised, no earlier grant can write.
+    for state in states.values():
+        state.raise_fence(grant)
+    for name, found in changed.items():
+        if states[name].fence() is None and states[name].holds(grant.txid) is not False:
+            raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
+    ledger.run(commit.take_output, grant.token, {name: outputs[name] for name in changed})
+
+
+def fits_one_write(update: Update, rows: RowsToWrite) -> bool:
+    """Whether these rows go into the state at once, by this process."""
+    return not _in_portions(rows, update) and spark_of(update, rows) is None
+
+
+def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
+    """Read rows once to their end, if they are written in more than one store transaction, and return them.
+
+    :raises RowsDiffer: they are not the emitted ones. For rows of one store transaction it is raised within it.
+    """
+    if _in_portions(rows, update) and spark_of(update, rows) is None:
+        for _ in rows.batches():
+            pass
+    return rows
+
+
+def write_at_once(
+    update: Update, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None
+) -> Written:
+    """Raise the fence and write, in one store transaction; what was written. Raises as `write_update`."""
+    return _write_one(update.state, grant, rows, output, raising=True)
+
+
+def write_update(
+    update: Update,
+    grant: Grant,
+    rows: RowsToWrite,
+    *,
+    dag_file: str,
+    log: Any,
+    output: NewValuesOutput | None = None,
+) -> Written:
+    """Write under a fence that the grant has raised on every state; what was written.
+
+    :param dag_file: a driver on this machine may import modules beside it.
+    :param output: where new values go.
+    :raises StateError, StateUnavailable: what is written counts once, when the commit is tried again.
+    :raises WritersFailed: the Spark job ended without an answer; likewise.
+    """
+    spark = spark_of(update, rows)
+    if spark is not None:
+        assert isinstance(rows, StagedRows)
+        log.info(
+            "State %s: %d rows are written by Spark (%s)",
+            update.state.name,
+            len(rows),
+            spark_label(spark),
+        )
+        return write_by_spark(
+            update.state,
+            grant,
+            rows,
+            spark,
+            partitions=_partitions(update.state, rows),
+            dag_file=dag_file,
+            output=output,
+        )
+    if _in_portions(rows, update):
+        return _in_turns(update.state, grant, rows, output)
+    return _write_one(update.state, grant, rows, output, raising=False)
+
+
+def write_instead(
+    state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None
+) -> Grant:
+    """Replace the values of keys to which one transaction alone has contributed, under a raised fence.
+
+    :return: the grant for the write that follows, and completes it. Raises as `write_update`.
+    """
+    iterator = iter(rows)
+    written = Written()
+    count = 0
+    while portion := list(islice(iterator, ROWS_A_WRITE)):
+        tally = RowTally(portion, state.added_up)
+        chunk = REPLACING - count
+        written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
+        count += 1
+        if output is not None:
+            output.keys(state, _keys(state, portion), chunk=chunk)
+    return replace(grant, written=written, portions=count) if count else grant
+
+
+# --- the choice ---------------------------------------------------------------------------------------------------
+
+
+def spark_of(update: Update, rows: RowsToWrite) -> str | None:
+    """Choose the Spark that writes the rows; None: this process does.
+
+    :raises ConfigError: it must be Spark, and cannot be.
+    """
+    forced = update.writers == "spark"
+    if update.writers == "worker" or not rows:
+        return None
+    if not forced and not (isinstance(rows, StagedRows) and _is_large(update, rows)):
+        return None
+    columns = update.state.columns
+    if not forced and columns is not None and not columns.keys:
+        return None  # one key: this process need not hold its rows, an executor would
+    spark = update.spark or getattr(getattr(update.input, "operator", None), "conn_id", None)
+    problem = ""
+    if not isinstance(rows, StagedRows):
+        problem = (
+            "Spark writes the staged output of one task; rows that tasks return are combined here"
+        )
+    elif not spark:
+        problem = 'there is no Spark: the output is of no Spark task; say which one by spark="spark_default"'
+    elif update.state.for_executors() is None:
+        problem = f"state {update.state.name!r} takes one writer at a time, as SQLite does"
+    if problem and forced:
+        raise ConfigError(
+            option="persistent_aggregate(writers=)",
+            value="spark",
+            remedy=f"{problem[0].upper()}{problem[1:]}.",
+        )
+    return None if problem else spark
+
+
+def _is_large(update: Update, rows: StagedRows) -> bool:
+    if update.spark_from_rows is not None:
+        return len(rows) >= update.spark_from_rows
+    return len(rows) >= LARGE_ROWS or rows.size >= LARGE_BYTES
+
+
+def _in_portions(rows: RowsToWrite, update: Update) -> TypeGuard[StagedRows]:
+    return isinstance(rows, StagedRows) and len(rows) > ROWS_A_WRITE and bool(update.state.columns)
+
+
+def _partitions(state: Any, rows: StagedRows) -> int:
+    return (
+        min(max(2, math.ceil(len(rows) / ROWS_A_WRITER)), MOST_WRITERS) if state.columns.keys else 1
+    )
+
+
+# --- by this process ----------------------------------------------------------------------------------------------
+
+
+def _write_one(
+    state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None, *, raising: bool
+) -> Written:
+    if output is not None and isinstance(state, PersistedState):
+        tally = RowTally(rows)
+        emitted = state.updated(grant, tally)
+        output.rows(emitted.new_values)
+        return tally.written(emitted.rows)
+    given = combined(rows, state) if has_reducers(state) else rows
+    if output is not None:
+        given = list(given)
+    tally = RowTally(given, state.added_up)
+    written = tally.written(
+        state.raise_and_write(grant, tally) if raising else state.write(grant, tally)
+    )
+    if output is not None:
+        output.keys(state, _keys(state, given), chunk=0)
+    return written
+
+
+def _in_turns(
+    state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None
+) -> Written:
+    def tallies() -> Iterator[RowTally]:
+        for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
+            given = portion if output is None else list(portion)
+            yield RowTally(given, state.added_up)
+            if output is not None:  # once the portion is written
+                output.keys(state, _keys(state, given), chunk=chunk)
+
+    return write_portions(state, grant, tallies())
+
+
+def write_portions(state: Any, grant: Grant, tallies: Iterable[RowTally]) -> Written:
+    """Write chunk after chunk, each in a store transaction of its own: memory, locks and undo stay small."""
+    written = Written()
+    chunk = -1
+    for chunk, tally in enumerate(tallies):
+        written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
+    # A state without a fence begins with chunk 0.
+    whole = replace(grant, written=grant.written + written, portions=grant.portions + chunk + 1)
+    state.write(whole, (), chunk=chunk + 1, complete=True)
+    return written
+
+
+def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in state.columns.keys) for row in rows]
+
+
+# --- spark writers ---
+# How Spark's executors write an update: what they need, by which driver, and what they answer.
+
+
+_MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
+_OWN_CONNECTION = "airflow_tx_writers"
+
+
+def spark_label(spark: str) -> str:
+    """Name a Spark for logs and messages: without its parameters, which may be secret."""
+    return spark.partition(";")[0]
+
+
+def write_by_spark(
+    state: Any,
+    grant: Grant,
+    rows: StagedRows,
+    spark: str,
+    *,
+    partitions: int,
+    dag_file: str,
+    output: NewValuesOutput | None = None,
+) -> Written:
+    """Let executors write, each its own keys, and complete the grant; what was written.
+
+    :param partitions: into how many chunks.
+    :param output: where new values go; each executor stages its own part.
+    :raises StateError: what an executor was refused with.
+    :raises WritersFailed: the job ended without an answer.
+    """
+    from airflow_tx.outputs.staging.area import check_emitted
+    from airflow_tx.spark.writers import (
+        WriteJob,
+        portions_of,
+        read_by,
+        seal,
+        staged_parts,
+        total,
+        written_by,
+    )
+
+    copied = state.for_executors()
+    assert copied is not None
+    name = f"{grant.topology} {grant.token.txid}.{grant.token.attempt} {state.name}"
+    job = WriteJob(
+        name, rows.files, rows.columns, list(state.columns.keys), partitions, has_reducers(state)
+    )
+    sealed = seal(copied, grant, rows.schema(), output.place if output is not None else None)
+    url = _connect_url(spark)
+    answers = (
+        _on_server(url, spark, job, sealed)
+        if url
+        else _by_driver(spark, job, sealed, dag_file, state=state, grant=grant)
+    )
+    _, taken = total(answers)
+    read = read_by(answers)
+    if read is not None and rows.output.reliable:
+        check_emitted(rows.where, rows.name, read, RowsDigest.of(len(rows), rows.output.row_digest))
+    if taken != len(rows):
+        problem = f"Spark's executors wrote {taken} of {len(rows)} rows"
+        raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
+    if output is not None:
+        output.staged(staged_parts(answers))
+    written = written_by(answers)
+    portions = grant.portions + portions_of(answers)
+    whole = replace(grant, written=grant.written + written, portions=portions)
+    state.write(whole, (), complete=True)
+    return written
+
+
+def _connect_url(spark: str) -> str | None:
+    if spark.startswith("sc://"):
+        return spark
+    if _MASTER.match(spark):
+        return None
+    from airflow_tx.base.connections.spark import connect_url, spark_connection
+
+    return connect_url(spark) if spark_connection(spark).conn_type == "spark_connect" else None
+
+
+def _on_server(url: str, spark: str, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
+    from airflow_tx.spark.connect import session
+    from airflow_tx.spark.writers import run
+
+    with session(url, tag=job.name, server=spark_label(spark)) as connected:
+        return run(connected, job, sealed)
+
+
+def _by_driver(
+    spark: str, job: WriteJob, sealed: bytes, dag_file: str, *, state: FencedState, grant: Grant
+) -> list[dict[str, Any]]:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    from airflow_tx.base.connections.spark import spark_connection
+    from airflow_tx.spark import writers
+    from airflow_tx.spark.submit import driver_environment
+
+    conn_id = spark
+    if _MASTER.match(spark):
+        conn_id = _OWN_CONNECTION
+        # This process belongs to the one task.
+        os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(
+            {"conn_type": "spark", "host": spark}
+        )
+    connection = spark_connection(conn_id)
+    binary = connection.extra_dejson.get("spark-binary") or "spark-submit"
+    local = (connection.host or "").startswith("local")
+    os.environ.update(driver_environment(os.environ, dag_file=dag_file, binary=binary, local=local))
+    with tempfile.TemporaryDirectory(prefix="airflow-tx-writers-") as folder:
+        writers.write_job(f"{folder}/job", job)
+        # Where the driver is on another machine, the pipe would not reach it.
+        hook = SparkSubmitHook(
+            conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client"
+        )
+        with writers.sealed_pipe(f"{folder}/pipe", sealed):
+            try:
+                hook.submit(str(Path(writers.__file__)))
+                return list(json.loads(Path(folder, "told").read_text()))
+            except TxError:
+                raise
+            except Exception as error:
+                reason = str(error).strip().splitlines()
+                first = reason[0] if reason else type(error).__name__
+                raise writers.WritersFailed(
+                    state=state.name, txid=grant.txid, reason=first
+                ) from error
+            finally:
+                with suppress(Exception):
+                    hook.on_kill()

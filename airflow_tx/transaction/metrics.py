@@ -1,0 +1,201 @@
+"""The metrics of a topology: names, kinds and when each is sent; through Airflow, if Airflow sends metrics.
+
+A metric never fails a task: an unknown value is a line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base import compat
+from airflow_tx.base.compat import MetricKind
+from airflow_tx.base.errors import TxError
+from airflow_tx.ledger.api import Paths
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.answers import AlreadyCommitted, FailureNoted
+    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.ledger.records import History, TransactionRecord
+    from airflow_tx.outputs.messages.messages import AckerLoad
+    from airflow_tx.sources.api import Source
+    from airflow_tx.sources.lag import Lag, LagUnknown
+
+log = logging.getLogger(__name__)
+
+LAG_PATIENCE = 5.0
+"""Seconds that a task waits for the answer of its source at most."""
+GAUGES_EVERY = 10.0
+"""Seconds between two times that a coordinator sends the gauges."""
+
+
+class Metric(Enum):
+    """The metrics `airflow_tx.<name>`, with the tags `topology` and `root`; see docs/metrics.md."""
+
+    OPEN = "open", MetricKind.GAUGE
+    WAITING = "waiting", MetricKind.GAUGE
+    OLDEST = "oldest_seconds", MetricKind.GAUGE
+    BLOCKED = "blocked", MetricKind.GAUGE
+    LAG = "lag", MetricKind.GAUGE
+    TREES = "open_trees", MetricKind.GAUGE
+    ACKS = "acks_per_second", MetricKind.GAUGE
+    COMMITTED = "committed", MetricKind.COUNTER
+    ROWS = "rows", MetricKind.COUNTER
+    RESTATED = "restated", MetricKind.COUNTER
+    FAILED = "failed", MetricKind.COUNTER
+    REPLAYED = "replayed", MetricKind.COUNTER
+    SKIPPED = "skipped", MetricKind.COUNTER
+    PROCESSING = "processing_duration", MetricKind.TIMER
+    HANDOFF = "handoff_duration", MetricKind.TIMER
+    COMMIT = "commit_duration", MetricKind.TIMER
+
+    def __init__(self, suffix: str, kind: MetricKind) -> None:
+        self.suffix = suffix
+        self.kind = kind
+
+    def send(self, paths: Paths, value: float = 1, **tags: str) -> None:
+        """Send a value; of a timer, seconds."""
+        if compat.sends_metrics():
+            tags = {"topology": paths.topology, "root": paths.root, **tags}
+            compat.send_metric(
+                self.kind, f"airflow_tx.{self.suffix}", value, tags=tags, named="topology"
+            )
+
+
+def send_failure(paths: Paths, noted: FailureNoted | AlreadyCommitted) -> None:
+    """Count an attempt that has failed: once, however many of its tasks fail."""
+    from airflow_tx.ledger.answers import FailureNoted
+
+    if isinstance(noted, FailureNoted) and noted.first:
+        Metric.FAILED.send(paths)
+
+
+def send_commit(ledger: Ledger, txid: int) -> None:
+    """Send what a transaction that was just committed has counted, and how long it took."""
+    if not compat.sends_metrics():
+        return
+    Metric.COMMITTED.send(ledger.paths)
+    try:
+        own = ledger.outcome(txid)
+        before = ledger.outcome(txid - 1)
+    except TxError as error:
+        log.info("Metrics of transaction %s are missing: %s", txid, error)
+        return
+    if own is None:
+        return
+    if own.restates is not None:
+        Metric.RESTATED.send(ledger.paths)
+    elif own.rows:
+        Metric.ROWS.send(ledger.paths, own.rows)
+    for metric, seconds in _durations(own, before).items():
+        metric.send(ledger.paths, seconds)
+
+
+def _durations(own: History, before: History | None) -> dict[Metric, float]:
+    if own.processed is None or own.granted_at is None:
+        return {}
+    began, processed, granted, ended = (
+        datetime.fromisoformat(each)
+        for each in (own.began, own.processed, own.granted_at, own.ended)
+    )
+    ready = processed if before is None else max(processed, datetime.fromisoformat(before.ended))
+    found = {
+        Metric.PROCESSING: processed - began,
+        Metric.HANDOFF: granted - ready,
+        Metric.COMMIT: ended - granted,
+    }
+    # The clocks of two hosts may differ by more than a hand-off takes.
+    return {metric: max(each.total_seconds(), 0.0) for metric, each in found.items()}
+
+
+def send_open(
+    paths: Paths, opened: Mapping[int, TransactionRecord], *, blocked: bool, now: datetime
+) -> None:
+    """Send what is open.
+
+    :param blocked: whether a transaction is replayed no more.
+    """
+    from airflow_tx.ledger.records import Phase
+
+    Metric.OPEN.send(paths, len(opened))
+    Metric.WAITING.send(paths, sum(record.phase is Phase.PROCESSED for record in opened.values()))
+    Metric.OLDEST.send(paths, oldest_seconds(opened, now))
+    Metric.BLOCKED.send(paths, int(blocked))
+
+
+def send_acker_load(paths: Paths, load: AckerLoad) -> None:
+    """Send what the ackers of a topology do."""
+    Metric.TREES.send(paths, load.trees)
+    if load.acks_a_second is not None:
+        Metric.ACKS.send(paths, load.acks_a_second)
+
+
+def oldest_seconds(opened: Mapping[int, TransactionRecord], now: datetime) -> float:
+    """Give the age of the oldest open transaction; 0 if none is open."""
+    if not opened:
+        return 0.0
+    return max((now - datetime.fromisoformat(opened[min(opened)].created)).total_seconds(), 0.0)
+
+
+def send_open_of(ledger: Ledger) -> None:
+    """Read what is open, and send it."""
+    from airflow_tx.ledger.view import open_records
+
+    if not compat.sends_metrics():
+        return
+    try:
+        opened = open_records(ledger.store, ledger.paths)
+        record = ledger.topology()
+    except TxError as error:
+        log.info("Metrics of topology %s are missing: %s", ledger.paths.topology, error)
+        return
+    send_open(
+        ledger.paths,
+        opened,
+        blocked=record.blocked is not None,
+        now=datetime.now(timezone.utc),
+    )
+
+
+def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
+    """Ask the source how far it is ahead, and send that; not a source whose batches belong to runs."""
+    if source.per_run or not compat.sends_metrics():
+        return
+    from airflow_tx.sources.lag import Lag
+
+    found = lag_of(topology, source, ledger)
+    if isinstance(found, Lag):
+        Metric.LAG.send(ledger.paths, found.count, unit=found.unit)
+    else:
+        log.info("%s", found)
+
+
+def lag_of(topology: str, source: Source, ledger: Ledger) -> Lag | LagUnknown:
+    """Ask the source how far it is ahead of the last committed transaction, for a few seconds."""
+    from airflow_tx.sources.lag import LagUnknown, lags
+
+    try:
+        return lags({topology: (source, ledger.position())}, seconds=LAG_PATIENCE)[topology]
+    except TxError as error:
+        return LagUnknown(topology=topology, reason=str(error))
+
+
+class Cadence:
+    """Says when something is due that is done every so many seconds."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._next = clock()
+
+    def is_due(self) -> bool:
+        """Ask; it is then not due again before its time has passed."""
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True

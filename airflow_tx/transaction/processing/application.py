@@ -1,0 +1,159 @@
+"""The work of a task for an application that processes its batch: it describes the batch, and acks the output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.outputs.staging import (
+    Ackers,
+    AppendTo,
+    Descriptor,
+    Manifest,
+    with_content,
+    write_manifest,
+    write_rows,
+)
+from airflow_tx.outputs.staging.area import Output, refuse
+from airflow_tx.state.appended import Misfit
+from airflow_tx.transaction.processing.batch import inputs_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_tx.transaction.processing.task import Processing
+    from airflow_tx.transaction.spec import TransactionSpec
+
+
+# --- appended ---
+# Outputs that are appended to a table: the task lists the files that its application has written there.
+
+
+def appended_by(spec: TransactionSpec, task_id: str) -> dict[str, AppendTo]:
+    """Say to which tables the outputs of a task are appended, by name."""
+    return {
+        name: AppendTo(table.uri, table.partition_by)
+        for (task, name), table in spec.tables.items()
+        if task == task_id
+    }
+
+
+def with_files(processing: Processing, manifest: Manifest) -> Manifest:
+    """List the files of each output that an application has written into a table.
+
+    The task does it, because it can reach the table as the committer can: the application need not.
+
+    :raises StagingError: the files are not there whole, or cannot be files of a Delta table.
+    """
+    outputs = {name: _listed(processing, manifest, name) for name in manifest.outputs}
+    if outputs == manifest.outputs:
+        return manifest
+    found = replace(manifest, outputs=outputs)
+    write_manifest(
+        found.where,
+        found.outputs,
+        consumed_rows=found.consumed_rows,
+        read=found.read,
+        code=found.code,
+        trees=found.trees,
+        unproven=found.unproven,
+    )
+    return found
+
+
+def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
+    output = manifest.outputs[name]
+    appended = output.appended
+    if appended is None or appended.listed:
+        return output
+    where = manifest.where
+    table = processing.spec.tables.get((processing.task.task_id, name))
+    if table is None or table.uri != appended.uri:
+        problem = f"it was written for table {appended.uri}, to which the DAG does not append it"
+        raise refuse(where, name, problem, f"Clear task {where.task}.")
+    try:
+        entries = table.list_staged(appended.folder, appended.partition)
+    except Misfit as error:
+        remedy = error.remedy or "Change its rows before batch.emit."
+        raise refuse(where, name, str(error), remedy) from None
+    rows = sum(each["rows"] for each in entries)
+    if rows != appended.rows:
+        # Executors that write to their own disks leave an empty folder here, and Spark reports success.
+        problem = (
+            f"Spark wrote {appended.rows} rows, {rows} of them are in {table.uri}/{appended.folder}"
+        )
+        remedy = "The table must be on storage that the task, the driver and all executors share."
+        raise refuse(where, name, problem, remedy)
+    return _staged(manifest, name, output, entries)
+
+
+def _staged(
+    manifest: Manifest, name: str, output: Output, entries: Sequence[Mapping[str, Any]]
+) -> Output:
+    assert output.appended is not None
+    found = write_rows(manifest.where, name, entries) if entries else Output((), ())
+    found = with_content(manifest.where, name, found)
+    listed = replace(output.appended, listed=True)
+    return replace(found, reliable=output.reliable, appended=listed)
+
+
+# --- application ---
+
+
+def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
+    """Describe the batch of a task for its application.
+
+    :param inputs: references by name.
+    :raises StagingError: one of these outputs is not there whole.
+    """
+    return Descriptor(
+        topology=processing.topology,
+        attempt=processing.attempt,
+        task=processing.task,
+        metadata=processing.metadata,
+        source=processing.source.serialize(),
+        root=processing.staging.root,
+        incarnation=processing.begun.incarnation,
+        inputs=inputs_of(processing.spec, inputs, processing.begun) if inputs else {},
+        ackers=_ackers(processing),
+        appended=appended_by(processing.spec, processing.task.task_id),
+    )
+
+
+def _ackers(processing: Processing) -> Ackers | None:
+    spec = processing.spec
+    if spec.ackers is None:
+        return None
+    return Ackers(
+        spec.ackers, spec.acker_store or spec.conn_id, spec.paths.root, processing.anchored
+    )
+
+
+def acknowledge(
+    context: Context, processing: Processing, manifest: Manifest, *, reliable: bool
+) -> None:
+    """Push references to what an application emitted, one XCom each; ack them, what it read, and its code.
+
+    :param reliable: whether it must have read the whole batch.
+    """
+    manifest = with_files(processing, manifest)
+    refs = emitted_refs(manifest)
+    for name, ref in refs.items():
+        context["ti"].xcom_push(key=name, value=ref)
+    ack_application(processing, manifest, reliable=reliable)
+
+
+def emitted_refs(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Give the XComs that an application's output becomes, by name."""
+    return {name: ref.to_json() for name, ref in manifest.refs().items()}
+
+
+def ack_application(processing: Processing, manifest: Manifest, *, reliable: bool) -> None:
+    """Ack what an application emitted, what it read, and its code; as `acknowledge`."""
+    if reliable:
+        processing.read.extend(manifest.read)
+        processing.unproven.extend(manifest.unproven)
+    processing.code = manifest.code
+    processing.messages.add_application(manifest.trees, manifest.where.task)
+    processing.ack(list(emitted_refs(manifest).values()), manifest.consumed_rows)

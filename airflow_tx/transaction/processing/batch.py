@@ -1,0 +1,260 @@
+"""The batch of the running task, for Python code, and the output of earlier tasks that a task reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_tx.base.errors import StagingError
+from airflow_tx.ledger.attempt import COUNT, RowsDigest
+from airflow_tx.transaction.processing.task import Processing
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.answers import Begun
+    from airflow_tx.ledger.attempt import TransactionAttempt
+    from airflow_tx.ledger.steps.processing import OutputName
+    from airflow_tx.outputs.staging import StagingArea, TryDir
+    from airflow_tx.outputs.staging.area import Output
+    from airflow_tx.outputs.staging.descriptor import Input
+    from airflow_tx.transaction.processing.outputs import RowsReading
+    from airflow_tx.transaction.spec import TransactionSpec
+
+
+class CurrentBatch:
+    """The batch of the running task's transaction, for Python code.
+
+    :param reliable: whether the task must read the whole batch.
+    """
+
+    def __init__(self, processing: Processing, *, reliable: bool = True) -> None:
+        self._processing = processing
+        self._reliable = reliable
+
+    @property
+    def txid(self) -> int:
+        """The number of the transaction, the same however often the batch is replayed."""
+        return self._processing.attempt.txid
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        return self._processing.attempt
+
+    @property
+    def metadata(self) -> Any:
+        """Plain JSON that says exactly which rows the batch has."""
+        return self._processing.metadata
+
+    def read(self) -> Iterator[Mapping[str, Any]]:
+        """Exactly this transaction's rows, as dicts; none if the batch is empty.
+
+        The source is asked when the first row is taken, and closed after the last one.
+
+        :raises SourceError: if the source cannot give exactly these.
+        """
+        if self.metadata is None:  # a replay that found no rows
+            return iter(())
+        return self._reading().passing(self._rows())
+
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
+        source = self._processing.emitter()
+        try:
+            yield from cast(
+                "Iterable[Mapping[str, Any]]", source.emit_batch(self.attempt, self.metadata)
+            )
+        finally:
+            source.close()
+
+    def emit(self, *, tracked: bool = True) -> str:
+        """Make a message for work that leaves the DAG: the transaction is not committed before it, and every message
+        made of it, is acked.
+
+            queue.push(json.dumps([current_batch().emit(), row]))
+
+        :param tracked: False: nothing waits for it.
+        :return: its reference, for `airflow_tx.acks.Collector.process`.
+        :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
+        """
+        return self.emit_many(1, tracked=tracked)[0]
+
+    def emit_many(self, count: int, *, tracked: bool = True) -> list[str]:
+        """Make so many messages in one request; as `emit`."""
+        return self._processing.messages.emit(count, tracked=tracked)
+
+    def stage(self, rows: Any, name: str = "rows") -> dict[str, Any]:
+        """Write rows to the staging area, for the tasks and Spark applications behind this task.
+
+            @task
+            def extract():
+                return current_batch().stage(orders)
+
+            SparkBatchOperator(task_id="sum_up", application="sum_up.py", inputs={"orders": extract()})
+
+        :param rows: dicts, or a frame of pandas, polars or pyarrow; a frame if there may be no rows. A key that a dict
+            lacks is NULL, as is NaN of pandas. Of a pandas index, each level with a name is a column.
+        :param name: of the output; a task that stages several outputs gives each its own name.
+        :return: the reference to the rows, which the task returns.
+        :raises StagingError: a column would change a value, or the task has staged an output of this name before.
+        """
+        from airflow_tx.outputs.staging import write_manifest
+
+        staged = self._processing.staged
+        where = self._processing.where
+        if name in staged:
+            problem = "the task has staged it before"
+            raise _refused(
+                self.attempt, name, str(where.task), problem, "Give each output its own name."
+            )
+        staged[name] = _written(where, name, rows)
+        return write_manifest(where, staged)[name].to_json()
+
+    def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The rows of a task's output, or of the new values of a committer, as dicts.
+
+            @task
+            def report(ref):  # report(commit.output["totals"])
+                for row in current_batch().read_output(ref): ...
+
+        :param ref: ``task.output["name"]``, as an argument of the task.
+        :raises StagingError: exactly this output is not there whole, or the new values are not kept any more.
+        """
+        rows = rows_of_output(self._processing.spec, ref, self._processing.begun)
+        outputs = output_names(ref)
+        return self._reading(outputs, COUNT).passing(rows) if outputs else rows
+
+    def _reading(self, outputs: tuple[OutputName, ...] = (), form: str = "") -> RowsReading:
+        from airflow_tx.transaction.processing.outputs import PYTHON, RowsReading
+
+        reading = RowsReading(outputs, form or PYTHON)
+        if self._reliable:
+            self._processing.read.append(reading)
+        return reading
+
+
+def _written(where: TryDir, name: str, rows: Any) -> Output:
+    """Write one Parquet file, with the digest of its rows, so that readers prove what they have read."""
+    from airflow_tx.outputs.staging import with_content, write_rows
+    from airflow_tx.outputs.staging.area import batches_of, refuse
+    from airflow_tx.outputs.staging.row_hash import digest_of_batch
+
+    output = write_rows(where, name, rows)
+    if not output.columns:
+        remedy = "Give a pandas.DataFrame or a pyarrow.Table: it has its columns without any row."
+        raise refuse(where, name, "its rows have no columns", remedy)
+    digests = map(digest_of_batch, batches_of(where, name, output))
+    output = replace(output, row_digest=sum(digests, RowsDigest(0)).text)
+    return with_content(where, name, output)
+
+
+def current_batch(*, reliable: bool = True) -> CurrentBatch:
+    """Return the batch of the task that is running.
+
+    :param reliable: False: the task may read some rows of its batch and inputs only, or some twice; otherwise the
+        transaction is not committed then.
+    :raises AirflowFailException: `begin` of its run has not given it a transaction.
+    """
+    return CurrentBatch(Processing.current(), reliable=reliable)
+
+
+def locate_output(
+    spec: TransactionSpec, ref: Any, begun: Begun
+) -> tuple[StagingArea, Mapping[str, Any], TransactionAttempt | None]:
+    """Find the place of a named output, the reference that counts, and its attempt.
+
+    A committer may have written again since it gave its new values: then the newest ones count, of any attempt.
+
+    :param begun: the attempt that the reader works on.
+    :raises StagingError: it is no reference, or the new values are not kept any more.
+    """
+    from airflow_tx.spark.new_values import are_new_values, newest_of
+    from airflow_tx.transaction.processing.outputs import is_ref
+
+    area = spec.staging().of_topology(begun.incarnation)
+    attempt = begun.attempt
+    if not is_ref(ref):
+        problem = f"it is no reference ({str(ref)[:120]})"
+        remedy = (
+            'Pass the output of a task, task.output["name"]; '
+            "a @task has one if it returns current_batch().stage(rows)."
+        )
+        raise _refused(attempt, "?", "?", problem, remedy)
+    if not are_new_values(ref):
+        return area, ref, attempt
+    found = newest_of(area.kept, ref)
+    if found is None:
+        remedy = "Ask the state itself; [tx] keep_new_values says for how many transactions they are kept."
+        raise _refused(attempt, ref["name"], ref["task_id"], "they are not kept any more", remedy)
+    return area.kept, found.to_json(), None
+
+
+def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[dict[str, Any]]:
+    """Read the rows of an output, or of new values, as dicts; it is checked before the first one.
+
+    :raises StagingError: exactly this output is not there whole.
+    """
+    from airflow_tx.outputs.staging.area import (
+        batches_of,
+        check_readable,
+        open_output,
+        rows_from_json,
+    )
+    from airflow_tx.state.arrow import from_arrow, types_of
+
+    area, found, of = locate_output(spec, ref, begun)
+    where, output = open_output(area, found, attempt=of)
+    check_readable(where, found["name"], output)
+    if output.content:
+        return rows_from_json(output.content)
+    batches = batches_of(where, found["name"], output)
+    return (row for batch in batches for row in from_arrow(batch, types_of(batch.schema)))
+
+
+def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) -> dict[str, Input]:
+    """Describe what an application reads as inputs, by name; checked here, where a refusal is the task's own.
+
+    :param inputs: references; of a mapped task, of all its instances.
+    :raises StagingError: exactly these outputs are not there whole.
+    """
+    return {name: _input(spec, value, begun) for name, value in inputs.items()}
+
+
+def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
+    from airflow_tx.outputs.staging.area import check_readable, open_output
+    from airflow_tx.outputs.staging.descriptor import Input
+
+    single = isinstance(value, (str, Mapping)) or not isinstance(value, Iterable)
+    files = list[str]()
+    columns = tuple[str, ...]()
+    refs = [value] if single else list(value)
+    for ref in refs:
+        area, found, of = locate_output(spec, ref, begun)
+        where, output = open_output(area, found, attempt=of)
+        check_readable(where, found["name"], output)
+        columns = columns or output.columns
+        files += [where.files.spark_uri(f"{found['path']}/{file.name}") for file in output.files]
+    return Input(tuple(files), columns, output_names(*refs))
+
+
+def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
+    """Name the outputs that are read as one; none, if new values are among them, which no task has acked."""
+    from airflow_tx.ledger.steps.processing import OutputName, content_of
+    from airflow_tx.spark.new_values import are_new_values
+
+    if any(are_new_values(ref) for ref in refs):
+        return ()
+    return tuple(
+        OutputName(ref["task_id"], ref["map_index"], ref["name"], content_of(ref)) for ref in refs
+    )
+
+
+def _refused(
+    attempt: TransactionAttempt, output: str, task: str, problem: str, remedy: str
+) -> StagingError:
+    return StagingError(
+        output=output,
+        task=task,
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        problem=problem,
+        remedy=remedy,
+    )

@@ -1,0 +1,515 @@
+"""Begins transactions: asks the ledger for one, and, for the ledger, the source and Airflow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base import compat
+from airflow_tx.base.errors import AheadOfOrder, RestateRefused, SourceError, TxError
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun, NoData, Replaced, WindowFull
+from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.attempt import TransactionAttempt, is_shortened
+from airflow_tx.ledger.audit.loss import next_position
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, PreviousBatch, RestatedBatch
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.records import Binding, Counter, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.steps.replay import Wish
+from airflow_tx.ledger.steps.step import Reader, is_committed
+from airflow_tx.ledger.view import in_lane
+from airflow_tx.sources.api import Source, SourceKind
+from airflow_tx.sources.dates import order_end
+from airflow_tx.transaction.metrics import send_lag
+from airflow_tx.transaction.spec import COMMITTED, TransactionSpec
+
+if TYPE_CHECKING:
+    from airflow_tx.base.compat import RunInfo
+    from airflow_tx.ledger.attempt import TaskTry
+    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.outputs.journal import Entry
+
+
+# --- order ---
+# Txids in the order of data intervals: whose turn it is to begin, and what a run waits for. Source: protocol.md §3.
+
+
+# Seconds: runs that are created together begin within a few of each other.
+_SOON = 5.0
+_PACE = 0.2
+
+
+def in_turn(
+    spec: TransactionSpec,
+    source: Source,
+    run: RunInfo,
+    dag: Any,
+    *,
+    attempt: TransactionAttempt,
+    position: Any,
+) -> Source:
+    """Return the source that decides the batch of a run by the schedule of its DAG, if its dates have an order.
+
+    :raises AheadOfOrder: the order has not begun, and an earlier run is on its way.
+    """
+    start = run.interval_start
+    dated = source.dated
+    if dated is None or not dated.in_order or attempt.attempt > 1 or start is None:
+        return source
+    if position is None:
+        earlier = compat.earlier_live_run(spec.dag_id, start)
+        if earlier is not None:
+            interval = f"{start.isoformat()}/{run.interval_end and run.interval_end.isoformat()}"
+            raise AheadOfOrder(interval=interval, after=start, missing=earlier)
+    return dated.on_schedule(partial(compat.previous_end, dag))
+
+
+def first_in_turn(
+    spec: TransactionSpec, source: Source, attempt: TransactionAttempt, position: Any
+) -> Source:
+    """Return the source that decides a batch which no run has asked for, if no earlier run is on its way.
+
+    :raises SourceError: one is, and the order of data intervals has not begun.
+    """
+    dated = source.dated
+    found = None if dated is None or position is not None else dated.next_interval(position)
+    earlier = None if found is None else compat.earlier_live_run(spec.dag_id, found.start)
+    if earlier is None:
+        return source
+    raise source.refused(
+        f"the run of {earlier.isoformat()} is queued or running, with which the order of its data intervals begins",
+        "Nothing was allocated.",
+    )
+
+
+def await_lane(
+    spec: TransactionSpec,
+    key: str,
+    *,
+    seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait in the worker while a lane works on the transaction of a run, which else would take it over.
+
+    :param seconds: to wait at most.
+    """
+    until = clock() + seconds
+    with spec.store() as store:
+        while clock() < until and is_in_lane(store, spec.paths, key):
+            sleep(_PACE)
+
+
+def is_in_lane(store: Store, paths: Paths, key: str) -> bool:
+    """Ask whether a lane that lives works on the transaction of a run."""
+    read = Reader(store)
+    binding = read.peek_if_any(Binding, paths.run(key))
+    if binding is None:
+        return False
+    record = read.peek_if_any(TransactionRecord, paths.transaction(binding.txid))
+    return record is not None and bool(in_lane(store, paths, {binding.txid: record}))
+
+
+def comes_soon(
+    spec: TransactionSpec,
+    ahead: AheadOfOrder,
+    *,
+    seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Wait in the worker for the order to come to a run, whose deferral would take longer; False: it has not come.
+
+    :param seconds: to wait at most; not at all while no run of the next interval is running, and 5 in any case.
+    """
+    if not compat.runs_on(spec.dag_id, ahead.missing, ["running"]):
+        return False
+    until = clock() + min(seconds, _SOON)
+    with spec.store() as store:
+        while clock() < until:
+            end = order_in(store, spec.paths)
+            if end is not None and end >= ahead.after:
+                return True
+            sleep(_PACE)
+    return False
+
+
+def order_in(store: Store, paths: Paths) -> datetime | None:
+    """Read where the order of a topology stands; None: it has not begun."""
+    position = next_position(Reader(store), paths)
+    return None if position is None else order_end(position)
+
+
+def gap(dag_id: str, missing: datetime, after: datetime) -> str:
+    """Say what to do about an interval of which there is no run."""
+    return (
+        f"No run for the interval that begins at {missing.isoformat()} is queued or running, and no later one can "
+        f"begin without it. Clear its run, or create it with airflow tx backfill {dag_id} --from "
+        f"{missing.isoformat()} --to {after.isoformat()}"
+    )
+
+
+# --- outcome ---
+# The calls to the source about a batch: the ledger has it, it is committed, an attempt has failed.
+#
+# Source: Storm's ack and fail.
+
+
+log = logging.getLogger(__name__)
+
+
+def note_begun(source: Source, begun: Begun) -> None:
+    """Call `Source.begun`; an error there changes nothing: the transaction has begun."""
+    try:
+        source.begun(begun.txid, begun.metadata)
+    except Exception as error:  # noqa: BLE001 - of the user's code
+        log.warning("Source %r: begun() of transaction %s failed: %s", source, begun.attempt, error)
+
+
+def note_committed(spec: TransactionSpec, begun: Begun) -> None:
+    """Call `Source.committed`, at least once: if it fails, so does the task, whose next try finds the commit done.
+
+    :raises SourceError: it failed; the transaction is committed.
+    """
+    if begun.replaces is not None:
+        return  # the source learned it when the restated transaction was committed
+    if is_shortened(begun.metadata):
+        # Its run was cleared after the commit, and the receipt keeps only the digest of long metadata.
+        log.warning(
+            "Source %r: committed() of transaction %s is not called again",
+            spec.source,
+            begun.attempt,
+        )
+        return
+    source = spec.source_of(begun.incarnation)
+    try:
+        source.committed(begun.txid, begun.metadata)
+    except Exception as error:
+        raise SourceError(
+            source=repr(source),
+            problem=f"transaction {begun.txid} is committed, and committed() failed: {type(error).__name__}: {error}",
+            remedy="Clear this task: it calls committed() again, and nothing is counted again.",
+        ) from error
+    finally:
+        source.close()
+
+
+def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reason: str) -> None:
+    """Call `Source.failed`, and close it; an error there changes nothing: the attempt has failed already."""
+    try:
+        source.failed(attempt.txid, metadata, reason)
+    except Exception as error:  # noqa: BLE001 - of the user's code
+        log.warning("Source %r: failed() of transaction %s failed: %s", source, attempt, error)
+    finally:
+        source.close()
+
+
+# --- begin ---
+
+
+CheckEntry = Callable[["Entry", TopologyRecord], None]
+"""Refuses a journal entry whose contributions the states of the DAG cannot take back."""
+_NOT_ALLOCATED = "Nothing was allocated; correct the source, then clear this task."
+RUN_CONF = "airflow_tx"
+"""Where a run's configuration says what it is for."""
+
+
+def ask(
+    spec: TransactionSpec,
+    ti: Any,
+    run: RunInfo,
+    *,
+    retry: bool,
+    dag: Any = None,
+    check_entry: CheckEntry = lambda entry, topology: None,
+    log: Any = log,
+) -> Begun | NoData | WindowFull | AlreadyCommitted:
+    """Ask for the transaction of a run, and send how far the source is ahead.
+
+    :param ti: the task instance of `begin`; `dag`: whose schedule says which data interval comes before another one.
+    :param retry: whether Airflow retried it; otherwise it is a first try, or was cleared.
+    :param check_entry: called before anything is allocated for a restatement.
+    :raises Refused: see `Ledger.begin`.
+    :raises SourceError, ConfigError: the source failed, or nothing can be staged; nothing was allocated.
+    :raises AheadOfOrder: the run of an earlier data interval has to begin before.
+    """
+
+    def ordered(source: Source, attempt: TransactionAttempt, position: Any) -> Source:
+        return in_turn(spec, source, run, dag, attempt=attempt, position=position)
+
+    with spec.store() as store:
+        ledger = spec.ledger(store)
+        with closing(_Decider(spec, _of(spec, run), ledger, ordered)) as decider:
+            messages = _messages(spec, ledger)
+            request = BeginRequest(
+                spec.request, key_of(spec, run), ti.run_id, str(ti.id), retry, messages
+            )
+            outside = Outside(
+                decider.decide,
+                run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
+                decide_again=decider.decide_again,
+                is_current=lambda: compat.is_current_try(str(ti.id)),
+                review=decider.review,
+                report=lambda *failed: note_failed(spec.source_of(ledger.incarnation()), *failed),
+                read_entry=partial(_read_entry, spec, ledger, decider.source, check=check_entry),
+            )
+            answer = ledger.begin(request, outside)
+            decider.note(answer)
+        if isinstance(answer, Begun) and spec.ackers:
+            from airflow_tx.outputs.messages.tree import origin_of
+
+            failpoint("begin.before_open", topology=spec.topology, txid=answer.txid)
+            with spec.open_ackers(store) as ackers:
+                origin = origin_of(spec.topology, answer.attempt, answer.incarnation)
+                ackers.open(origin, answer.attempt.birth, spec.ackers)
+        if not isinstance(answer, AlreadyCommitted):
+            send_lag(spec.topology, spec.source, ledger, log)
+        return answer
+
+
+def committed_batch(spec: TransactionSpec, txid: int) -> dict[str, Any]:
+    """Give what tasks after the commit need of a transaction that was committed before, as plain JSON."""
+    with spec.store() as store:
+        ledger = spec.ledger(store)
+        begun = Begun.of_history(txid, ledger.outcome(txid), ledger.incarnation())
+    return {"topology": spec.topology, **begun.to_json(), COMMITTED: True}
+
+
+def allocate(
+    spec: TransactionSpec, ledger: Ledger, task_try: str = "", *, first: TaskTry | None = None
+) -> Begun | NoData | WindowFull:
+    """Give the next transaction to a run that does not exist yet; the answer names it.
+
+    :param task_try: of a lane that works on it instead, and begins it by that.
+    :param first: the task that it starts with, at once.
+    :raises Refused, SourceError, ConfigError: nothing was allocated.
+    """
+    request = BeginRequest(
+        spec.request, None, "", task_try, retry=False, tasks=_messages(spec, ledger)
+    )
+    with closing(
+        _Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec))
+    ) as decider:
+        # The state is asked of other runs of the same key only.
+        outside = Outside(decider.decide, run_state=lambda run_id: None, review=decider.review)
+        answer = ledger.begin(request, outside, task=first)
+        decider.note(answer)
+    assert not isinstance(answer, AlreadyCommitted), "there is no key"
+    return answer
+
+
+def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> dict[str, int] | None:
+    """The event that wakes a `begin` which waits for room in the window; None: none yet.
+
+    :param key: of its run. Another `begin` of the run, which was declared dead, may have taken a transaction for it:
+        then no other run makes room by committing that one.
+    """
+    read = Reader(store)
+    current = read.peek(Counter, paths.current).txid
+    allocated = read.peek(Counter, paths.allocated).txid
+    binding = None if key is None else read.peek_if_any(Binding, paths.run(key))
+    # A run whose transaction is wanted restated has one, and waits for room for another one.
+    own = binding is not None and read.peek_if_any(Wish, paths.wish(binding.txid)) is None
+    return {"current": current} if own or allocated + 1 < current + max_pending else None
+
+
+def key_of(spec: TransactionSpec, run: RunInfo) -> str:
+    """Return the run's identity; the configuration of a run that was created again names the run it replaces."""
+    return _given_key(run) or spec.source.key(run)
+
+
+def _given_key(run: RunInfo) -> str | None:
+    given = run.conf.get(RUN_CONF)
+    return str(given["key"]) if isinstance(given, dict) and given.get("key") else None
+
+
+def _of(spec: TransactionSpec, run: RunInfo) -> Source:
+    """The source for the batch of this run; a run that was created again has no dates of its own."""
+    key = _given_key(run)
+    return spec.named_source.for_run(run) if key is None else spec.named_source.for_key(key)
+
+
+def conf_of(key: str) -> dict[str, Any]:
+    """Make the configuration of a run that is created again for a transaction of this key."""
+    return {RUN_CONF: {"key": key}}
+
+
+def _messages(spec: TransactionSpec, ledger: Ledger) -> dict[str, str]:
+    return {task: f"{ledger.ids.message_id():016x}" for task in spec.tasks}
+
+
+def _read_entry(
+    spec: TransactionSpec,
+    ledger: Ledger,
+    source: Source,
+    replaces: Replaced,
+    changed_rows: bool,
+    *,
+    check: CheckEntry,
+) -> RestatedBatch:
+    """Read the batch of a transaction that is to be restated, and ask whether its rows are there.
+
+    :raises JournalError: its entry cannot be used; RestateRefused: its rows are gone.
+    """
+    from airflow_tx.outputs.journal import JournalArea
+
+    topology = ledger.topology()
+    entry = JournalArea(spec.staging(), topology.incarnation).read(replaces.entry)
+    check(entry, topology)
+    rows = entry.metadata
+    # The source is asked for changed rows later, and says what it lacks of them.
+    if rows is not None and not changed_rows:
+        with asked(source, f"transaction {replaces.txid} with rows {dumps(rows)[:200]}"):
+            gone = source.refuses_again(rows)
+        if gone is not None:
+            raise RestateRefused(
+                txid=replaces.txid,
+                topology=spec.topology,
+                problem=f"its rows cannot be read again: {gone}",
+                remedy=f"To withdraw it: airflow tx restate {spec.topology} {replaces.txid} --withdraw",
+            )
+    states = (topology.renamed.get(name, name) for name in entry.contributions)
+    return RestatedBatch(rows, tuple(states), same=source.keeps_rows)
+
+
+class _Decider:
+    """The source of one `begin`: what it has decided it keeps connected until the ledger has it.
+
+    :param ordered: returns the source that decides in the order of data intervals, if there is one.
+    """
+
+    def __init__(
+        self,
+        spec: TransactionSpec,
+        source: Source,
+        ledger: Ledger,
+        ordered: Callable[
+            [Source, TransactionAttempt, Any], Source
+        ] = lambda source, attempt, position: source,
+    ) -> None:
+        self._spec = spec
+        self.source = source
+        self._ledger = ledger
+        self._ordered = ordered
+
+    def close(self) -> None:
+        self.source.close()
+
+    def decide(self, attempt: TransactionAttempt, position: Any) -> Batch | None:
+        """Ask the source, once it is known that the output of the tasks can be staged.
+
+        :raises SourceError, ConfigError: nothing was allocated.
+        """
+        if self._spec.stages or self.source.stages:
+            self._spec.staging().check()
+        if self.source.stages:
+            area = self._spec.staging().of_topology(self._ledger.incarnation())
+            self.source.staging = area.root
+        self.source = self._ordered(self.source, attempt, position)
+        size = self.source.batch_size
+        if size is not None:
+            self.source = self.source.with_limit(
+                self._ledger.pace(size.unit) if size.target_seconds is not None else ()
+            )
+        return decide(self.source, attempt, position)
+
+    def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Any:
+        return decide_again(self.source, attempt, metadata)
+
+    def review(self, previous: PreviousBatch) -> None:
+        """Warn of rows that have changed since their batch was decided, with the command that takes them."""
+        with asked(self.source, f"the rows of transaction {previous.txid}"):
+            changed = self.source.changed_since(previous.rows)
+        if changed is None:
+            return
+        action = "replay"
+        if not previous.is_open:
+            action = "restate"
+            if not is_committed(Reader(self._ledger.store), self._ledger.paths, previous.txid):
+                return  # it was skipped
+        log.warning(
+            "%r: since transaction %d took them, %s. To take the current rows: %s",
+            self.source, previous.txid, changed, self.source.command(action, previous.txid, "--changed-rows"),
+        )  # fmt: skip
+
+    def note(self, answer: object) -> None:
+        """Let the source know if the ledger has a batch for the run."""
+        if isinstance(answer, Begun) and answer.replaces is None:
+            failpoint("begin.before_note", topology=self._spec.topology, txid=answer.txid)
+            note_begun(self.source, answer)
+
+
+def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> bool:
+    """Ask the source whether it has rows for a transaction, without taking any; it then gives back its connections.
+
+    :raises SourceError: as `decide`.
+    """
+    try:
+        if not source.stages:
+            return decide(source, attempt, position) is not None
+        with asked(source, _question(attempt, position)):
+            return source.is_ready() and source.backlog(position) != 0
+    finally:
+        source.close()
+
+
+def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch | None:
+    """Ask the source for the rows of a transaction; None if it has none. An error there is one line.
+
+    :param position: where the transaction before it ended.
+    :raises SourceError: the source failed, or what it said is no plain JSON, or names rows that were taken already.
+    """
+    with asked(source, _question(attempt, position)):
+        batch = source.decide(attempt, position) if source.is_ready() else None
+        if batch is not None:
+            dumps([batch.metadata, batch.position, batch.start])
+    if batch is None:
+        return None
+    if batch.position == position and source.kind is not SourceKind.NON_TRANSACTIONAL:
+        raise SourceError(
+            source=type(source).__name__,
+            problem=f"transaction {attempt.txid} has rows {dumps(batch.metadata)[:200]}, and ends where the one before "
+            f"it ended, at {dumps(position)[:200]}: the next one would have them again",
+            remedy="Nothing was allocated; let the source give a position after the rows.",
+        )
+    return batch
+
+
+def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> Any:
+    """Ask the source for the current rows of the same place; an error there is one line.
+
+    :param metadata: the earlier decision.
+    :raises SourceError: the source failed, or what it said is no plain JSON.
+    """
+    with asked(source, f"transaction {attempt.txid} with rows {dumps(metadata)[:200]}"):
+        again = source.decide_again(attempt, metadata)
+        dumps(again)
+    return again
+
+
+def _question(attempt: TransactionAttempt, position: Any) -> str:
+    return f"transaction {attempt.txid} after position {dumps(position)[:200]}"
+
+
+@contextmanager
+def asked(source: Source, what: str, remedy: str = _NOT_ALLOCATED) -> Iterator[None]:
+    """Tell what a source raises within the block as one line of it.
+
+    :param what: what it was asked about.
+    :raises SourceError: it failed.
+    """
+    try:
+        yield
+    except TxError:
+        raise
+    except Exception as error:
+        raise SourceError(
+            source=type(source).__name__,
+            problem=f"{what}: {type(error).__name__}: {error}",
+            remedy=remedy,
+        ) from error

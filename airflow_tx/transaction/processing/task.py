@@ -1,0 +1,568 @@
+"""A processing task's part of its transaction: `start`, `ack` and `fail`. Source: protocol.md §§2, 4.
+
+`Transaction` hangs the functions at the end on the tasks, so plain `@task` code takes part without knowing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_tx.base import compat
+from airflow_tx.base.errors import (
+    AckersUnavailable,
+    EmittedBefore,
+    FailedBatch,
+    MessageError,
+    Refused,
+    RowsNotKept,
+    RowsRefused,
+    SkippedTransaction,
+    StaleAttempt,
+    TxError,
+)
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt, code_digest, is_shortened
+from airflow_tx.sources.api import SourceKind
+from airflow_tx.transaction.metrics import send_failure
+from airflow_tx.transaction.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_tx.ledger.answers import Begun, Done
+    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.ledger.steps.begin import BoundStep
+    from airflow_tx.outputs.messages.messages import TaskEmitter
+    from airflow_tx.outputs.messages.stores import AckerStore
+    from airflow_tx.outputs.staging import StagingArea
+    from airflow_tx.outputs.staging.area import Output, TryDir
+    from airflow_tx.sources.api import Source
+    from airflow_tx.transaction.processing.outputs import AnyReading
+
+
+# --- messages ---
+# The messages that a task emits: the roots of trees that the committer waits for.
+
+
+class TaskMessages:
+    """The messages of one try of a task; connected from the first one until its ack.
+
+    :param anchored: whether its transaction waits for its ack.
+    """
+
+    def __init__(
+        self, spec: TransactionSpec, begun: Begun, task: TaskTry, *, anchored: bool
+    ) -> None:
+        self._spec = spec
+        self._begun = begun
+        self._task = task
+        self._anchored = anchored
+        self._emitter: TaskEmitter | None = None
+        self._by_application = 0
+
+    @property
+    def trees(self) -> int:
+        """How many trees it has begun, itself and in its application."""
+        return self._by_application + (0 if self._emitter is None else self._emitter.trees)
+
+    def emit(self, count: int, *, tracked: bool) -> list[str]:
+        """Make messages; their references.
+
+        :raises TransactionDefinitionError: nothing would wait for them.
+        :raises AirflowFailException: they are refused, and would be in another try; the run is to be replayed.
+        :raises AckersUnavailable: the ackers cannot be reached.
+        """
+        from airflow_tx.outputs.messages.messages import TaskEmitter
+        from airflow_tx.outputs.messages.tree import origin_of
+
+        if self._emitter is None:
+            begun = self._begun
+            self._emitter = TaskEmitter(
+                origin_of(self._spec.topology, begun.attempt, begun.incarnation),
+                self._task,
+                self._spec.ackers,
+                self._ackers,
+                anchored=self._anchored,
+            )
+        try:
+            return self._emitter.emit(count, tracked=tracked)
+        except AckersUnavailable:
+            raise
+        except MessageError as error:
+            raise AirflowFailException(str(error)) from None
+
+    def add_application(self, trees: int, emitter: TaskTry) -> None:
+        """Take over what its application has emitted.
+
+        :param emitter: the try that it worked for.
+        :raises AirflowFailException: it is another one, whose application this try has taken up.
+        """
+        if trees and emitter != self._task:
+            own = self._begun.attempt
+            topology = self._spec.topology
+            error = EmittedBefore(
+                task=str(self._task), topology=topology, txid=own.txid, attempt=own.attempt
+            )
+            raise AirflowFailException(str(error))
+        self._by_application = trees
+
+    def close(self) -> None:
+        """Give back the connection."""
+        if self._emitter is not None:
+            self._emitter.close()
+
+    @contextmanager
+    def _ackers(self) -> Iterator[AckerStore]:
+        with self._spec.store() as store, self._spec.open_ackers(store) as ackers:
+            yield ackers
+
+
+# --- stale input ---
+# Input of an earlier attempt: it is refused before a task works on it.
+
+
+def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
+    """Refuse arguments of another attempt: they were read before `begin` ran again.
+
+    :raises AirflowFailException: naming both attempts.
+    """
+    for field in task.template_fields:
+        for found in _batches(getattr(task, field, None)):
+            if found != attempt:
+                error = StaleAttempt(
+                    step="start", txid=found.txid, attempt=found.attempt, newest=attempt.attempt
+                )
+                raise AirflowFailException(str(error))
+
+
+def check_upstream(
+    context: Context, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry
+) -> None:
+    """Refuse input of a task that has worked on an earlier attempt only: an opaque batch may have other rows now.
+
+    :raises AirflowFailException: naming those tasks.
+    """
+    from airflow_tx.ledger.api import ack_element
+    from airflow_tx.ledger.records import TransactionRecord
+    from airflow_tx.ledger.steps.step import Reader
+
+    before = sorted(context["task"].upstream_task_ids.intersection(spec.tasks))
+    if not before:
+        return
+    with spec.store() as store:
+        record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(attempt.txid))
+        if record is None:
+            return  # it is final, as its start will find
+        found = store.children(spec.paths.acks(record.acks))
+    if found is None:
+        return
+    acked = {ack_element(name) for name in found.names}
+    states = compat.instance_states(context["ti"], before, spec.mapped)
+    stale = sorted(
+        {
+            of
+            for (of, index), state in states.items()
+            if state == "success" and (of, index) not in acked
+        }
+    )
+    if stale:
+        names = ", ".join(stale)
+        raise AirflowFailException(
+            f"start of task {task} in transaction {attempt} refused: its input from {names} "
+            f"is of an earlier attempt. Clear {names}, or the whole run."
+        )
+
+
+def _batches(value: Any) -> Iterator[TransactionAttempt]:
+    if isinstance(value, dict) and {"topology", "txid", "attempt", "rows_digest"} <= value.keys():
+        yield TransactionAttempt(value["txid"], value["attempt"])
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _batches(item)
+
+
+# --- failure ---
+# Why a task failed, as the ledger keeps it.
+
+
+def failure_reason(context: Context) -> str:
+    """Name the task and its error, for the ledger; of an error in the JVM its root cause."""
+    from airflow_tx.spark.app import jvm_cause
+
+    task = f"task {context['ti'].task_id}"
+    error = context.get("exception")
+    if not isinstance(error, BaseException):
+        return compat.masked(f"{task}: {type(error).__name__}: {error}") if error else task
+    return compat.masked(f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}")
+
+
+def noted_reason(context: Context, refusal: TxError | None) -> str:
+    """Give the reason that the ledger keeps: a refusal that only a person can end has its own words."""
+    if refusal is not None and refusal.for_good:
+        return compat.masked(str(refusal))
+    return failure_reason(context)
+
+
+def refusal_of(context: Context) -> TxError | None:
+    """Give the refusal that a task failed by; None: it failed by another error."""
+    error = context.get("exception")
+    # A refusal that another try would meet again was raised as Airflow's own exception.
+    refusal = error.__context__ if isinstance(error, AirflowFailException) else error
+    return refusal if isinstance(refusal, TxError) else None
+
+
+def advice_of(refusal: TxError | None) -> str | None:
+    """Give what a refusal says to do, for the ledger; None: nothing, or it was another error."""
+    return None if refusal is None or refusal.advice is None else compat.masked(refusal.advice)
+
+
+# --- task ---
+
+
+log = logging.getLogger(__name__)
+
+_KEY = "airflow_tx_processing"
+_inner: ContextVar[Processing | None] = ContextVar("airflow_tx_processing", default=None)
+
+
+class Processing:
+    """One try of one processing task.
+
+    :param anchored: whether its transaction waits for its ack; a side branch is not waited for.
+    """
+
+    def __init__(
+        self, spec: TransactionSpec, begun: Begun, task: TaskTry, *, anchored: bool
+    ) -> None:
+        self.spec = spec
+        self.begun = begun
+        self.task = task
+        self.anchored = anchored
+        self.messages = TaskMessages(spec, begun, task, anchored=anchored)
+        self.read: list[AnyReading] = []  # by its application, and by itself
+        self.unproven: list[str] = []
+        """Why the rows that its application consumed are not proven."""
+        self.staged: dict[str, Output] = {}
+        """The outputs that its code has staged, by name."""
+        self._emitters: list[Source] = []
+        self.code = ""
+        """Digest of what it runs; "": unknown."""
+        self.started = False
+        self.acked = False
+        self._ledger: Ledger | None = None
+        self._ti: Any = None
+
+    @classmethod
+    def of(cls, context: Context) -> Processing:
+        """Return the one of the running task, whether or not it has started."""
+        found = context.get(_KEY)
+        if isinstance(found, cls):
+            return found
+        from airflow_tx.ledger.attempt import TaskTry
+
+        ti = context["ti"]
+        spec = spec_of(context["dag"])
+        task = TaskTry(ti.task_id, compat.map_index(ti), compat.task_try(ti))
+        made = cls(spec, begun_by(ti, spec), task, anchored=ti.task_id in spec.tasks)
+        made._ti = ti
+        context[_KEY] = made  # type: ignore[literal-required]
+        return made
+
+    @classmethod
+    def current(cls) -> Processing:
+        """Return the one of the calling code: of a task that this process has called itself, else of its own."""
+        from airflow.sdk import get_current_context
+
+        return _inner.get() or cls.of(get_current_context())
+
+    @contextmanager
+    def as_current(self) -> Iterator[None]:
+        """Let it be the current one within the block."""
+        token = _inner.set(self)
+        try:
+            yield
+        finally:
+            _inner.reset(token)
+
+    @classmethod
+    @contextmanager
+    def running(cls, context: Context) -> Iterator[Processing]:
+        """Started within the block, for an operator that acks its output itself.
+
+        :raises AirflowSkipException: its transaction is committed.
+        :raises AirflowRescheduleException: `begin` of its run has replaced its attempt, or is about to.
+        :raises AirflowFailException: another try or attempt has replaced it; or the block raised FailedBatch or
+            RowsRefused.
+        """
+        processing = cls.of(context)
+        processing.start()
+        try:
+            yield processing
+        except (FailedBatch, RowsRefused) as error:
+            raise AirflowFailException(str(error)) from error
+
+    @property
+    def topology(self) -> str:
+        return self.spec.topology
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        return self.begun.attempt
+
+    @property
+    def metadata(self) -> Any:
+        """Say which rows the batch has.
+
+        :raises RowsNotKept: the run was cleared after its commit, and the ledger knows only their digest.
+        """
+        if is_shortened(self.begun.metadata):
+            raise RowsNotKept(topology=self.topology, txid=self.begun.txid)
+        return self.begun.metadata
+
+    @property
+    def source(self) -> Source:
+        return self.spec.source
+
+    @cached_property
+    def staging(self) -> StagingArea:
+        """The place of its output; the output of a task after the block must outlive the commit."""
+        area = self.spec.staging().of_topology(self.begun.incarnation)
+        return area if self.task.task_id in self.spec.inside else area.kept
+
+    @property
+    def where(self) -> TryDir:
+        """The folder of this try in the staging area."""
+        return self.staging.try_dir(self.topology, self.attempt, self.task)
+
+    def start(self) -> None:
+        """Tell the ledger that this try works; a second call does nothing. Raises as `running`."""
+        if not self.anchored or self.started:
+            return
+        from airflow_tx.ledger.answers import AlreadyCommitted
+
+        with self._final_refusals(), self._connected() as ledger:
+            answer = ledger.start(self.attempt, self.task, is_current=self._is_current)
+        if isinstance(answer, AlreadyCommitted):
+            raise AirflowSkipException(
+                f"Transaction {answer.txid} of {self.topology} is already committed: nothing to do."
+            )
+        self.started = True
+        log.info("Transaction %s of %s: %s starts", self.attempt, self.topology, self.task)
+        failpoint("process.after_start", task=self.task.task_id, **self._where)
+
+    def ack(
+        self, outputs: Sequence[Mapping[str, Any]] = (), consumed_rows: int | None = None
+    ) -> None:
+        """Tell the ledger that this try is done, its output and what it read; a second call does nothing.
+
+        :param outputs: references to staged output, or what `returned` makes of a return value.
+        :param consumed_rows: rows of the batch, where that is known better than by what was read.
+        :raises SourceError: what it read was replaced while it was read.
+        :raises AirflowRescheduleException, AirflowFailException: another try or attempt has replaced it.
+        """
+        if not self.anchored or self.acked:
+            return
+        try:
+            for emitter in self._emitters:
+                emitter.check_read(self.attempt)
+        finally:
+            self.close()
+        from airflow_tx.ledger.steps import processing
+        from airflow_tx.ledger.steps.processing import consumed
+        from airflow_tx.transaction.processing.outputs import fullest, repeated
+
+        failpoint("process.before_ack", task=self.task.task_id, **self._where)
+        read = fullest(self.read)
+        rows = consumed(read) if consumed_rows is None else consumed_rows
+        step = partial(
+            processing.ack,
+            attempt=self.attempt,
+            task=self.task,
+            rows=rows,
+            outputs=[*self._staged_refs(), *outputs],
+            trees=self.messages.trees,
+            rows_read=read,
+            code=self.code,
+            unproven=[*self.unproven, *repeated(self.read)],
+        )
+        with self._final_refusals(), self._connected() as ledger:
+            self._note_ack(ledger, step)
+        self.messages.close()
+        self.acked = True
+        failpoint("process.after_ack", task=self.task.task_id, **self._where)
+
+    def _staged_refs(self) -> list[dict[str, Any]]:
+        """Refer to what its code has staged: who reads it proves that it read all rows."""
+        if not self.staged:
+            return []
+        from airflow_tx.outputs.staging.area import make_ref
+
+        outputs = self.staged.items()
+        return [make_ref(self.where, name, output).to_json() for name, output in outputs]
+
+    def _note_ack(self, ledger: Ledger, step: BoundStep[Done]) -> None:
+        ledger.run(step)
+
+    def emitter(self) -> Source:
+        """Return a source that emits rows of the batch; it is checked before the ack, and closed then at the latest."""
+        emitter = self.source.named(self.topology)
+        self._emitters.append(emitter)
+        return emitter
+
+    def close(self) -> None:
+        """Give back what the sources of its rows hold."""
+        for emitter in self._emitters:
+            emitter.close()
+
+    def fail(self, reason: str, refusal: TxError | None = None) -> None:
+        """Note in ledger and source that no try follows by itself; raises `Refused` if a newer one is under way.
+
+        :param refusal: what failed it; None: another error.
+        """
+        self.close()
+        if self.anchored:
+            from airflow_tx.ledger.steps import processing
+            from airflow_tx.transaction.processing.begin import note_failed
+
+            with self._connected() as ledger:
+                noted = ledger.run(
+                    processing.fail,
+                    self.attempt,
+                    self.task,
+                    reason=reason,
+                    remedy=advice_of(refusal),
+                    for_good=refusal is not None and refusal.for_good,
+                )
+                send_failure(self.spec.paths, noted)
+            if self.begun.replaces is None:
+                source = self.spec.source_of(self.begun.incarnation)
+                note_failed(source, self.attempt, self.metadata, reason)
+
+    @property
+    def _where(self) -> dict[str, Any]:
+        return {
+            "topology": self.topology,
+            "txid": self.attempt.txid,
+            "attempt": self.attempt.attempt,
+        }
+
+    @contextmanager
+    def _connected(self) -> Iterator[Ledger]:
+        """The ledger, connected for one step: between two of them a task may fork, or run for hours."""
+        with self.spec.store() as store:
+            if self._ledger is None:
+                self._ledger = self.spec.ledger(store)
+            # The same ledger object knows what it wrote, and need not read it again.
+            self._ledger.store = store
+            yield self._ledger
+
+    @contextmanager
+    def _final_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except SkippedTransaction as error:
+            raise AirflowSkipException(str(error)) from None
+        except Refused as error:
+            if isinstance(error, StaleAttempt) and self._is_replaced():
+                put_back(self._ti)
+            raise AirflowFailException(str(error)) from None
+
+    def _is_current(self) -> bool:
+        """Whether this try is still its task's current one."""
+        return compat.is_current_try(self.task.task_try)
+
+    def _is_replaced(self) -> bool:
+        """Whether `begin` of its own run has given it another attempt, or is about to."""
+        from airflow_tx.ledger.answers import Begun
+
+        value = compat.pull(self._ti, self.spec.begin)
+        return (
+            not isinstance(value, dict)
+            or Begun.from_json(value) != self.begun
+            or is_beginning(self._ti, self.spec)
+        )
+
+
+# --- around a task of any operator ------------------------------------------------------------------------------
+
+
+def before_task(context: Context) -> None:
+    """Run before a task that must ack."""
+    processing = Processing.of(context)
+    check_arguments(context["task"], processing.attempt)
+    if processing.source.kind is not SourceKind.TRANSACTIONAL:
+        check_upstream(context, processing.spec, processing.attempt, processing.task)
+    processing.code = digest_of_callable(context["task"])
+    dated = processing.source.dated
+    if dated is not None and "logical_date" not in context:
+        # A run that was created again has no dates if Airflow does not infer them.
+        dates = compat.interval_context(*dated.interval(processing.metadata))
+        context.update(dates)  # type: ignore[typeddict-item]
+    processing.start()
+
+
+def after_task(context: Context, result: Any = None) -> None:
+    """Run after the task, before its result becomes an XCom."""
+    from airflow_tx.transaction.processing.outputs import check_returned, returned
+
+    task: Any = context["task"]
+    processing = Processing.of(context)
+    if not processing.acked:
+        outputs = list[dict[str, str]]()
+        if task.do_xcom_push:
+            check_returned(result, processing.spec, processing.task, processing.attempt)
+            outputs = returned(result, multiple=task.multiple_outputs)
+        processing.ack(outputs)
+
+
+def task_failed(context: Context) -> None:
+    """Run when the task has failed and is not tried again."""
+    try:
+        refusal = refusal_of(context)
+        Processing.of(context).fail(noted_reason(context, refusal), refusal)
+    except Refused as error:
+        log.info("%s", error)
+
+
+def task_ended(context: Context) -> None:
+    """Run when the task has skipped itself, or has skipped others: nothing is missing, there is no output."""
+    try:
+        processing = Processing.of(context)
+        if processing.started:  # else its transaction is committed
+            processing.ack()
+    except (AirflowFailException, AirflowSkipException) as error:
+        log.info("%s", error)
+
+
+def hook_up(task: Any) -> None:
+    """Make a task of any operator start, ack and fail its part of the transaction."""
+    compat.add_hooks(
+        task,
+        before=before_task,
+        after=after_task,
+        succeeded=task_ended,
+        failed=task_failed,
+        skipped=task_ended,
+        final=(FailedBatch, RowsRefused),
+    )
+
+
+def digest_of_callable(task: Any) -> str:
+    """Digest the source of the function that a task calls; "" if it calls none, or its source cannot be read.
+
+    The bytecode is not digested: it differs from one version of Python to another.
+
+    :param task: an operator; operators that call a function keep it as `python_callable`.
+    """
+    try:
+        return code_digest(inspect.getsource(task.python_callable).encode())
+    except (AttributeError, OSError, SyntaxError, TypeError):
+        return ""
