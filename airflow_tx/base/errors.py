@@ -10,7 +10,7 @@ import re
 import shlex
 from typing import Any, ClassVar
 
-# --- root ---
+# --- root ---------------------------------------------------------------------------------------------------------
 # The root of all errors, and errors of settings, blocks, sources and staged output.
 
 
@@ -201,7 +201,7 @@ class EntryDiffers(JournalError):
     )
 
 
-# --- refused ---
+# --- refused ------------------------------------------------------------------------------------------------------
 # Refusals of the ledger, by the steps of the protocol.
 
 
@@ -566,7 +566,7 @@ class RowsNotProven(Refused):
     )
 
 
-# --- state ---
+# --- state --------------------------------------------------------------------------------------------------------
 # Errors of states: fences, updates, and stores that cannot be reached.
 
 
@@ -710,7 +710,7 @@ class NotComparableNow(NotComparable):
     template = "{first} and {second} cannot be compared now: {problem}. {remedy}"
 
 
-# --- store ---
+# --- store --------------------------------------------------------------------------------------------------------
 # Errors of the store of the ledger: what a write did, did not, or may have done.
 
 
@@ -801,7 +801,7 @@ class TooMuchContention(StoreError):
     template = "Step {step} of {subject} was overtaken {times} times in a row. Nothing was written; clear the task."
 
 
-# --- acks ---
+# --- acks ---------------------------------------------------------------------------------------------------------
 # Errors of message trees: references, messages, and the ackers that keep the trees.
 
 

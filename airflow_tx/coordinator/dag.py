@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
 
-# --- operator ---
+# --- operator -----------------------------------------------------------------------------------------------------
 # The coordinator's task: it allocates transactions, creates their runs, replays what has failed.
 #
 # Storm's MasterBatchCoordinator as a task that is killed and run again at any line. All begun work is in the ledger,
@@ -194,7 +194,7 @@ def _given(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-# --- dag ---
+# --- dag ----------------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)

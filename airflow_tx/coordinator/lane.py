@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from airflow_tx.outputs.staging import TryDir
 
 
-# --- lane window ---
+# --- lane window --------------------------------------------------------------------------------------------------
 # The transactions that a lane works on: shared by its two threads and the threads of its applications.
 
 
@@ -136,7 +136,7 @@ class LaneWindow:
         return len(self._open) < max(count, 1)
 
 
-# --- lane ---
+# --- lane ---------------------------------------------------------------------------------------------------------
 
 
 # Seconds until it ends: the next one imports the current modules of the DAG file.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.spec import TransactionSpec
 
 
-# --- lane commit ---
+# --- lane commit --------------------------------------------------------------------------------------------------
 # The commit of a transaction in a lane: joined with the steps around it, if no other step can run between.
 
 
@@ -201,7 +201,7 @@ def _nothing(*_: object) -> None:
     """Do nothing: the lane tells of its progress, and cleans up now and then."""
 
 
-# --- lane tasks ---
+# --- lane tasks ---------------------------------------------------------------------------------------------------
 
 
 class LaneProcessing(Processing):

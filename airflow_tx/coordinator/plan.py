@@ -28,7 +28,7 @@ from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import in_lane
 from airflow_tx.transaction.commit.run_slots import Comeback, comeback
 
-# --- snapshot ---
+# --- snapshot -----------------------------------------------------------------------------------------------------
 # The ledger of a topology, as its coordinator looks at it. Source: protocol.md §6.
 
 
@@ -129,7 +129,7 @@ class SnapshotReader:
         return self.store.get(self._paths.owner(first.nonce)) is not None
 
 
-# --- diagnosis ---
+# --- diagnosis ----------------------------------------------------------------------------------------------------
 # The diagnosis of each open transaction: what is wrong with it, and for how long. Pure. Source: protocol.md §§5, 6.
 #
 # Nothing here reads a clock. The coordinator keeps ages, which travel from one process to the next as plain JSON. So
@@ -449,7 +449,7 @@ def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | N
     return None
 
 
-# --- plan ---
+# --- plan ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

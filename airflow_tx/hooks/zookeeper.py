@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
 
 
-# --- zookeeper ---
+# --- zookeeper ----------------------------------------------------------------------------------------------------
 
 
 DEFAULT_PORT = 2181
@@ -259,7 +259,7 @@ def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -
     return flag
 
 
-# --- kept client ---
+# --- kept client --------------------------------------------------------------------------------------------------
 # The client of each ZooKeeper in a process: made when it is first wanted, and again once it is dead or out of date.
 
 

@@ -1,4 +1,4 @@
-"""The needs of the protocol: a store with versions and multis, a clock, ids. Nothing here waits."""
+"""The needs of the protocol: a store with versions and multis, a clock, ids, and its paths. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Protocol
 from urllib.parse import quote, unquote
 
-# --- api ---
+# --- api ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class SystemIds:
         return int.from_bytes(os.urandom(8), "big") or 1
 
 
-# --- paths ---
+# --- paths --------------------------------------------------------------------------------------------------------
 # The place of each record: one function per path. Names that users choose are percent-encoded.
 
 

@@ -1,4 +1,4 @@
-"""Who works and who writes: an attempt, a try of a task, the token of a grant. Source: Storm's TransactionAttempt."""
+"""Attempts, tries and tokens; receipts, digests of rows, names of batches. Source: Storm's TransactionAttempt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.records import Ack
 
 
-# --- batch words ---
+# --- batch words --------------------------------------------------------------------------------------------------
 # The name that a person knows a batch by, from its metadata: a file, a range, an interval. Shapes: docs/sources.md.
 
 
@@ -115,7 +115,7 @@ def _end(value: Any) -> str:
     return text
 
 
-# --- rows digest ---
+# --- rows digest --------------------------------------------------------------------------------------------------
 # How many rows were seen, and an order-independent 64-bit digest of them: a sum of hashes, so that parts add up.
 #
 # A sum, and not an XOR: two equal rows would cancel out. It proves nothing without the number of rows beside it.
@@ -200,7 +200,7 @@ def _mark(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
-# --- receipt ---
+# --- receipt ------------------------------------------------------------------------------------------------------
 # Receipts: what a transaction was and what it wrote, each with the hash of the one before it.
 #
 # A grant carries the known part of the receipt of its transaction. A state adds its rows and keeps it beside its
@@ -498,7 +498,7 @@ def _added(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other
 
 
-# --- attempt ---
+# --- attempt ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, order=True)

@@ -21,7 +21,7 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.steps.step import Reader
 
-# --- rotating state ---
+# --- rotating state -----------------------------------------------------------------------------------------------
 # RotatingTransactionalState: which rows each transaction has, and where its source stands after them.
 #
 # `begin` and a replay decide from the state of the transaction before; the end of a transaction drops that one.
@@ -126,7 +126,7 @@ def stale_successors(
     return found
 
 
-# --- reading ---
+# --- reading ------------------------------------------------------------------------------------------------------
 
 
 READINGS = 50

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-# --- records ---
+# --- records ------------------------------------------------------------------------------------------------------
 
 
 RECORD_FORMAT = 1
@@ -394,7 +394,7 @@ _LEFT_OUT = frozenset(
 _ENUMS: dict[str, Any] = {"phase": Phase, "outcome": Outcome}
 
 
-# --- output ---
+# --- output -------------------------------------------------------------------------------------------------------
 # The output that a transactional state takes, as a text to compare with a replay. Source: docs/protocol.md §7.
 #
 # Two outputs are equal if they have the same keys and values. Floats of value columns may differ by what adding in

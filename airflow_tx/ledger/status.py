@@ -1,4 +1,4 @@
-"""The status of one transaction: an open one from a reading of the ledger, a final one from its history."""
+"""The status of one transaction, and the person behind it: an open one from a reading, a final one from its history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_tx.ledger.steps.processing import (
     unproven_rows,
 )
 
-# --- person ---
+# --- person -------------------------------------------------------------------------------------------------------
 # What people read and did: texts that may quote an error, and who did something, when and why.
 
 
@@ -101,7 +101,7 @@ def deed(noted: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- status ---
+# --- status -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

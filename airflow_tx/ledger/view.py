@@ -47,7 +47,7 @@ from airflow_tx.ledger.status import (
 from airflow_tx.ledger.steps.replay import Wish, wishes
 from airflow_tx.ledger.steps.step import Reader
 
-# --- view ---
+# --- view ---------------------------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def _txids(store: Store, path: str) -> list[int]:
     return sorted(int(name) for name in (children.names if children else ()) if name.isdigit())
 
 
-# --- health ---
+# --- health -------------------------------------------------------------------------------------------------------
 # How a topology is, in one sentence, and what to do about it: for commands and the UI alike.
 
 

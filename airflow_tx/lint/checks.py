@@ -20,7 +20,7 @@ from airflow_tx.lint.rules import Hit
 from airflow_tx.lint.scope import FunctionNode, LintedProject, Scope, own_nodes
 from airflow_tx.provider_info import OPTIONS
 
-# --- plain checks ---
+# --- plain checks -------------------------------------------------------------------------------------------------
 # The rules of DAGs without a transaction: what a cleared run does once more.
 
 
@@ -80,7 +80,7 @@ def _calls(root: ast.AST) -> list[ast.Call]:
     return [each for each in nodes if isinstance(each, ast.Call)]
 
 
-# --- module state ---
+# --- module state -------------------------------------------------------------------------------------------------
 # Variables of a module that a function changes: their values depend on earlier runs of the process.
 
 
@@ -157,7 +157,7 @@ def _default(scope: Scope, name: str) -> ast.expr | None:
     return defaults.get(name)
 
 
-# --- transaction checks ---
+# --- transaction checks -------------------------------------------------------------------------------------------
 
 
 _CODES = {DATABASE: "TX101", REQUEST: "TX102", FILE: "TX103"}

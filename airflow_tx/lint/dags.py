@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from airflow_tx.lint.scope import FunctionNode, LintedProject, Scope, calls_in
 
-# --- dags ---
+# --- dags ---------------------------------------------------------------------------------------------------------
 
 
 _SPARK_APPLICATION = "batch_app"
@@ -141,7 +141,7 @@ def _module_dag(found: FileDags, module: Scope) -> None:
             found.plain.append(PlainDag(module, call, list(module.node.body)))
 
 
-# --- committed paths ---
+# --- committed paths ----------------------------------------------------------------------------------------------
 # Tasks of a transaction from which no path leads to its committer.
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_tx.lint.scope import Scope, calls_in, own_nodes
 
-# --- sql text ---
+# --- sql text -----------------------------------------------------------------------------------------------------
 # The SQL that a call sends: its text, as far as the file shows it, and what the text writes.
 
 
@@ -147,7 +147,7 @@ def _named(code: str) -> str:
     return "_" + re.sub(r"\W+", "_", code)
 
 
-# --- effects ---
+# --- effects ------------------------------------------------------------------------------------------------------
 
 
 DATABASE = "database"
@@ -458,7 +458,7 @@ def _argument(scope: Scope, call: ast.Call, place: int, name: str) -> ast.expr |
     return found if found is not None or len(call.args) <= place else call.args[place]
 
 
-# --- values ---
+# --- values -------------------------------------------------------------------------------------------------------
 # Values that differ each time: the clock, chance, a Variable, what Spark computes differently.
 
 

@@ -15,7 +15,7 @@ from airflow_tx.lint.dags import FileDags, dags_of
 from airflow_tx.lint.rules import RULES, Hit
 from airflow_tx.lint.scope import LintedProject, refused
 
-# --- report ---
+# --- report -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, order=True)
@@ -108,7 +108,7 @@ def _result(found: LintFinding) -> dict[str, Any]:
     }
 
 
-# --- folder ---
+# --- folder -------------------------------------------------------------------------------------------------------
 # The files that `airflow tx lint` reads, and their findings.
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_tx.lint.scope import Scope
 
-# --- rules ---
+# --- rules --------------------------------------------------------------------------------------------------------
 
 
 RULES_PAGE = "docs/lint.md"
@@ -107,7 +107,7 @@ _RULES = (
 RULES = {rule.code: rule for rule in _RULES}
 
 
-# --- hit ---
+# --- hit ----------------------------------------------------------------------------------------------------------
 # A node that breaks a rule.
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_tx.base.errors import ConfigError
 
-# --- scope ---
+# --- scope --------------------------------------------------------------------------------------------------------
 
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -231,7 +231,7 @@ def _arguments(found: ast.arguments) -> list[ast.arg]:
     return [*found.posonlyargs, *found.args, *found.kwonlyargs, *starred]
 
 
-# --- project ---
+# --- project ------------------------------------------------------------------------------------------------------
 # The files that belong together: a DAG file, and the modules beside it that its functions come from.
 
 

@@ -1,4 +1,4 @@
-"""The committer waits for its turn, updates the states and marks the commit; what other tasks share with it.
+"""The operators around a transaction: begin, the committer and a commit phase; what other tasks share with them.
 
 Source: protocol.md §§2, 4, 6, 7.
 """
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from airflow_tx.triggers.base import WaitTrigger
 
 
-# --- lineage ---
+# --- lineage ------------------------------------------------------------------------------------------------------
 # What OpenLineage learns of a run, if its provider is installed: the transaction, as a facet of the run.
 
 
@@ -110,7 +110,7 @@ def _facet_class() -> Any:
     )
 
 
-# --- commit ---
+# --- commit -------------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)
@@ -362,7 +362,7 @@ class CommitOperator(InTurnOperator):
             return wrote
 
 
-# --- commit phase ---
+# --- commit phase -------------------------------------------------------------------------------------------------
 # The first and the last task of a commit phase, and what happens around those between.
 
 
@@ -471,7 +471,7 @@ def hook_up_inside(task: Any) -> None:
     )
 
 
-# --- begin ---
+# --- begin --------------------------------------------------------------------------------------------------------
 # The first task of a run: it gives the run its transaction. Source: protocol.md §3.
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.processing.task import Processing
 
 
-# --- spark submit ---
+# --- spark submit -------------------------------------------------------------------------------------------------
 
 
 class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
@@ -219,7 +219,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         return external_id["driver"]
 
 
-# --- spark connect ---
+# --- spark connect ------------------------------------------------------------------------------------------------
 # `SparkConnectBatchOperator`: one transaction's batch is processed on a warm Spark Connect server.
 
 

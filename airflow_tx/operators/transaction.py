@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# --- phase ---
+# --- phase --------------------------------------------------------------------------------------------------------
 # `commit_phase`: several committers, and tasks after the first one, in one commit phase.
 
 
@@ -167,7 +167,7 @@ def commit_phase(group_id: str = "commit_phase", *, outlets: Sequence[Any] = ())
     return CommitPhase(group_id, outlets)
 
 
-# --- rules ---
+# --- rules --------------------------------------------------------------------------------------------------------
 # The rules of a `Transaction` block; checked when its file is parsed, without I/O.
 
 
@@ -549,7 +549,7 @@ def _callbacks_of(
     return found
 
 
-# --- transaction ---
+# --- transaction --------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_tx.outputs.staging.files import Files
 
 
-# --- rows ---
+# --- rows ---------------------------------------------------------------------------------------------------------
 # Rows as JSON, exactly as a task gave them: each value has the type in Python that it had before.
 
 
@@ -122,7 +122,7 @@ def _decoded(kind: str, value: Any) -> Any:
     return from_plain(kind, value)
 
 
-# --- entry ---
+# --- entry --------------------------------------------------------------------------------------------------------
 
 
 ENTRY_FORMAT = 1
@@ -351,7 +351,7 @@ def sha256_of(files: Files, path: str) -> str:
     return found.hexdigest()
 
 
-# --- area ---
+# --- area ---------------------------------------------------------------------------------------------------------
 # The place of the journal: beside staged output, where no sweep of staging finds it.
 #
 # ::
@@ -583,7 +583,7 @@ def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:
     )
 
 
-# --- entry view ---
+# --- entry view ---------------------------------------------------------------------------------------------------
 # A transaction that the history of its ledger has forgotten, read from the journal.
 
 

@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow_tx.base import compat
 from airflow_tx.plugin.api.app import PREFIX, bundle_digest
 
-# --- plugin ---
+# --- plugin -------------------------------------------------------------------------------------------------------
 
 
 class _MadeOnDemand:
@@ -66,7 +66,7 @@ class TransactionsPlugin(AirflowPlugin):
             import_ahead(f"the {component}", client_used=client_used_by_scheduler)
 
 
-# --- pages ---
+# --- pages --------------------------------------------------------------------------------------------------------
 # Where the board appears in Airflow's UI: in the navigation, and as a tab of DAGs and of runs.
 
 
@@ -102,7 +102,7 @@ def react_apps() -> list[dict[str, Any]]:
     ]
 
 
-# --- links ---
+# --- links --------------------------------------------------------------------------------------------------------
 # The link from a task of ours to its transaction on the board.
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.attempt import TransactionAttempt
 
 
-# --- sizing ---
+# --- sizing -------------------------------------------------------------------------------------------------------
 # How many rows a batch may have: fixed limits, or as many as the last transactions say that fit into a time.
 
 
@@ -253,7 +253,7 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return float(sum(map(mul, values, weights)) / sum(weights))
 
 
-# --- api ---
+# --- api ----------------------------------------------------------------------------------------------------------
 
 
 _Self = TypeVar("_Self", bound="Source")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.api import Source
 
 
-# --- message ---
+# --- message ------------------------------------------------------------------------------------------------------
 
 
 def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
@@ -61,7 +61,7 @@ def spark_and_arrow(spark: SparkSession, ddl: str) -> tuple[StructType, pa.Schem
     return struct, to_arrow_schema(struct, timezone="UTC")
 
 
-# --- row numbers ---
+# --- row numbers --------------------------------------------------------------------------------------------------
 # A row that a person names by its number.
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.attempt import TransactionAttempt
 
 
-# --- taken ---
+# --- taken --------------------------------------------------------------------------------------------------------
 # Messages that were taken from a queue, in the staging area: until their transaction is committed they are only
 # there.
 #
@@ -180,7 +180,7 @@ class TakenMessages:
         self._files.remove_tree(f"{self._folder}/{name}")
 
 
-# --- rows ---
+# --- rows ---------------------------------------------------------------------------------------------------------
 # Messages of a queue as rows.
 
 
@@ -225,7 +225,7 @@ class QueueRows:
         )
 
 
-# --- session ---
+# --- session ------------------------------------------------------------------------------------------------------
 # One connection to a broker, for one queue. A received message belongs to the broker until it is acked.
 
 
@@ -358,7 +358,7 @@ class QueueSession:
             ) from None
 
 
-# --- source ---
+# --- source -------------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# --- failure ---
+# --- failure ------------------------------------------------------------------------------------------------------
 # How an application tells the task that submitted it why it failed: a file beside its output.
 #
 # What spark-submit prints is the log of a whole cluster, and in cluster mode it is on another machine.
@@ -108,7 +108,7 @@ def read_failure(where: TryDir) -> Failure | None:
         return None
 
 
-# --- app ---
+# --- app ----------------------------------------------------------------------------------------------------------
 
 
 Function = Callable[["SparkSession", Batch], Any]

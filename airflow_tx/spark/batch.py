@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_tx.outputs.messages.stores import AckerStore
 
 
-# --- batch ---
+# --- batch --------------------------------------------------------------------------------------------------------
 
 
 class Batch:
@@ -323,7 +323,7 @@ def _nowhere() -> closing[AckerStore]:
     raise AssertionError("a transaction without ackers connects to none")
 
 
-# --- appended ---
+# --- appended -----------------------------------------------------------------------------------------------------
 # An output that is appended to a table: executors write its rows as Parquet into the folder of the table.
 
 
@@ -365,7 +365,7 @@ def write_appended(
     return Output((), tuple(df.columns), appended=rows)
 
 
-# --- lookup ---
+# --- lookup -------------------------------------------------------------------------------------------------------
 # Rows of a DataFrame with what a state says about them, asked for by the executors. Source: Trident's stateQuery.
 
 

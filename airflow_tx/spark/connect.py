@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# --- connect ---
+# --- connect ------------------------------------------------------------------------------------------------------
 
 
 PORT = 15002
@@ -249,7 +249,7 @@ def _await_port(url: str, server: str, patience: float) -> None:
             return
 
 
-# --- session traces ---
+# --- session traces -----------------------------------------------------------------------------------------------
 # The traces of an application in its session on a server, seen in its requests to the server.
 #
 # A session without traces is as good as a new one, and has its classes compiled.

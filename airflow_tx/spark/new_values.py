@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_tx.state.api import QueryableState
 
 
-# --- new values ---
+# --- new values ---------------------------------------------------------------------------------------------------
 
 
 # Keys of one look-up in a state.
@@ -209,7 +209,7 @@ def _put(
     return Output((StagedFile(file, len(content), rows),), columns)
 
 
-# --- secrets ---
+# --- secrets ------------------------------------------------------------------------------------------------------
 # What executors get beside code, such as a state with its password. No readable plan, setting or log shows it.
 #
 # It travels within the code of the tasks, under a key: a server may log the plans that it is given. The key is a
@@ -301,7 +301,7 @@ def _parts(told: Any, seen: set[int]) -> Iterator[Any]:
         yield from _parts(part, seen)
 
 
-# --- chunks ---
+# --- chunks -------------------------------------------------------------------------------------------------------
 # The work of an executor: it writes one partition of an update as one chunk of the grant, and reports the result.
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_tx.outputs.staging import Descriptor, TryDir
 
 
-# --- release ---
+# --- release ------------------------------------------------------------------------------------------------------
 # The Spark of this Python: it comes in two packages, and whether they fit each other.
 
 
@@ -56,7 +56,7 @@ def _release(installed: str) -> str:
     return ".".join(installed.split(".")[:2])
 
 
-# --- submit ---
+# --- submit -------------------------------------------------------------------------------------------------------
 
 
 # Linux takes no longer single argument.

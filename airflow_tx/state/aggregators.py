@@ -27,7 +27,7 @@ from airflow_tx.state.column_types import (
     to_plain,
 )
 
-# --- reducers ---
+# --- reducers -----------------------------------------------------------------------------------------------------
 # Aggregators that take the rows themselves, as value columns: what a batch brings to a key are its rows, in order.
 #
 # Source: trident-state seed (persistentAggregate).
@@ -122,7 +122,7 @@ def is_reducer(aggregator: Any) -> TypeGuard[StoredReducer[Any]]:
     return hasattr(aggregator, "reduce") and not hasattr(aggregator, "combine")
 
 
-# --- aggregators ---
+# --- aggregators --------------------------------------------------------------------------------------------------
 
 
 # The default context would round to 28 digits without a word.
@@ -464,7 +464,7 @@ class Avg(_Typed):
         return _QUOTIENT.divide(total, count) if isinstance(total, Decimal) else total / count
 
 
-# --- columns ---
+# --- columns ------------------------------------------------------------------------------------------------------
 # The columns of a keyed state: defined in a DAG file and checked there, shown in its repr and serialized form.
 
 
@@ -680,7 +680,7 @@ def _unusable(values: Mapping[str, Any]) -> str:
     return ""
 
 
-# --- keys ---
+# --- keys ---------------------------------------------------------------------------------------------------------
 # Keys of states: as tuples, as bytes, and in the types of the key columns.
 
 

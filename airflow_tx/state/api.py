@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_tx.state.appended import AppendTable
 
 
-# --- row tally ---
+# --- row tally ----------------------------------------------------------------------------------------------------
 # The rows of a state, digested and added up during the reading: its part of the receipt.
 
 
@@ -106,7 +106,7 @@ def _plain(values: Sequence[Any]) -> Sequence[Any]:
     )
 
 
-# --- api ---
+# --- api ----------------------------------------------------------------------------------------------------------
 
 
 _Opened = TypeVar("_Opened")
@@ -498,7 +498,7 @@ def named(made: Any) -> Any:
     return getattr(made, "__qualname__", type(made).__qualname__) if callable(made) else made
 
 
-# --- store transaction ---
+# --- store transaction --------------------------------------------------------------------------------------------
 # What every store does with a write, in one transaction of its own. Source: protocol.md §7 and §10.
 #
 # A store says how a transaction begins, puts rows and ends. All of them share which columns a receipt adds up and

@@ -27,7 +27,7 @@ from airflow_tx.state.trident.maps import (
     TransactionalMap,
 )
 
-# --- client ---
+# --- client -------------------------------------------------------------------------------------------------------
 # Bulk reads and bulk conditional writes on several Memcached servers, over pymemcache's connections.
 #
 # pymemcache has no bulk cas or add: they are sent here, a thousand at a time, in Memcached's text protocol.
@@ -198,7 +198,7 @@ def parsed_server(server: str, port: int = _PORT) -> tuple[str, int]:
     return host, int(given) if given.isdecimal() else 0
 
 
-# --- map ---
+# --- map ----------------------------------------------------------------------------------------------------------
 
 
 _LONGEST_PREFIX = 100

@@ -41,7 +41,7 @@ from airflow_tx.state.trident.state import (
     made_by,
 )
 
-# --- query ---
+# --- query --------------------------------------------------------------------------------------------------------
 # Look-ups of rows in a state, in bulk; states of one's own: made, queried and updated. Source: trident-state seed.
 
 
@@ -335,7 +335,7 @@ class StaticState:
         return {as_key(key): value for key, value in self._values.items()}
 
 
-# --- persisted ---
+# --- persisted ----------------------------------------------------------------------------------------------------
 
 
 _MOST_THREADS = 32
@@ -518,7 +518,7 @@ def as_aggregate(
     return TridentAggregate(state, keys=keys, values=values, kind=kind)
 
 
-# --- trial ---
+# --- trial --------------------------------------------------------------------------------------------------------
 # The states of a trial: they begin with the values of the real states, and keep what is written to themselves.
 
 

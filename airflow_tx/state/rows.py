@@ -18,7 +18,7 @@ from airflow_tx.state.aggregators import REFUSALS, Columns, Reduced, as_delta
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.column_types import converted, largest, size_of, type_of
 
-# --- checked rows ---
+# --- checked rows -------------------------------------------------------------------------------------------------
 
 
 MAX_KEY_BYTES = 1024
@@ -248,7 +248,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-# --- combined rows ---
+# --- combined rows ------------------------------------------------------------------------------------------------
 # Rows of which several may have one key, made one row a key, as a state takes them.
 
 

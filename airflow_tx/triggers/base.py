@@ -30,7 +30,7 @@ from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.transaction.commit.run_slots import QUEUED
 from airflow_tx.transaction.processing.begin import gap, order_in
 
-# --- base ---
+# --- base ---------------------------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _ask(question: Callable[[Store], Any], conn_id: str) -> Any:
     return question(shared_store(conn_id))
 
 
-# --- run slots ---
+# --- run slots ----------------------------------------------------------------------------------------------------
 # Sees that a waiting run is in the way of the run whose turn it is, and bids to yield. Source: protocol.md §6.
 
 

@@ -1,4 +1,4 @@
-"""Wakes a committer when its turn is near, or when something happened to its own transaction."""
+"""The waits of begin and of a committer: the turn, room in the window, the order of intervals, and acks of messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_tx.transaction.commit.turn import WARM_PLACES, read_line
 from airflow_tx.transaction.processing.begin import order_in, room
 from airflow_tx.triggers.base import Event, OrderWatch, SlotWatch, WaitTrigger
 
-# --- turn ---
+# --- turn ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -54,7 +54,7 @@ class TurnTrigger(WaitTrigger):
         return event
 
 
-# --- ready ---
+# --- ready --------------------------------------------------------------------------------------------------------
 # Wakes `begin` when the window of a topology has room.
 
 
@@ -74,7 +74,7 @@ class ReadyTrigger(WaitTrigger):
         return room(store, self.paths, max_pending=self.max_pending, key=self.key)
 
 
-# --- order ---
+# --- order --------------------------------------------------------------------------------------------------------
 # Wakes `begin` when txids have come to the data interval of its run.
 
 
@@ -116,7 +116,7 @@ class OrderTrigger(ReadyTrigger):
         return event if end >= datetime.fromisoformat(self.after) else None
 
 
-# --- messages ---
+# --- messages -----------------------------------------------------------------------------------------------------
 # Wakes a committer when every message of its attempt is acked, when they cannot be, or when its time is up.
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.records import History
 
 
-# --- watcher ---
+# --- watcher ------------------------------------------------------------------------------------------------------
 
 
 SCHEME = "airflow-tx"
@@ -209,7 +209,7 @@ def checked_uri(uri: SplitResult) -> SplitResult:
     return uri._replace(path=uri.path.rstrip("/"), query="", fragment="")
 
 
-# --- committed ---
+# --- committed ----------------------------------------------------------------------------------------------------
 # Wakes a sensor when what it waits for is committed.
 
 

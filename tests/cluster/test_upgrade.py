@@ -1,4 +1,4 @@
-"""A topology that an earlier release began goes on under this one, in the middle of transactions; not the other way."""
+"""A topology that an earlier release began goes on under this one, in the middle of transactions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.state import SqlState, Sum
@@ -25,10 +23,8 @@ from tests.cluster.committer import REPOSITORY, Committer, expected
 from tests.integration.pipeline import Pipeline
 from tests.servers.postgres import LocalPostgres
 
-# Nothing was released yet. These are states of the package.
-EARLIER = "e8af728"
-FEWER_FIELDS = "6502bcd"  # it does not know all fields of the records of now
-UNREADABLE = "f1afaf8"  # of the first day: a transaction did not say where the source stands after it
+# Nothing was released yet. This is a state of the package.
+EARLIER = "fc4cc9e2"  # the first with the names of modules of now, which serialized sources and states have in them
 
 
 def unpacked(commit: str, folder: Path, *paths: str) -> Path:
@@ -75,16 +71,6 @@ def test_the_records_of_an_earlier_release_go_on_under_this_release(
     assert pipeline.totals() == [1 + 2 + 3]
     assert [pipeline.run(run) for run in ("r3", "r4", "r5", "r6")] == [3, 4, 5, 6]
     assert pipeline.totals() == [sum(range(1, 7))]
-
-
-def test_records_that_cannot_be_read_any_more_are_refused_in_one_line(
-    tmp_path: Path, zookeeper: LocalZooKeeper, zookeeper_root: str, url: str, pipeline: Pipeline
-) -> None:
-    leave(UNREADABLE, tmp_path, zookeeper.hosts, zookeeper_root, url)
-    with pytest.raises(UnreadableRecord, match="Nothing was changed") as refusal:
-        pipeline.run("r3")
-    assert "\n" not in str(refusal.value)
-    assert pipeline.totals() == [1 + 2 + 3]
 
 
 @pytest.fixture
@@ -150,20 +136,3 @@ def test_a_replay_of_what_an_earlier_release_wrote_undoes_it(
     armed.release()
     zombie.get()
     assert new("totals") == {**expected(3), "of 1.1": 1, "of 2.2": 1, "of 3.1": 1}
-
-
-@pytest.mark.long
-def test_an_earlier_release_that_meets_records_of_this_one_refuses_them_in_one_line(
-    tmp_path: Path, worker: Callable[..., Committer]
-) -> None:
-    old = worker(unpacked(FEWER_FIELDS, tmp_path / "earlier", "tests/unit/bench.py"))
-    new = worker()
-    assert new("many", "r1,r2") == []
-    before = new("totals")
-    said: Any = old.ask("begin", "r3").get()
-    assert said.get("error") == "UnreadableRecord", said
-    assert "upgrade airflow-provider-tx if a newer version wrote it" in said["text"]
-    assert os.linesep not in said["text"]
-    assert new("totals") == before
-    assert new("many", "r3") == []
-    assert new("totals") == {**expected(3), **{f"of {txid}.1": 1 for txid in range(1, 4)}}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowRuntimeError
 
 
-# --- runs ---
+# --- runs ---------------------------------------------------------------------------------------------------------
 
 
 _NOT_FOUND = 404
@@ -302,7 +302,7 @@ def one_line(value: object) -> str:
     return " ".join(str(value).split())
 
 
-# --- intervals ---
+# --- intervals ----------------------------------------------------------------------------------------------------
 # The part of `compat` that is about data intervals: which ones a schedule has, and their runs.
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_tx.base.compat.runs import INTERVAL_KEYS, text
 
-# --- components ---
+# --- components ---------------------------------------------------------------------------------------------------
 # The part of `compat` that is about a component of Airflow: what it forks, and where it finds DAG files.
 
 
@@ -53,7 +53,7 @@ def dag_folders() -> list[str]:
     return list(dict.fromkeys([conf.get("core", "dags_folder"), *paths]))
 
 
-# --- tasks ---
+# --- tasks --------------------------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -441,7 +441,7 @@ def masked(text: str) -> str:
     return str(redact_there(redact(text)))
 
 
-# --- metrics ---
+# --- metrics ------------------------------------------------------------------------------------------------------
 # The part of `compat` that is about metrics: they go where Airflow sends its own, by its section [metrics].
 
 
@@ -508,7 +508,7 @@ def _initialize() -> None:
         stats.initialize(factory=get_stats_factory(), export_legacy_names=legacy)
 
 
-# --- functions ---
+# --- functions ----------------------------------------------------------------------------------------------------
 # The part of `compat` that is about tasks whose function another process than their own may call.
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-# --- nested ---
+# --- nested -------------------------------------------------------------------------------------------------------
 
 
 _FIELD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))(?:\s*:\s*|\s+)(.+)", re.DOTALL)
@@ -184,7 +184,7 @@ def _divided(text: str) -> Iterator[str]:
     yield text[begins:]
 
 
-# --- spark json ---
+# --- spark json ---------------------------------------------------------------------------------------------------
 # JSON objects in a column of Spark, read as `rows.json_objects` and `rows.nested` read them.
 #
 # Spark's own reader takes the first of several objects, the last of two equal keys, and rounds numbers to their type.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-# --- types ---
+# --- types --------------------------------------------------------------------------------------------------------
 # The types of columns that a source declares in Spark's DDL, and the values that each of them takes, exactly.
 #
 # A text, a JSON value or a Python value becomes a value of the type, or is refused: nothing is rounded, cut or
@@ -406,7 +406,7 @@ def _in_utc(value: datetime) -> datetime:
         raise ValueError("it is beyond the years 1 to 9999 in UTC") from None
 
 
-# --- json objects ---
+# --- json objects -------------------------------------------------------------------------------------------------
 # JSON objects, read strictly: one object, each key once, no value that JSON has not.
 
 
@@ -454,7 +454,7 @@ def _check_characters(found: dict[str, Any]) -> None:
         raise ValueError("it has half a surrogate pair, which is no character") from None
 
 
-# --- spark ---
+# --- spark --------------------------------------------------------------------------------------------------------
 
 
 REFUSED_VALUE = "airflow_tx: no such value: "

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-# --- evidence ---
+# --- evidence -----------------------------------------------------------------------------------------------------
 # What `airflow tx verify` compares: the ledger as it says of itself, and what its states say. Nothing is written.
 
 
@@ -249,7 +249,7 @@ def _bindings(store: Store, paths: Paths) -> Iterator[tuple[str, Binding]]:
             yield decode_name(name), binding
 
 
-# --- chain ---
+# --- chain --------------------------------------------------------------------------------------------------------
 
 
 _SHOWN = 80

@@ -42,7 +42,7 @@ from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_no
 from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, put_or_create
 from airflow_tx.ledger.view import topologies
 
-# --- rebuild plan ---
+# --- rebuild plan -------------------------------------------------------------------------------------------------
 # The plan of a rebuilt ledger: what the fences of its states say. Source: docs/protocol.md §§5, 7.
 
 
@@ -245,7 +245,7 @@ def rebuild_refused(paths: Paths, problem: str, remedy: str) -> RepairRefused:
     return RepairRefused(what=LEDGER_LOST, topology=paths.topology, problem=problem, remedy=remedy)
 
 
-# --- rebuild ---
+# --- rebuild ------------------------------------------------------------------------------------------------------
 
 
 def ledger_lost(
@@ -517,7 +517,7 @@ def _old_acks(read: Reader, paths: Paths) -> list[str]:
     return [paths.acks(name) for name in read.names_if_any(paths.all_acks)]
 
 
-# --- repair ---
+# --- repair -------------------------------------------------------------------------------------------------------
 # Repairs by a person: a state went back, was renamed, or everything begins again. Source: docs/protocol.md §§5, 7.
 #
 # Each is one multi, checks what it has read, raises the generation, and is noted with who, when and why. A reset

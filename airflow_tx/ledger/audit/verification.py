@@ -26,7 +26,7 @@ from airflow_tx.ledger.records import Outcome, Phase, RepairRecord, Skipped, Tra
 from airflow_tx.ledger.steps.move import RENAME
 from airflow_tx.ledger.steps.roll_forward import ROLL_FORWARD, heals, nonces
 
-# --- decisive ---
+# --- decisive -----------------------------------------------------------------------------------------------------
 # Compares what decides later transactions with the receipts, and with itself. Pure. Source: docs/protocol.md §10.
 #
 # The topology record, the counters, open transactions, the rows of skipped ones, and the bindings of runs.
@@ -363,7 +363,7 @@ def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:
         chain.find(txid, text)
 
 
-# --- verification ---
+# --- verification -------------------------------------------------------------------------------------------------
 
 
 _HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME, ROLL_FORWARD})

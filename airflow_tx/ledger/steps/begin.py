@@ -48,7 +48,7 @@ from airflow_tx.ledger.steps.processing import start
 from airflow_tx.ledger.steps.replay import BeginPass, Restatement, Wish, begin_again, restating
 from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, Unanswered, is_committed
 
-# --- begin ---
+# --- begin --------------------------------------------------------------------------------------------------------
 
 
 BeginAnswer = Begun | NoData | WindowFull | AlreadyCommitted
@@ -333,7 +333,7 @@ def _check_source(
         )
 
 
-# --- joined ---
+# --- joined -------------------------------------------------------------------------------------------------------
 # Steps that one process makes one right after the other, in one multi. Source: docs/protocol.md §2.
 #
 # Each decides as it does alone, on the records that the step before it writes. The multi requires all records that

@@ -1,4 +1,4 @@
-"""Grants, and the end of a transaction: history, rotation, the turn. Source: docs/protocol.md §§2, 4."""
+"""Grants, skips, and the end of a transaction: history, rotation, the turn. Source: docs/protocol.md §§2, 4."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from airflow_tx.ledger.steps.processing import digest_text
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling
 from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, put, put_or_create
 
-# --- end ---
+# --- end ----------------------------------------------------------------------------------------------------------
 
 
 HOURS_KEPT = 25
@@ -374,7 +374,7 @@ def pace_after(pace: list[list[Any]], history: History) -> list[list[Any]]:
     return kept
 
 
-# --- skip ---
+# --- skip ---------------------------------------------------------------------------------------------------------
 # The steps `skip` and `readmit`: a batch is taken out of the way, and brought back. Source: docs/protocol.md §5.
 
 

@@ -26,7 +26,7 @@ from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.records import Ack, Phase, Skipped, TopologyRecord, TransactionRecord, encode
 from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, is_another, is_committed, put
 
-# --- consumers ---
+# --- consumers ----------------------------------------------------------------------------------------------------
 # Rows that were read against rows that were emitted, before the turn is granted. Source: docs/protocol.md §4.
 #
 # Only what was counted is compared: a task that did not count is no proof of anything.
@@ -337,7 +337,7 @@ def _differ(attempt: TransactionAttempt, problem: str, remedy: str) -> RowsDiffe
     return RowsDiffer(txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy)
 
 
-# --- processing ---
+# --- processing ---------------------------------------------------------------------------------------------------
 
 
 _ANOTHER = "one of another transaction of this number (the ledger was reset, repaired or set back)"

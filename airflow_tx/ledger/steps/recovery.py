@@ -1,4 +1,4 @@
-"""The steps of recovery: automatic replays, counted until a person has to see to it. Source: docs/protocol.md §5.
+"""The steps of recovery: automatic replays, yielded runs, alarms, watchers. Source: docs/protocol.md §5.
 
 Recovery goes by records, not by runs: an open transaction whose run has ended is replayed, with any state of its run.
 """
@@ -28,7 +28,7 @@ from airflow_tx.ledger.steps.end import listed_skip
 from airflow_tx.ledger.steps.replay import Wish
 from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, put, put_or_create
 
-# --- recovery ---
+# --- recovery -----------------------------------------------------------------------------------------------------
 
 
 COORDINATOR = "coordinator"
@@ -185,7 +185,7 @@ def unblock(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
     return put(paths.record, after, Done())
 
 
-# --- run slots ---
+# --- run slots ----------------------------------------------------------------------------------------------------
 # The step `yield`: a waiting run gives up its run slot to the run whose turn it is. Source: docs/protocol.md §6.
 #
 # Waiters bid in the ledger, since no process knows all of them. One without a txid goes first, the newest of them,
@@ -276,7 +276,7 @@ def came_back(read: Reader, stamp: Stamp, paths: Paths, run_id: str) -> Decision
     return put(paths.record, after, Done())
 
 
-# --- alarm ---
+# --- alarm --------------------------------------------------------------------------------------------------------
 # The raised alarms of a topology. Each is raised once, also if several processes find it or one starts again.
 
 
@@ -313,7 +313,7 @@ def note_alarm(
     return Decision(AlarmNoted(first=True), (write,), paths.alarms)
 
 
-# --- watcher ---
+# --- watcher ------------------------------------------------------------------------------------------------------
 # How far a watcher has delivered commits. It resumes there, after any crash.
 
 
@@ -372,7 +372,7 @@ def note_handed_on(
     return Decision(Done(), (write,), paths.watcher(name))
 
 
-# --- version ---
+# --- version ------------------------------------------------------------------------------------------------------
 # The version of what a person was shown: of two persons who act on the same version, the second is refused.
 
 

@@ -49,7 +49,7 @@ from airflow_tx.ledger.steps.end import held_for_good, open_record
 from airflow_tx.ledger.steps.processing import counted_of
 from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, next_repair, put
 
-# --- replay ---
+# --- replay -------------------------------------------------------------------------------------------------------
 
 
 ReplayAnswer = AlreadyCommitted | Begun
@@ -353,7 +353,7 @@ def to_decide_anew(record: TransactionRecord, rows: Any) -> bool:
     return record.to_change is not None and record.skip is None and rows is not None
 
 
-# --- wish ---
+# --- wish ---------------------------------------------------------------------------------------------------------
 # A person wants a committed transaction restated. Source: docs/protocol.md §11.
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-# --- reader ---
+# --- reader -------------------------------------------------------------------------------------------------------
 # How a step reads: every record read becomes a requirement of the multi that follows, so none can be forgotten.
 
 
@@ -319,7 +319,7 @@ def _present(record: _R | None, path: str) -> _R:
     return record
 
 
-# --- step ---
+# --- step ---------------------------------------------------------------------------------------------------------
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -448,7 +448,7 @@ def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
     return history.birth != birth
 
 
-# --- garbage ---
+# --- garbage ------------------------------------------------------------------------------------------------------
 # Records that no step reads any more: removed with the multi that leaves them, or in portions if they are too many.
 #
 # A multi that grows with the batch would once be larger than ZooKeeper takes. So what is beyond a portion is only

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_tx.base.errors import StoreError
 
 
-# --- handler ---
+# --- handler ------------------------------------------------------------------------------------------------------
 # What kazoo does on a client's behalf: threads, connections, a log. Here it learns to say why it does not connect.
 
 
@@ -106,7 +106,7 @@ class ConnectionLog(Adapter):
             super().log(level, msg, *args, **kwargs)
 
 
-# --- client ---
+# --- client -------------------------------------------------------------------------------------------------------
 
 
 DIGEST = "digest"

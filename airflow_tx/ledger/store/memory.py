@@ -22,7 +22,7 @@ from airflow_tx.ledger.api import (
     Write,
 )
 
-# --- sizes ---
+# --- sizes --------------------------------------------------------------------------------------------------------
 # How much ZooKeeper takes in one request, checked before anything is sent: a larger one costs the connection.
 
 
@@ -75,7 +75,7 @@ def explain_loss(reason: str, size: int) -> str:
     )
 
 
-# --- memory ---
+# --- memory -------------------------------------------------------------------------------------------------------
 
 
 class MemoryStore(Store):

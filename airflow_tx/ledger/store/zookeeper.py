@@ -47,7 +47,7 @@ from airflow_tx.ledger.api import (
 from airflow_tx.ledger.store.client import request_refused
 from airflow_tx.ledger.store.memory import LIMIT, check_sizes, explain_loss
 
-# --- zookeeper ---
+# --- zookeeper ----------------------------------------------------------------------------------------------------
 
 
 _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
@@ -330,7 +330,7 @@ def _refusal(operation: Requirement | Write, error: KazooException) -> StoreErro
     return RequirementFailed(path=path, expected=expected, found=found)
 
 
-# --- watched ---
+# --- watched ------------------------------------------------------------------------------------------------------
 # A store for repeated reads of the same records: each is read once, until ZooKeeper reports a change.
 
 

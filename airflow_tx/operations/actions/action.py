@@ -19,7 +19,7 @@ from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.sources.dates import Span, interval_of_key, key_of_interval, span_of
 from airflow_tx.transaction.processing.begin import conf_of
 
-# --- preview ---
+# --- preview ------------------------------------------------------------------------------------------------------
 # The plan of an action: its effects, each with the deed that brings it about, and the preview that lists them.
 
 
@@ -112,7 +112,7 @@ def none_of(
     return told
 
 
-# --- runs ---
+# --- runs ---------------------------------------------------------------------------------------------------------
 # The runs of a DAG, for a person who starts them again.
 
 
@@ -185,7 +185,7 @@ def started_again(txid: int | None, run_id: str, blocking: int) -> EffectLine:
     return EffectLine(txid, run_id, f"cleared: it had yielded to transaction {blocking}")
 
 
-# --- action ---
+# --- action -------------------------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ class PersonalAction(ABC):
         return done
 
 
-# --- dated ---
+# --- dated --------------------------------------------------------------------------------------------------------
 # The transactions of dates: a person names days, for the command and the board alike.
 
 

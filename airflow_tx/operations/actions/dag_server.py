@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.spec import TransactionSpec
 
 
-# --- search ---
+# --- search -------------------------------------------------------------------------------------------------------
 # Which transaction has a file, an offset, an id or a date: the source of the topology tells, by the metadata.
 
 
@@ -120,7 +120,7 @@ def _metadata(ledger: Ledger, txid: int) -> Any:
     return None if batch is None else batch.rows
 
 
-# --- dag server ---
+# --- dag server ---------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.spec import TransactionSpec
 
 
-# --- dags ---
+# --- dags ---------------------------------------------------------------------------------------------------------
 
 
 def transactional_dag(
@@ -111,7 +111,7 @@ def _bag(bundle: Any, place: Path) -> Any:
     return BundleDagBag(dag_folder=place, bundle_path=bundle.path, bundle_name=bundle.name)
 
 
-# --- ledger places ---
+# --- ledger places ------------------------------------------------------------------------------------------------
 # The places of the topologies of this Airflow's DAGs, and their coordinators, read from the serialized DAGs.
 
 

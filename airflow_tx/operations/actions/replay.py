@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_tx.operations.actions.action import ParsedDag
 
 
-# --- replay ---
+# --- replay -------------------------------------------------------------------------------------------------------
 
 
 class RunReplay(PersonalAction):
@@ -263,7 +263,7 @@ def _say(lines: Sequence[EffectLine], audit: Audit) -> Sequence[EffectLine]:
     return lines
 
 
-# --- run ends ---
+# --- run ends -----------------------------------------------------------------------------------------------------
 # Open transactions whose runs are over, as Airflow knows: a killed run leaves no note in the ledger.
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.api import Source
 
 
-# --- coordinator ---
+# --- coordinator --------------------------------------------------------------------------------------------------
 # Pause and unpause of a topology's coordinator.
 
 
@@ -98,7 +98,7 @@ class CoordinatorPause(PersonalAction):
         )
 
 
-# --- loss ---
+# --- loss ---------------------------------------------------------------------------------------------------------
 # Acceptance of a loss by a person: the source has lost rows, and no transaction will ever have them.
 
 
@@ -162,7 +162,7 @@ def _version(known: list[int], losses: Iterable[Loss]) -> str:
     return digest([known, [[loss.partition, loss.position, loss.resume_at] for loss in losses]])
 
 
-# --- request ---
+# --- request ------------------------------------------------------------------------------------------------------
 
 
 class ActionName(str, Enum):
@@ -306,7 +306,7 @@ _ACTIONS: Mapping[ActionName, Callable[[ActionRequest, ActionTarget], PersonalAc
 }
 
 
-# --- changed values ---
+# --- changed values -----------------------------------------------------------------------------------------------
 # Acceptance of changed values by a person: rows of a state that were corrected or deleted on purpose.
 
 

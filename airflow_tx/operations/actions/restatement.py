@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.spec import TransactionSpec
 
 
-# --- contribution words ---
+# --- contribution words -------------------------------------------------------------------------------------------
 # The replaced contribution of a restatement, in words for a person who is about to request it.
 
 
@@ -142,7 +142,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(each)
 
 
-# --- restatement ---
+# --- restatement --------------------------------------------------------------------------------------------------
 
 
 _STARTED = (
@@ -469,7 +469,7 @@ def _asked_again(source: Any, txid: int, rows: Any) -> str | None:
     return None if gone is None else f"its rows cannot be read again: {gone}"
 
 
-# --- withdrawal ---
+# --- withdrawal ---------------------------------------------------------------------------------------------------
 # The withdrawal of a wish: a committed transaction is not restated after all. Source: protocol.md §11.
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from airflow_tx.operations.actions.restatement import RestatedRun, TransactionRestatement
 
 
-# --- actions ---
+# --- actions ------------------------------------------------------------------------------------------------------
 
 
 @action
@@ -171,7 +171,7 @@ def _loss_line(accepted: Loss) -> render.TableRow:
     }
 
 
-# --- restatement ---
+# --- restatement --------------------------------------------------------------------------------------------------
 # `airflow tx restate`: wants committed transactions restated, starts their runs, and follows them.
 #
 # Nothing is remembered but what the ledger and Airflow know, so the command can be stopped anywhere, and repeated.

@@ -48,7 +48,7 @@ from airflow_tx.operations.cli.context import (
 )
 from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
 
-# --- commands ---
+# --- commands -----------------------------------------------------------------------------------------------------
 
 
 _T = TypeVar("_T")
@@ -302,7 +302,7 @@ def _clear_screen() -> None:
         print("\033[2J\033[H", end="")
 
 
-# --- lint ---
+# --- lint ---------------------------------------------------------------------------------------------------------
 # `airflow tx lint`: finds double counts in DAG files. It imports no DAG and asks no ledger.
 
 

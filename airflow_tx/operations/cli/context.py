@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.spec import TransactionSpec
 
 
-# --- context ---
+# --- context ------------------------------------------------------------------------------------------------------
 
 
 CommandFunction = Callable[[Namespace], None]
@@ -267,7 +267,7 @@ def confirm(args: Namespace, question: str) -> None:
         raise SystemExit("Nothing was changed.")
 
 
-# --- progress ---
+# --- progress -----------------------------------------------------------------------------------------------------
 # The progress of a command that starts runs while there is room in flight, and follows them until they are done.
 
 

@@ -17,7 +17,7 @@ from airflow.cli.cli_config import (
     positive_int,
 )
 
-# --- arguments ---
+# --- arguments ----------------------------------------------------------------------------------------------------
 # The arguments of the commands `airflow tx …`, which Airflow imports for every command line.
 
 
@@ -293,7 +293,7 @@ ARG_LINT_FORMAT = _arg(
 )
 
 
-# --- definition ---
+# --- definition ---------------------------------------------------------------------------------------------------
 
 
 def _command(function: str) -> Any:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.steps.step import Decision
 
 
-# --- repair previews ---
+# --- repair previews ----------------------------------------------------------------------------------------------
 # What `airflow tx repair | state rename | state forget` would do.
 #
 # The step of the repair itself decides, and its multi is not sent: the preview and the repair cannot differ.
@@ -137,7 +137,7 @@ def _in_words(found: Mapping[str, Any]) -> str:
     return "; ".join(notes)
 
 
-# --- repairs ---
+# --- repairs ------------------------------------------------------------------------------------------------------
 
 
 @action

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.spec import TransactionSpec
 
 
-# --- topologies ---
+# --- topologies ---------------------------------------------------------------------------------------------------
 
 
 @action
@@ -226,7 +226,7 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
     return {name: states[name] for name in own}
 
 
-# --- states ---
+# --- states -------------------------------------------------------------------------------------------------------
 # `airflow tx state rename | forget`: what becomes of a state that the DAG no longer names. Source: protocol.md §7.
 
 

@@ -1,4 +1,4 @@
-"""`airflow tx state get` and `airflow tx diff`: what states hold, read from the states; nothing is changed."""
+"""`airflow tx state get | diff | receipts | verify | find`: values, receipts and the ledger, read and not changed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.spec import TransactionSpec
 
 
-# --- values ---
+# --- values -------------------------------------------------------------------------------------------------------
 
 
 _SECONDS_BETWEEN = 2.0
@@ -323,7 +323,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-# --- receipts ---
+# --- receipts -----------------------------------------------------------------------------------------------------
 # `airflow tx verify | find | receipts`: what was counted, when, by which run, and whether that still holds.
 
 
@@ -565,7 +565,7 @@ def _read_again(source: Source, receipt: Receipt) -> RowsDigest:
     return reading.found
 
 
-# --- text search ---
+# --- text search --------------------------------------------------------------------------------------------------
 # `airflow tx find WHAT`: the transactions of all topologies that have a text, by the records of their ledgers.
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# --- stream ---
+# --- stream -------------------------------------------------------------------------------------------------------
 # The sums of one worker for one acker, sent in numbered portions: a portion that is sent twice counts once.
 
 
@@ -123,7 +123,7 @@ class Stream:
         return self._portion
 
 
-# --- message ---
+# --- message ------------------------------------------------------------------------------------------------------
 
 
 class Anchors:
@@ -272,7 +272,7 @@ class Message:
             raise self._anchors.refusal
 
 
-# --- collector ---
+# --- collector ----------------------------------------------------------------------------------------------------
 # A worker's side: it takes messages, emits further ones anchored to them, and acks. Source: Storm's collectors.
 
 
@@ -442,7 +442,7 @@ def _unknown(origin: Origin, roots: list[int]) -> UnknownMessage:
     return UnknownMessage(**origin.words, problem=problem)
 
 
-# --- root emitter ---
+# --- root emitter -------------------------------------------------------------------------------------------------
 # The task of a transaction as a spout: its messages are the roots of trees, registered before they leave.
 
 
@@ -495,7 +495,7 @@ class RootEmitter:
                 raise EmittedBefore(task=str(self._task), **self._origin.words)
 
 
-# --- task emitter ---
+# --- task emitter -------------------------------------------------------------------------------------------------
 # The messages of one try of a task, also of the Spark application that does its work.
 
 
@@ -561,7 +561,7 @@ class TaskEmitter:
         return TransactionDefinitionError(topology=topology, problem=problem, remedy=remedy)
 
 
-# --- load ---
+# --- load ---------------------------------------------------------------------------------------------------------
 # How much the ackers of a topology have to do, from one look at them after another: for metrics and the board.
 
 

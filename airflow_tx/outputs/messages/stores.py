@@ -35,7 +35,7 @@ from airflow_tx.ledger.api import Create, Delete, Node, Put, Requirement, Store,
 from airflow_tx.outputs.messages.tree import Acker, Origin, Portion, Tree, TreeReport, check_number
 from airflow_tx.provider_info import OPTIONS
 
-# --- api ---
+# --- api ----------------------------------------------------------------------------------------------------------
 
 
 class AckerStore(Protocol):
@@ -87,7 +87,7 @@ def not_open(origin: Origin) -> str:
     return f"transaction {origin.txid} is not open: it has ended, or the store of the ackers was emptied"
 
 
-# --- znodes ---
+# --- znodes -------------------------------------------------------------------------------------------------------
 # Ackers in a tree of znodes: in ZooKeeper, or in memory. One znode an acker, replaced in one versioned write.
 
 
@@ -288,7 +288,7 @@ class ZnodeAckers:
             raise AckersUnavailable(where=self._where, reason=str(error)) from error
 
 
-# --- redis ---
+# --- redis --------------------------------------------------------------------------------------------------------
 # Ackers in Redis: a hash an acker, changed by one script. Source: `tree.py`, of which `take` is the same in Lua.
 
 
@@ -499,7 +499,7 @@ def _acker(pairs: list[bytes]) -> Acker:
     )
 
 
-# --- location ---
+# --- location -----------------------------------------------------------------------------------------------------
 # Where ackers are: a URL, for a worker without Airflow, or an Airflow connection.
 
 

@@ -17,7 +17,7 @@ from airflow_tx.base.errors import AckersBehind, NotAReference
 from airflow_tx.ledger.api import ack_element, ack_name, decode_name, encode_name
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 
-# --- reference ---
+# --- reference ----------------------------------------------------------------------------------------------------
 # A message as a small text that travels anywhere: whose it is, in which trees it stands, and its id.
 
 
@@ -150,7 +150,7 @@ def new_id() -> int:
     return int.from_bytes(os.urandom(8), "big") or 1
 
 
-# --- tree ---
+# --- tree ---------------------------------------------------------------------------------------------------------
 
 
 Changes = Mapping[int, tuple[int, int]]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 
-# --- area ---
+# --- area ---------------------------------------------------------------------------------------------------------
 
 
 DESCRIPTOR = "_descriptor.json"
@@ -238,7 +238,7 @@ def dir_of(area: StagingArea, descriptor: Descriptor) -> TryDir:
     return area.try_dir(descriptor.topology, descriptor.attempt, descriptor.task)
 
 
-# --- output ---
+# --- output -------------------------------------------------------------------------------------------------------
 # The output of a task, as data: references that travel in XComs and in the ledger, and the files that they name.
 
 
@@ -390,7 +390,7 @@ def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
     )
 
 
-# --- small rows ---
+# --- small rows ---------------------------------------------------------------------------------------------------
 # The rows of a small output as JSON, beside their files: who reads them needs no library for files of columns.
 
 
@@ -453,7 +453,7 @@ def _kind(of: pa.DataType) -> str | None:
     return "decimal" if types.is_decimal128(of) else None
 
 
-# --- parquet ---
+# --- parquet ------------------------------------------------------------------------------------------------------
 # Staged Parquet files as Arrow: Spark's INT96 times are moments to the microsecond, of any year that Spark has.
 
 
@@ -521,7 +521,7 @@ def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
     return kind
 
 
-# --- manifest ---
+# --- manifest -----------------------------------------------------------------------------------------------------
 # The output of one try: named folders of Parquet files, visible once a manifest says that it is whole.
 #
 # The manifest is written last and at once, so a try that was killed midway has none and is refused. A reference to an

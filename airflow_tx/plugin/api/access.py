@@ -37,7 +37,7 @@ from sqlalchemy import select
 from airflow_tx.ledger.records import RepairRecord
 from airflow_tx.ledger.status import REDACTION, AcceptedLoss, ChangedRows, Person, Words
 
-# --- access ---
+# --- access -------------------------------------------------------------------------------------------------------
 
 
 FORGERY_HEADER = "X-Requested-With"
@@ -227,7 +227,7 @@ def check_same_origin(request: Request) -> None:
         raise HTTPException(status.HTTP_403_FORBIDDEN, "This request comes from another site.")
 
 
-# --- redaction ---
+# --- redaction ----------------------------------------------------------------------------------------------------
 # Hide addresses and credentials that an error quotes: a browser must not show them.
 
 
@@ -457,7 +457,7 @@ def redacted(text: str) -> str:
 REDACTION.schema = PlainSerializer(redacted, return_type=str).__get_pydantic_core_schema__
 
 
-# --- audit ---
+# --- audit --------------------------------------------------------------------------------------------------------
 # What people did, for viewers: who did it and why only where the viewer may read the audit log of the DAG.
 
 

@@ -19,7 +19,7 @@ from airflow_tx.ledger.status import TransactionView
 from airflow_tx.plugin.api.access import EVERY_SECONDS, redacted, without_credentials
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
-# --- row filter ---
+# --- row filter ---------------------------------------------------------------------------------------------------
 # Which rows of a timeline a viewer wants to see: chosen by the server, of a bounded number of transactions.
 
 
@@ -195,7 +195,7 @@ def _shown(error: str, period: float) -> str:
     return redacted(error)
 
 
-# --- activity ---
+# --- activity -----------------------------------------------------------------------------------------------------
 
 
 MOST_STRETCHES = 100

@@ -30,7 +30,7 @@ from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.sources.dates import interval_of_key, key_of_interval
 
-# --- airflow runs ---
+# --- airflow runs -------------------------------------------------------------------------------------------------
 
 
 _AT_ONCE = 500
@@ -268,7 +268,7 @@ def run_ends_at(
     return found
 
 
-# --- jobs ---
+# --- jobs ---------------------------------------------------------------------------------------------------------
 # Many transactions that a person wanted at once, and what became of them: restatements and backfills.
 #
 # Nothing is kept for this: the ledger says who wanted each restatement, and Airflow which runs a backfill has.

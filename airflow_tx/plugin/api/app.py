@@ -23,7 +23,7 @@ from airflow_tx.plugin.api.access import redacted
 from airflow_tx.plugin.api.dag_process import AGAIN_AFTER, Busy, NotAnsweredThere
 from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway
 
-# --- bundle ---
+# --- bundle -------------------------------------------------------------------------------------------------------
 # The bundle of the page: one file, which a browser keeps until it changes.
 
 
@@ -50,7 +50,7 @@ def get_bundle(user: GetUserDep) -> FileResponse:
     return FileResponse(BUNDLE, media_type="text/javascript", headers=headers)
 
 
-# --- app ---
+# --- app ----------------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ _ANSWERS = {
 }
 
 
-# --- schema ---
+# --- schema -------------------------------------------------------------------------------------------------------
 # `python -m airflow_tx.plugin.api.app`: writes the OpenAPI description that the client of the page is made from.
 
 

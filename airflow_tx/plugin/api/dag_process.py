@@ -25,7 +25,7 @@ from airflow_tx.base.errors import Refused, TxError
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
-# --- dag process ---
+# --- dag process --------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ def dag_process() -> DagProcess:
     return _dag_process
 
 
-# --- questions ---
+# --- questions ----------------------------------------------------------------------------------------------------
 # The questions of people that leave the event loop: how many at once, and which ones keep another one waiting.
 
 

@@ -65,7 +65,7 @@ from airflow_tx.plugin.api.topologies import (
 from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_page
 from airflow_tx.transaction.spec import WHY_NOT
 
-# --- search ---
+# --- search -------------------------------------------------------------------------------------------------------
 # Which transaction has what a person looks for.
 #
 # Of one topology the source is asked, in the process that runs DAG files. Of all topologies the ledgers are read.
@@ -292,7 +292,7 @@ def _match_line(topology: str, match: TextMatch) -> FoundAnywhere:
     )
 
 
-# --- run answer ---
+# --- run answer ---------------------------------------------------------------------------------------------------
 # The transaction of a run; and of a run that is none yet, why.
 
 
@@ -505,7 +505,7 @@ def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:
     return WhyNot(code=WhyCode.ORDER, sentence=sentence)
 
 
-# --- topology routes ---
+# --- topology routes ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
 
 
-# --- ledger client ---
+# --- ledger client ------------------------------------------------------------------------------------------------
 # The client of each ZooKeeper in an api-server process. No request waits long for it, and it reconnects by itself.
 
 
@@ -167,7 +167,7 @@ def ledger_client(conn_id: str) -> LedgerClient:
         return found
 
 
-# --- shared answers ---
+# --- shared answers -----------------------------------------------------------------------------------------------
 # Answers that viewers share: each is made once a second, and all of them together take a bounded amount of memory.
 
 
@@ -257,7 +257,7 @@ def _waited_for(other: Future[bytes]) -> bytes:
         raise LedgerAway(reason=SILENT) from None
 
 
-# --- ledger snapshots ---
+# --- ledger snapshots ---------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")

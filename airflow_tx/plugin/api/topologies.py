@@ -38,7 +38,7 @@ from airflow_tx.plugin.api.airflow_runs import TaskBar, paused_dags, task_tries
 from airflow_tx.plugin.api.lag_board import AckersLine, LagLine, SourceLine, lag_board
 from airflow_tx.plugin.api.snapshots import HOURS, TopologySnapshot
 
-# --- topology lines ---
+# --- topology lines -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +271,7 @@ def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:
     return None
 
 
-# --- timeline ---
+# --- timeline -----------------------------------------------------------------------------------------------------
 # Transactions over time: attempts, tasks, waiting and commit, from the ledger and from Airflow's task instances.
 
 

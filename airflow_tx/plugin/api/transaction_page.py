@@ -45,7 +45,7 @@ from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcom
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import AttemptBar, TimelineRow, timeline_row
 
-# --- attempts ---
+# --- attempts -----------------------------------------------------------------------------------------------------
 # The attempts of a transaction, to be compared: error, rows, tasks and code of each, from the ledger and Airflow.
 
 
@@ -192,7 +192,7 @@ def _task(dag_id: str, run_id: str, task_id: str, tries: Sequence[TaskBar]) -> A
     )
 
 
-# --- transaction page ---
+# --- transaction page ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

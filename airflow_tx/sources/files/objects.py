@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# --- object storage ---
+# --- object storage -----------------------------------------------------------------------------------------------
 
 
 _CONN_TYPES = {
@@ -141,7 +141,7 @@ class Objects(Storage):
         return f"{self.spark_folder.rstrip('/')}/{literal(below)}"
 
 
-# --- records ---
+# --- records ------------------------------------------------------------------------------------------------------
 # Rows of a file as Python dicts, for tasks that run without Spark; the same options and schema as Spark's.
 
 
@@ -350,7 +350,7 @@ def _one_name(kind: str) -> str:
     return re.sub(r"\b(?:large_)?(string|binary|list)(?:_view)?\b", r"\1", kind)
 
 
-# --- batch files ---
+# --- batch files --------------------------------------------------------------------------------------------------
 # The files of one batch, as its rows are read from them: by Python, or by Spark; and with which schema.
 
 

@@ -19,7 +19,7 @@ from airflow_tx.base.rows.spark import BLANKS, columns_of, ddl_of, spaced
 from airflow_tx.sources.api import pack, unpack
 from airflow_tx.sources.files.storage import HASHED_WHOLE, FilePath
 
-# --- csv format ---
+# --- csv format ---------------------------------------------------------------------------------------------------
 # How a csv file is written: those options of Spark's reader that other processes understand as well.
 
 
@@ -212,7 +212,7 @@ def _encoding(name: str) -> str:
     return found
 
 
-# --- schema ---
+# --- schema -------------------------------------------------------------------------------------------------------
 
 
 TYPED_ROWS = 100_000

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.files.objects import BatchFiles
 
 
-# --- arguments ---
+# --- arguments ----------------------------------------------------------------------------------------------------
 # The arguments of the sources of files: what names the files, how they are read, and how many make a batch.
 
 
@@ -215,7 +215,7 @@ class FolderArguments(Source):
         return ", ".join(given if self.limit.rows is None else [*given, self.limit.reason])
 
 
-# --- base ---
+# --- base ---------------------------------------------------------------------------------------------------------
 # The common part of the sources of files: which files come next, and the rows of some.
 
 
@@ -535,7 +535,7 @@ class FolderSource(FolderArguments):
         return None
 
 
-# --- source ---
+# --- source -------------------------------------------------------------------------------------------------------
 
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 
-# --- globs ---
+# --- globs --------------------------------------------------------------------------------------------------------
 # Files and folders that match a glob. A folder that cannot be listed is an error, and never an empty one.
 
 
@@ -71,7 +71,7 @@ def _fits(name: str, part: str) -> bool:
     return (part[:1] == name[:1] or not is_hidden(name)) and fnmatchcase(name, part)
 
 
-# --- storage ---
+# --- storage ------------------------------------------------------------------------------------------------------
 
 
 FilePath: TypeAlias = "Path | ObjectStoragePath"

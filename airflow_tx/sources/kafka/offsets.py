@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_tx.base.rows.spark import ColumnType
 
 
-# --- positions ---
+# --- positions ----------------------------------------------------------------------------------------------------
 # Offsets of Kafka: what it has of the partitions, and positions as the ledger keeps them.
 
 
@@ -130,7 +130,7 @@ def end_position(rows: Mapping[str, Any]) -> dict[str, Any]:
     return position_json(rows["topic_id"], rows["to"], last=last_message_of(rows))
 
 
-# --- offsets ---
+# --- offsets ------------------------------------------------------------------------------------------------------
 
 
 _Extents: TypeAlias = "tuple[dict[str, Extent], dict[str, KafkaError]]"
@@ -305,7 +305,7 @@ def needed(module: str) -> Any:
         ) from None
 
 
-# --- rows ---
+# --- rows ---------------------------------------------------------------------------------------------------------
 # Rows of Kafka: as Python dicts, or read by Spark's own connector; and the sizes of some, to guess the others'.
 
 

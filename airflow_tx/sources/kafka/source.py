@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.batch import Loss
 
 
-# --- log ---
+# --- log ----------------------------------------------------------------------------------------------------------
 # One partition of Kafka as a log: which offsets come next, and which are gone. Pure.
 
 
@@ -183,7 +183,7 @@ class KafkaLog(PartitionLog):
         return None
 
 
-# --- last message ---
+# --- last message -------------------------------------------------------------------------------------------------
 # The last message that was taken of a partition, by which a partition that was cut and written again is known.
 #
 # Offsets alone do not tell: once as many messages are written again, the partition ends where it did, or behind that.
@@ -267,7 +267,7 @@ def _described(message: Message) -> LastMessage:
     return LastMessage(offset, digest.hexdigest())
 
 
-# --- topics ---
+# --- topics -------------------------------------------------------------------------------------------------------
 # The arguments of a Kafka source, and its emitter half: the rows at given offsets.
 
 
@@ -512,7 +512,7 @@ class KafkaTopics(LogSource):
         return self.refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
 
 
-# --- source ---
+# --- source -------------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from airflow_tx.sources.redis.source import (
     spelled,
 )
 
-# --- counted ---
+# --- counted ------------------------------------------------------------------------------------------------------
 # Messages of Redis that are counted: what numbered keys and lists have in common.
 #
 # The server hands out numbers in order. One that was killed and forgot its latest messages gives their numbers again.
@@ -104,7 +104,7 @@ class CountedMessages(MessageLog):
         """Refuse a batch of which a message is gone or replaced, in as few round trips as the server allows."""
 
 
-# --- list ---
+# --- list ---------------------------------------------------------------------------------------------------------
 
 
 class RedisListSource(RedisSource):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.attempt import TransactionAttempt
 
 
-# --- server ---
+# --- server -------------------------------------------------------------------------------------------------------
 # A database of a Redis server, as a source reads it: its failures become errors of this package.
 
 
@@ -108,7 +108,7 @@ class RedisDatabase:
         return SourceError(source=self.source, problem=problem, remedy=remedy)
 
 
-# --- log ---
+# --- log ----------------------------------------------------------------------------------------------------------
 # Messages in Redis that come in an order: numbered keys, a list, a stream; and their rows.
 
 
@@ -283,7 +283,7 @@ def spelled(numbers: Sequence[int]) -> str:
     return ", ".join(texts) + (" ..." if len(runs) > 10 else "")
 
 
-# --- source ---
+# --- source -------------------------------------------------------------------------------------------------------
 
 
 PART = 20_000
@@ -446,7 +446,7 @@ def texts(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-# --- spark ---
+# --- spark --------------------------------------------------------------------------------------------------------
 # Messages from Redis as a DataFrame.
 #
 # A batch of one part is read in this process. A job of Python workers would take longer, executors need no way to

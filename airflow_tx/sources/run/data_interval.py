@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.api import DatedSource
 
 
-# --- data interval ---
+# --- data interval ------------------------------------------------------------------------------------------------
 
 
 class DataIntervalSource(IntervalSource):
@@ -53,7 +53,7 @@ class DataIntervalSource(IntervalSource):
         return NextIntervalSource.of(self, schedule)
 
 
-# --- next interval ---
+# --- next interval ------------------------------------------------------------------------------------------------
 # The next data interval of a schedule, for transactions without a run.
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_tx.base.compat import RunInfo
 
 
-# --- reader ---
+# --- reader -------------------------------------------------------------------------------------------------------
 # Sources that read the part of a run with a function of the user.
 #
 # The function is known by its path, since a Spark driver must find it, too.
@@ -156,7 +156,7 @@ def _importable(module: str) -> bool:
     return module != "__main__" and any(finder.find_spec(top, None) for finder in finders)
 
 
-# --- partition ---
+# --- partition ----------------------------------------------------------------------------------------------------
 
 
 class RunPartitionSource(ReaderSource):
@@ -234,7 +234,7 @@ class RunPartitionSource(ReaderSource):
             raise OtherSource(source=repr(self), problem=problem) from None
 
 
-# --- interval ---
+# --- interval -----------------------------------------------------------------------------------------------------
 # Batches that are data intervals: which ones were taken, which one may come next, and what the reader reads.
 
 

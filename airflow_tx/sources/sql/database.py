@@ -22,7 +22,7 @@ from airflow_tx.base.errors import (
     SourceError,
 )
 
-# --- database ---
+# --- database -----------------------------------------------------------------------------------------------------
 
 
 READER = "airflow_tx reader"
@@ -211,7 +211,7 @@ def _prepared(kind: str) -> Callable[[Any, Any], None]:
     return prepare
 
 
-# --- unique ---
+# --- unique -------------------------------------------------------------------------------------------------------
 # Whether the database itself keeps the order of a table unique.
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# --- settled ---
+# --- settled ------------------------------------------------------------------------------------------------------
 # Up to which row a table is settled: no transaction can commit a row at or below it any more.
 #
 # Ids are drawn in order, and committed in any order. Each database says in its own way which transactions may still
@@ -148,7 +148,7 @@ class SqliteSettling(Settling):
         return found
 
 
-# --- settled mysql ---
+# --- settled mysql ------------------------------------------------------------------------------------------------
 # Up to which row a table of MySQL or MariaDB is settled.
 #
 # A transaction that has begun to write a table holds a metadata lock on it until it ends, taken before it draws an
@@ -250,7 +250,7 @@ class MySqlSettling(Settling):
         return found
 
 
-# --- settled postgres ---
+# --- settled postgres ---------------------------------------------------------------------------------------------
 # Up to which row a table of PostgreSQL is settled.
 #
 # A transaction that has drawn a value of a sequence holds a lock on that sequence until it ends, also when the
@@ -423,7 +423,7 @@ def _named(pid: int | None, application: str | None, since: Any) -> str:
     return named if since is None else f"{named} since {since:%Y-%m-%d %H:%M:%S%z}"
 
 
-# --- shard ---
+# --- shard --------------------------------------------------------------------------------------------------------
 
 
 MOST_RANGES = 1_000
@@ -647,7 +647,7 @@ def _size(value: Any) -> int:
     return len(sized)
 
 
-# --- jdbc ---
+# --- jdbc ---------------------------------------------------------------------------------------------------------
 # A batch of a SQL table read by Spark over JDBC, its ranges in parallel.
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.sql.shard import JdbcRows, Shard
 
 
-# --- source ---
+# --- source -------------------------------------------------------------------------------------------------------
 
 
 class SqlRows(LimitedSource):
@@ -183,7 +183,7 @@ class SqlSource(SqlRows, TransactionalSource):
         return self.shard(self.conn_id, self.table, txid=txid)
 
 
-# --- shards ---
+# --- shards -------------------------------------------------------------------------------------------------------
 # Rows of several SQL tables, or of one table on several servers: each is a partition with its own position.
 
 

@@ -22,7 +22,7 @@ from airflow_tx.sources.dates import span_of
 from airflow_tx.sources.sql.database import OrderOfTable, TableErrors
 from airflow_tx.sources.sql.spec import SqlSpec
 
-# --- positions ---
+# --- positions ----------------------------------------------------------------------------------------------------
 # Positions in a SQL table, and which rows a batch has, as plain JSON.
 
 
@@ -299,7 +299,7 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(repr(value).encode(errors="replace"), digest_size=4).hexdigest()
 
 
-# --- values ---
+# --- values -------------------------------------------------------------------------------------------------------
 # How the columns of a table are read, so that a task in Python and Spark have the database's own values.
 #
 # Drivers convert values each in its own way, and round or cut what their types do not hold. So the database writes
@@ -463,7 +463,7 @@ def _of_sqlite(value: Any) -> Any:
     return value
 
 
-# --- table ---
+# --- table --------------------------------------------------------------------------------------------------------
 
 
 Comparison = Callable[[Any, Any], Any]

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
 
 
-# --- folder ---
+# --- folder -------------------------------------------------------------------------------------------------------
 # The files in the folder of a table, live or not, wherever deltalake reaches.
 
 
@@ -133,7 +133,7 @@ class _Bytes:
         """Do nothing, as `flush`."""
 
 
-# --- probe ---
+# --- probe --------------------------------------------------------------------------------------------------------
 # Whether a server of S3 honours conditional puts: without them, two committers overwrite each other's commits.
 
 
@@ -222,7 +222,7 @@ def is_conflict(error: Exception) -> bool:
     return any(each in str(error) for each in _CONFLICTS)
 
 
-# --- delta ---
+# --- delta --------------------------------------------------------------------------------------------------------
 
 
 _RAISE = "airflow_tx.raise"

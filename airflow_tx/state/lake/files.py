@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 
-# --- statistics ---
+# --- statistics ---------------------------------------------------------------------------------------------------
 # Delta's statistics of a file, from its Parquet footer. Pure.
 #
 # Readers skip files by them, so a bound that is too narrow loses rows without a word. Where a bound is not certain,
@@ -170,7 +170,7 @@ def _next(text: str) -> str | None:
     return None
 
 
-# --- footer ---
+# --- footer -------------------------------------------------------------------------------------------------------
 # The footer of a Parquet file: its columns, its rows, its statistics. It needs pyarrow alone.
 
 
@@ -241,7 +241,7 @@ def _columns(footer: Any) -> Schema:
     return said
 
 
-# --- files ---
+# --- files --------------------------------------------------------------------------------------------------------
 
 
 # Footers that are read at once: each is one or two requests to an object store.
@@ -282,7 +282,7 @@ def _described(
         )
 
 
-# --- python rows ---
+# --- python rows --------------------------------------------------------------------------------------------------
 # Rows of Python tasks as files of a table: one Parquet file a partition, written by the committer.
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deltalake.table import ProtocolVersions
 
 
-# --- manifest ---
+# --- manifest -----------------------------------------------------------------------------------------------------
 # The manifest of an appended output: the Parquet files that tasks have written into the folder of a table.
 #
 # A task stages one row per file, like any other output. No row of a file is in the table before its commit.
@@ -93,7 +93,7 @@ def _number(found: re.Match[str] | None) -> int | None:
     return None if found is None else int(found[1])
 
 
-# --- schema ---
+# --- schema -------------------------------------------------------------------------------------------------------
 
 
 FieldJson = dict[str, Any]
@@ -292,7 +292,7 @@ def is_optional(kind: Any) -> bool:
     )
 
 
-# --- requirements ---
+# --- requirements -------------------------------------------------------------------------------------------------
 # The requirements of a Delta table: commits of metadata alone keep a table exact only if it meets them.
 
 
@@ -433,7 +433,7 @@ def spark_table(uri: str) -> str:
     return f"delta.`{uri.replace('s3://', 's3a://', 1)}`"
 
 
-# --- partitions ---
+# --- partitions ---------------------------------------------------------------------------------------------------
 # The partition columns of a table: which columns can be one, and their values as folders spell them. Pure.
 
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 
-# --- raised fence ---
+# --- raised fence -------------------------------------------------------------------------------------------------
 # The fence of a table, as the text that a raise leaves.
 
 
@@ -170,7 +170,7 @@ def replaced_by(grant: Grant) -> int | None:
     return int(replaces["txid"])
 
 
-# --- fit ---
+# --- fit ----------------------------------------------------------------------------------------------------------
 # Whether staged files fit a table: no other check runs before readers read them.
 
 
@@ -259,7 +259,7 @@ def is_undefined(at: TableVersion) -> bool:
     return at.empty and not at.partition_by and at.schema["fields"] == [TXID_FIELD]
 
 
-# --- sweep ---
+# --- sweep --------------------------------------------------------------------------------------------------------
 # Clean-up of staged files that were never published, or that a commit has taken out again.
 #
 # VACUUM leaves the folder of staged files alone. A file may go once its transaction is over and no row of the table
@@ -358,7 +358,7 @@ def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
         return {}
 
 
-# --- taken back ---
+# --- taken back ---------------------------------------------------------------------------------------------------
 # The rows that a commit takes out of a table: whole files, and the rows of a transaction in shared files.
 
 
@@ -471,7 +471,7 @@ def _is_of(column: Any, txids: Collection[int]) -> Any:
     return pc.is_in(column, value_set=pa.array(sorted(txids), pa.int64()))
 
 
-# --- state ---
+# --- state --------------------------------------------------------------------------------------------------------
 
 
 _RECEIPT = ("txid", "attempt", "receipt", "hash")

@@ -41,7 +41,7 @@ from airflow_tx.state.api import (
 )
 from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, RECOUNT, UNDO
 
-# --- connection ---
+# --- connection ---------------------------------------------------------------------------------------------------
 # A Redis server, as a state uses it.
 
 
@@ -137,7 +137,7 @@ def checked_prefix(prefix: str, what: str) -> str:
     return prefix
 
 
-# --- fence ---
+# --- fence --------------------------------------------------------------------------------------------------------
 
 
 _FORMAT = 1

@@ -28,7 +28,7 @@ from airflow_tx.state.redis.fence import (
 from airflow_tx.state.redis.scripts import COMMANDS
 from airflow_tx.state.trident.maps import MapTexts
 
-# --- guard ---
+# --- guard --------------------------------------------------------------------------------------------------------
 # Redis commands of one's own, exactly once per transaction: the LAST_COMMIT of the book's committer, under a fence.
 #
 # Source: book chapter 8 (RedisCommiterCommiterBolt), protocol.md §7.
@@ -166,7 +166,7 @@ class _CommandsOnce(RedisTransaction):
         )
 
 
-# --- map ---
+# --- map ----------------------------------------------------------------------------------------------------------
 
 
 _KEYS_AT_ONCE = 5_000

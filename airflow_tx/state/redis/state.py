@@ -44,7 +44,7 @@ from airflow_tx.state.redis.fence import (
 from airflow_tx.state.redis.scripts import FETCH, PUT
 from airflow_tx.state.rows import CheckedRows
 
-# --- rows ---
+# --- rows ---------------------------------------------------------------------------------------------------------
 # Rows of an update as keys and values of a Redis hash, and back. Source: protocol.md §7 (numbers are exact).
 
 
@@ -203,7 +203,7 @@ def _shown(schema: bytes) -> str:
     return f"{found['kind']} ({values}) by key ({keys})"
 
 
-# --- state ---
+# --- state --------------------------------------------------------------------------------------------------------
 
 
 # Keys in one script: some 10 ms in which the server does nothing else.

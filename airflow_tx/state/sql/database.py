@@ -31,7 +31,7 @@ from airflow_tx.state.sql.schema import (
 )
 from airflow_tx.state.sql.sqlite import Sqlite
 
-# --- durable ---
+# --- durable ------------------------------------------------------------------------------------------------------
 # Tables that a crash empties, or that keep a part of a transaction: they are refused before anything is read.
 
 
@@ -108,7 +108,7 @@ def check_durable(
     )
 
 
-# --- database ---
+# --- database -----------------------------------------------------------------------------------------------------
 
 
 # Another database is another subclass of `Dialect`, and one entry here.

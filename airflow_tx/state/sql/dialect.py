@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
-# --- engines ---
+# --- engines ------------------------------------------------------------------------------------------------------
 # The engines that keep a connection between transactions: one a process and address of a database server.
 #
 # To connect takes several times as long as a small commit, and one process may commit a hundred in a second.
@@ -58,7 +58,7 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-# --- dialect ---
+# --- dialect ------------------------------------------------------------------------------------------------------
 
 
 PARAM = "tx_p"

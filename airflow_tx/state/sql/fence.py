@@ -46,7 +46,7 @@ from airflow_tx.state.sql.schema import (
     state_table,
 )
 
-# --- imprint ---
+# --- imprint ------------------------------------------------------------------------------------------------------
 # The imprint of a table, kept beside its fence: it shows at the next raise that rows are gone. Source: protocol.md
 # §7.
 #
@@ -166,7 +166,7 @@ def sample_of(texts: Sequence[str | None]) -> list[str]:
     return [key for text in texts if text for key in json.loads(text)[:1]][:SAMPLED]
 
 
-# --- fence ---
+# --- fence --------------------------------------------------------------------------------------------------------
 
 
 _TOKEN = tuple(each.name for each in fields(Token))
@@ -452,7 +452,7 @@ class SqlTransaction:
             self.store.note_portion(self.connection, self.write, self.sample)
 
 
-# --- table ---
+# --- table --------------------------------------------------------------------------------------------------------
 # The table of a state in a database: its rows, and the imprint of them.
 
 

@@ -21,7 +21,7 @@ from airflow_tx.state.sql.fence import FencedStore, Imprint
 from airflow_tx.state.sql.schema import NAME
 from airflow_tx.state.sql.state import FencedInSql
 
-# --- guard ---
+# --- guard --------------------------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _is_statement(statement: object) -> bool:
     return isinstance(statement, str)
 
 
-# --- guard store ---
+# --- guard store --------------------------------------------------------------------------------------------------
 # The last committed txid of a guard, and the statements that run with it. Source: protocol.md §7.
 
 

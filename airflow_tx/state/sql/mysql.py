@@ -48,7 +48,7 @@ from airflow_tx.state.sql.schema import (
     collation,
 )
 
-# --- mysql rows ---
+# --- mysql rows ---------------------------------------------------------------------------------------------------
 # Rows for MySQL and MariaDB as one JSON document: one parameter for thousands of rows.
 
 
@@ -171,7 +171,7 @@ def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
             )
 
 
-# --- mysql ---
+# --- mysql --------------------------------------------------------------------------------------------------------
 
 
 _T = TypeVar("_T")

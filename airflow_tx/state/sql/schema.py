@@ -26,7 +26,7 @@ from airflow_tx.state.column_types import json_text
 from airflow_tx.state.sql.dialect import Dialect
 from airflow_tx.state.trident.maps import Writer
 
-# --- primary key ---
+# --- primary key --------------------------------------------------------------------------------------------------
 # A key column of ours, for states without keys and for keys that no index takes.
 
 
@@ -72,7 +72,7 @@ def _column_forms(kind: str, values: Sequence[Any]) -> list[bytes]:
     )
 
 
-# --- types ---
+# --- types --------------------------------------------------------------------------------------------------------
 # Column types in the words of `airflow_tx.state.aggregators`, for databases that lack them or name them differently.
 
 
@@ -260,7 +260,7 @@ def array_literal(kind: str, values: Sequence[Any]) -> str:
     return "{" + ",".join(["NULL" if value is None else item(value) for value in values]) + "}"
 
 
-# --- schema ---
+# --- schema -------------------------------------------------------------------------------------------------------
 
 
 FENCE_TABLE = "airflow_tx_fence"

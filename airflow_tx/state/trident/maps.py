@@ -36,7 +36,7 @@ from airflow_tx.state.aggregators import (
 from airflow_tx.state.api import State, StateKind
 from airflow_tx.state.column_types import json_text
 
-# --- values ---
+# --- values -------------------------------------------------------------------------------------------------------
 # The memory of a state with a value, so that a replay does not count twice, and the updates of a value.
 #
 # Source: trident-state seed (OpaqueValue, ValueUpdater, persistentAggregate).
@@ -249,7 +249,7 @@ class Replace(Generic[_T]):
         return self._value
 
 
-# --- json values ---
+# --- json values --------------------------------------------------------------------------------------------------
 # Keys and values of Trident's maps as JSON text, for stores of texts: Redis and Memcached. Exact, and readable.
 #
 # Plain JSON stays unchanged; other values are in an object of one field, whose name begins with "$".
@@ -422,7 +422,7 @@ def _value(plain: Any) -> Any:
     return plain
 
 
-# --- portable ---
+# --- portable -----------------------------------------------------------------------------------------------------
 # Maps and factories for other processes: with the addresses of their stores, where there is no Airflow to ask.
 
 
@@ -439,7 +439,7 @@ def portable(made: Any, *parts: str) -> Any:
     return copied
 
 
-# --- maps ---
+# --- maps ---------------------------------------------------------------------------------------------------------
 
 
 _V = TypeVar("_V")
@@ -710,7 +710,7 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
         return replace(stored, value=value, prev=prev)
 
 
-# --- snapshot ---
+# --- snapshot -----------------------------------------------------------------------------------------------------
 # One value for everything: the state of an aggregation without keys. Source: trident-state seed (Snapshottable).
 
 
@@ -778,7 +778,7 @@ class SnapshottableMap(Generic[_T]):
         self._map.multi_put(keys, values)
 
 
-# --- cached ---
+# --- cached -------------------------------------------------------------------------------------------------------
 # A cache of values that is never older than the store. Source: trident-state seed (CachedMap), protocol.md §7.
 
 

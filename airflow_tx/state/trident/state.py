@@ -38,7 +38,7 @@ from airflow_tx.state.trident.maps import (
     to_text,
 )
 
-# --- roll back ---
+# --- roll back ----------------------------------------------------------------------------------------------------
 # A map that can be rolled back: it notes in itself which keys a transaction touches. Source: protocol.md §7.
 #
 # Trident's opaque values undo a key when a replay touches it again. A key that only the failed attempt touched would
@@ -147,7 +147,7 @@ class RollBackMap(SnapshottableMap[Any]):
                 yield [as_key(key) for key in noted[1]]
 
 
-# --- partitions ---
+# --- partitions ---------------------------------------------------------------------------------------------------
 # A state for each of several writers of an update, with the rows of its keys. Source: Trident's partitionBy.
 
 
@@ -193,7 +193,7 @@ class PartitionedState:
             raise StateError(state=self._name, problem=problem, remedy=remedy) from None
 
 
-# --- state ---
+# --- state --------------------------------------------------------------------------------------------------------
 
 
 _log = logging.getLogger(__name__)
@@ -344,7 +344,7 @@ def _kind(given: Any, kind: StateKind | str | None, option: str) -> StateKind:
     return StateKind(found)
 
 
-# --- aggregate ---
+# --- aggregate ----------------------------------------------------------------------------------------------------
 # A map, or one value, that aggregators update, as a commit sees it. Source: Trident's persistentAggregate.
 
 

@@ -86,7 +86,7 @@ from airflow_tx.transaction.processing.begin import note_committed
 from airflow_tx.transaction.processing.outputs import RETURN_KEY, is_ref, xcom_fingerprint
 from airflow_tx.transaction.spec import PhaseSpec
 
-# --- commit ---
+# --- commit -------------------------------------------------------------------------------------------------------
 
 
 class Completion(Enum):
@@ -421,7 +421,7 @@ WHOLE_COMMIT = CommitPart(read, write_and_mark, over=lambda left: left)
 """The whole commit, by one task."""
 
 
-# --- phase ---
+# --- phase --------------------------------------------------------------------------------------------------------
 # A commit by several tasks: the first takes the turn, others write, the last one marks.
 #
 # The task that takes the turn raises every fence, which undoes what an earlier grant wrote. A committer that has

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_tx.outputs.staging.area import Output
 
 
-# --- contributions ---
+# --- contributions ------------------------------------------------------------------------------------------------
 
 
 Sole = Callable[[Sequence[Cells]], Sequence["Cells | None"]]
@@ -291,7 +291,7 @@ def shown_key(columns: Columns, key: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(columns.keys, key, strict=True))
 
 
-# --- difference ---
+# --- difference ---------------------------------------------------------------------------------------------------
 # The difference: what a restatement gives to a state, so that its contribution replaces an earlier one.
 #
 # It is a row for each key of either contribution, formed before the turn. For a state it is an update like any other.

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.commit.update import Update
 
 
-# --- handoff ---
+# --- handoff ------------------------------------------------------------------------------------------------------
 
 
 GRACE = timedelta(days=7)
@@ -380,7 +380,7 @@ def found_again(
     return {name: ref.to_json() for name, ref in found.items() if name in wanted}
 
 
-# --- alarm ---
+# --- alarm --------------------------------------------------------------------------------------------------------
 # Alarms are raised: noted in the ledger, then the callbacks of the `Transaction` are called.
 
 
@@ -450,7 +450,7 @@ def _stopped(
     return {"txid": txid, "attempt": record.attempt, "reason": reason}
 
 
-# --- messages ---
+# --- messages -----------------------------------------------------------------------------------------------------
 # The committer waits until every message of its attempt is acked. See docs/acks.md.
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.spec import TransactionSpec
 
 
-# --- entry ---
+# --- entry --------------------------------------------------------------------------------------------------------
 # The journal entry of a commit: written before the turn, from the whole acked output.
 
 
@@ -114,7 +114,7 @@ def _serialized(source: Source) -> tuple[str, dict[str, Any]]:
     return path, arguments
 
 
-# --- restatement ---
+# --- restatement --------------------------------------------------------------------------------------------------
 
 
 INSTEAD = "Where the number has to change, compute the table from the beginning of the source, by a DAG of another id."

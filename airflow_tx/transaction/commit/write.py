@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.commit.handoff import NewValuesOutput
 
 
-# --- rows ---
+# --- rows ---------------------------------------------------------------------------------------------------------
 # The rows that a committer writes: exactly the acked output of this attempt.
 
 
@@ -319,7 +319,7 @@ def _portion(path: Path) -> Iterator[dict[str, Any]]:
             yield from from_arrow(batch, types_of(batch.schema))
 
 
-# --- write ---
+# --- write --------------------------------------------------------------------------------------------------------
 
 
 # From here on `writers="auto"` means Spark, if there is one.
@@ -562,7 +562,7 @@ def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]
     return [tuple(row[name] for name in state.columns.keys) for row in rows]
 
 
-# --- spark writers ---
+# --- spark writers ------------------------------------------------------------------------------------------------
 # How Spark's executors write an update: what they need, by which driver, and what they answer.
 
 

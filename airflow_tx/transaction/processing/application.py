@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.spec import TransactionSpec
 
 
-# --- appended ---
+# --- appended -----------------------------------------------------------------------------------------------------
 # Outputs that are appended to a table: the task lists the files that its application has written there.
 
 
@@ -98,7 +98,7 @@ def _staged(
     return replace(found, reliable=output.reliable, appended=listed)
 
 
-# --- application ---
+# --- application --------------------------------------------------------------------------------------------------
 
 
 def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_tx.outputs.journal import Entry
 
 
-# --- order ---
+# --- order --------------------------------------------------------------------------------------------------------
 # Txids in the order of data intervals: whose turn it is to begin, and what a run waits for. Source: protocol.md §3.
 
 
@@ -154,7 +154,7 @@ def gap(dag_id: str, missing: datetime, after: datetime) -> str:
     )
 
 
-# --- outcome ---
+# --- outcome ------------------------------------------------------------------------------------------------------
 # The calls to the source about a batch: the ledger has it, it is committed, an attempt has failed.
 #
 # Source: Storm's ack and fail.
@@ -209,7 +209,7 @@ def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reas
         source.close()
 
 
-# --- begin ---
+# --- begin --------------------------------------------------------------------------------------------------------
 
 
 CheckEntry = Callable[["Entry", TopologyRecord], None]

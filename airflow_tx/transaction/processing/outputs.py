@@ -24,7 +24,7 @@ from airflow_tx.ledger.steps.processing import OutputName, RowsRead, in_words
 from airflow_tx.outputs.staging.area import OutputRef
 from airflow_tx.transaction.spec import TransactionSpec
 
-# --- consumed rows ---
+# --- consumed rows ------------------------------------------------------------------------------------------------
 # Python rows that are counted and digested as a task reads them.
 
 
@@ -133,7 +133,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no text that is the same everywhere")
 
 
-# --- outputs ---
+# --- outputs ------------------------------------------------------------------------------------------------------
 
 
 RETURN_KEY = "return_value"
@@ -178,7 +178,7 @@ def acked(acks: Acks, task: str, name: str) -> dict[int, str]:
     }
 
 
-# --- passed on ---
+# --- passed on ----------------------------------------------------------------------------------------------------
 # The values that tasks return: XCom hands them on unchanged, or the task is refused before it acks.
 
 

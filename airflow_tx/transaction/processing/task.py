@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.processing.outputs import AnyReading
 
 
-# --- messages ---
+# --- messages -----------------------------------------------------------------------------------------------------
 # The messages that a task emits: the roots of trees that the committer waits for.
 
 
@@ -125,7 +125,7 @@ class TaskMessages:
             yield ackers
 
 
-# --- stale input ---
+# --- stale input --------------------------------------------------------------------------------------------------
 # Input of an earlier attempt: it is refused before a task works on it.
 
 
@@ -189,7 +189,7 @@ def _batches(value: Any) -> Iterator[TransactionAttempt]:
             yield from _batches(item)
 
 
-# --- failure ---
+# --- failure ------------------------------------------------------------------------------------------------------
 # Why a task failed, as the ledger keeps it.
 
 
@@ -224,7 +224,7 @@ def advice_of(refusal: TxError | None) -> str | None:
     return None if refusal is None or refusal.advice is None else compat.masked(refusal.advice)
 
 
-# --- task ---
+# --- task ---------------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)
