@@ -240,7 +240,6 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": INTEGRATION,
                 "python-modules": [
                     "airflow_tx.coordinator.trigger",
-                    "airflow_tx.triggers.watcher",
                     "airflow_tx.triggers.turn",
                     "airflow_tx.triggers.watcher",
                 ],

@@ -357,7 +357,6 @@ class KeptClient:
         return self._store
 
     def _read_config(self) -> ClientConfig:
-
         self._read_at = time.monotonic()
         config = ZooKeeperHook(self._conn_id).config()
         if self._connect_timeout is None:

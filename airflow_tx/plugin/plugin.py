@@ -11,7 +11,6 @@ from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk import BaseOperatorLink
 
 from airflow_tx.base import compat
-from airflow_tx.plugin.api.app import PREFIX, bundle_digest
 
 # --- plugin -------------------------------------------------------------------------------------------------------
 
@@ -35,23 +34,13 @@ def _fastapi_apps() -> list[Any]:
     return [{"app": make_app(), "url_prefix": PREFIX, "name": "Transactions"}]
 
 
-def _react_apps() -> list[Any]:
-
-    return react_apps()
-
-
-def _links() -> list[Any]:
-
-    return [TransactionLink()]
-
-
 class TransactionsPlugin(AirflowPlugin):
     """The board of transactions in the api-server; and what components import ahead, see `plugin.preload`."""
 
     name = "airflow_tx"
     fastapi_apps = _MadeOnDemand(_fastapi_apps)
-    react_apps = _MadeOnDemand(_react_apps)
-    operator_extra_links = _MadeOnDemand(_links)
+    react_apps = _MadeOnDemand(lambda: react_apps())
+    operator_extra_links = _MadeOnDemand(lambda: [TransactionLink()])
 
     @classmethod
     def on_load(cls, *_: Any, **__: Any) -> None:
@@ -82,6 +71,8 @@ def base_path() -> str:
 
 def react_apps() -> list[dict[str, Any]]:
     """Describe the pages to Airflow. They have one name, by which it finds the component of the bundle again."""
+    from airflow_tx.plugin.api.app import PREFIX, bundle_digest
+
     url = f"{base_path()}{PREFIX.lstrip('/')}/board/main.umd.cjs?v={bundle_digest()}"
     return [
         {

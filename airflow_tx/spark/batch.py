@@ -216,7 +216,6 @@ class Batch:
         (self._small.add if output.content else self._small.discard)(name)
 
     def _append(self, name: str, df: DataFrame) -> Output:
-
         to = self.descriptor.appended[name]
         # A lane gives all of its tasks one try, and a driver that lost its client may still write.
         folder = staged_folder(self.attempt, uuid.uuid4().hex)
@@ -412,7 +411,6 @@ def look_up(
     salt, hidden = hidden_in(spark, pickled(told))
 
     def answer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-
         yield from answered(salt, hidden, batches)
 
     from pyspark.sql.types import StructType

@@ -402,7 +402,6 @@ class RedisSource(LogSource):
             yield from part.rows(self._client(part.log.database))
 
     def _frame(self, spark: SparkSession, parts: Iterable[Part]) -> DataFrame:
-
         return frame(spark, list(parts), at_once=PART)
 
     # --- servers

@@ -49,7 +49,6 @@ class DataIntervalSource(IntervalSource):
         return type(self) is DataIntervalSource
 
     def without_runs(self, schedule: IntervalSchedule) -> DatedSource:
-
         return NextIntervalSource.of(self, schedule)
 
 

@@ -326,7 +326,7 @@ def test_a_dag_file_of_a_bundle_with_a_path_is_a_use(tmp_path: Path, monkeypatch
     ],
 )
 def test_only_a_scheduler_with_an_executor_of_its_machine_forks_tasks(command: str, executor: str, forks: bool) -> None:
-    asked = f"import sys; sys.argv = ['airflow', '{command}']; from airflow_tx import compat; "
+    asked = f"import sys; sys.argv = ['airflow', '{command}']; from airflow_tx.base import compat; "
     done = subprocess.run(
         [sys.executable, "-c", f"{asked}print('FOUND', compat.scheduler_forks_tasks())"],
         env={**os.environ, "AIRFLOW__CORE__EXECUTOR": executor},
