@@ -22,7 +22,7 @@ from tests.airflow.stack import Signal, Stack, parent
 TARGET = "runs_target"
 COMMAND = """
 import json, sys
-from airflow_tx import compat
+from airflow_tx.base import compat
 print(json.dumps([getattr(compat, name)(**arguments) for name, arguments in json.loads(sys.argv[1])]))
 """
 

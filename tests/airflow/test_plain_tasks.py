@@ -119,8 +119,8 @@ def test_a_task_finds_imported_what_it_needs_and_the_client_of_spark_connect_tha
     stack.start("preloaded", "r1")
     stack.airflow.wait_run("preloaded", "r1")
     found = [
-        "airflow_tx.transaction.commit.commit",
         "airflow_tx.ledger.store.zookeeper",
+        "airflow_tx.transaction.commit.commit",
         "colorsys",
         "pyspark.sql.connect.session",
     ]

@@ -25,7 +25,7 @@ AUDIT = Audit("ann", "bad file")
 
 
 _MAKE_RUNS = """
-from airflow_tx import compat
+from airflow_tx.base import compat
 for run_id in arguments:
     compat.create_run("the_dag", run_id)
 """
@@ -33,7 +33,7 @@ for run_id in arguments:
 
 _MAKE_DAYS = """
 from datetime import datetime
-from airflow_tx import compat
+from airflow_tx.base import compat
 for run_id, start, end in (each.split() for each in arguments):
     compat.create_run("daily", run_id, interval=(datetime.fromisoformat(start), datetime.fromisoformat(end)))
 """
