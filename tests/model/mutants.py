@@ -134,7 +134,7 @@ MUTANTS = (
         "no attempt check, nor the one of tries behind it",
         (
             (processing.newest_record, "record.attempt != attempt.attempt", "False"),
-            (processing.start, "not current[found.task_try]", "False"),
+            (processing.start, 'not read.ask("current", found.task_try, is_current)', "False"),
         ),
         ONE_OPAQUE_KEYS,
     ),
@@ -238,7 +238,7 @@ MUTANTS = (
     Mutant("committed transactions not recognised", ((step.is_committed, "txid < current.txid", "False"),), ONE),
     Mutant(
         "an old begin may ask",
-        ((replay.begin_again, "not current.get(record.request, True)", "False"),),
+        ((replay.begin_again, 'not read.ask("current", record.request, outside.is_current)', "False"),),
         ONE_OPAQUE_KEYS,
     ),
     Mutant(
@@ -272,10 +272,10 @@ MUTANTS = (
         ((processing.fail, "Phase.PROCESSED)", "Phase.PROCESSED, Phase.COMMITTING)"),),
         LATE,
     ),
-    Mutant("an answer is believed without a sync", ((Ledger.run, "self.store.sync()", "pass"),), LAGS),
+    Mutant("an answer is believed without a sync", ((Ledger._run, "self.store.sync()", "pass"),), LAGS),
     Mutant(
         "an answer of records of different times is believed",
-        ((Ledger.run, "and self._confirmed(read)", ""),),
+        ((Ledger._run, "and self._confirmed(read)", ""),),
         _trace(test_answers, "test_an_answer_comes_from_one_moment"),
     ),
     Mutant(
