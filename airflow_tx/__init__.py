@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from airflow_tx.sources.files.source import PartitionedFileSource as PartitionedFileSource
     from airflow_tx.sources.kafka.source import KafkaSource as KafkaSource
     from airflow_tx.sources.memory import MemorySource as MemorySource
-    from airflow_tx.sources.partitioned import (
+    from airflow_tx.sources.partitions import (
         OpaquePartitionedTransactionalSource as OpaquePartitionedTransactionalSource,
     )
-    from airflow_tx.sources.partitioned import (
+    from airflow_tx.sources.partitions import (
         PartitionedTransactionalSource as PartitionedTransactionalSource,
     )
     from airflow_tx.sources.rabbit import RabbitQueueSource as RabbitQueueSource

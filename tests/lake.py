@@ -14,8 +14,7 @@ from deltalake import QueryBuilder
 
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
-from airflow_tx.state.api import Grant
-from airflow_tx.state.appended import TXID, staged_folder
+from airflow_tx.state.api import TXID, Grant, staged_folder
 from airflow_tx.state.lake.delta import Folder
 from airflow_tx.state.lake.files import read_footer
 from airflow_tx.state.lake.schema import TableFile, of_arrow, text_of

@@ -120,7 +120,6 @@ class CoordinateOperator(PlacedTask, BaseOperator):
         return Lane(self.lane, store, ti, self.log, patience=Settings.load().warm_wait)
 
     def _alarms(self, store: ZooKeeperStore, context: Context) -> CoordinatorAlarms:
-        from airflow_tx.coordinator.blocked import blocked_dag_id
         from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
         from airflow_tx.sources.api import rebuild
         from airflow_tx.transaction.metrics import LAG_PATIENCE

@@ -18,14 +18,13 @@ from airflow_tx.base.errors import (
     UnreadableRecord,
 )
 from airflow_tx.ledger import answers
+from airflow_tx.ledger.answers import BeginRequest, Loss, Outside, TopologyRequest
 from airflow_tx.ledger.api import Clock, Create, Ids, Paths, Store
 from airflow_tx.ledger.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.ledger.audit import loss
-from airflow_tx.ledger.batch import BeginRequest, Loss, Outside, TopologyRequest
 from airflow_tx.ledger.reading import NO_TOPOLOGY, TurnReading, read_opened
 from airflow_tx.ledger.records import Counter, History, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps import end, processing
-from airflow_tx.ledger.steps import step as garbage
 from airflow_tx.ledger.steps.begin import (
     BeginAnswer,
     BoundStep,
@@ -41,6 +40,8 @@ from airflow_tx.ledger.steps.step import (
     Reader,
     Stamp,
     Unanswered,
+    note_removed,
+    remove,
 )
 
 log = logging.getLogger(__name__)
@@ -187,8 +188,8 @@ class Ledger:
             if record is None or not record.garbage:
                 return
             for each in record.garbage:
-                garbage.remove(self.store, f"{self.paths.base}/{each}")
-            self.run(garbage.note_removed, record.garbage)
+                remove(self.store, f"{self.paths.base}/{each}")
+            self.run(note_removed, record.garbage)
         except StoreError as error:
             log.info(
                 "Old records of %s are left to the next transaction: %s", self.paths.topology, error

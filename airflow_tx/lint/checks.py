@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from airflow_tx.lint.dags import PlainDag, TransactionBlock, dags_of, is_own, is_phase, loose_tasks
 from airflow_tx.lint.effects import (
     DATABASE,
     FILE,
@@ -17,7 +16,18 @@ from airflow_tx.lint.effects import (
     spark_values_in,
 )
 from airflow_tx.lint.rules import Hit
-from airflow_tx.lint.scope import FunctionNode, LintedProject, Scope, own_nodes
+from airflow_tx.lint.scope import (
+    FunctionNode,
+    LintedProject,
+    PlainDag,
+    Scope,
+    TransactionBlock,
+    dags_of,
+    is_own,
+    is_phase,
+    loose_tasks,
+    own_nodes,
+)
 from airflow_tx.provider_info import OPTIONS
 
 # --- plain checks -------------------------------------------------------------------------------------------------

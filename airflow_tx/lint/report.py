@@ -11,9 +11,8 @@ from typing import Any
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.lint.checks import application_hits, plain_hits, transaction_hits
-from airflow_tx.lint.dags import FileDags, dags_of
 from airflow_tx.lint.rules import RULES, Hit
-from airflow_tx.lint.scope import LintedProject, refused
+from airflow_tx.lint.scope import FileDags, LintedProject, dags_of, refused
 
 # --- report -------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from airflow_tx.base.failpoints import failpoint
 from airflow_tx.transaction.commit.update import Update, checked_updates
 from airflow_tx.transaction.metrics import Metric, send_failure
 from airflow_tx.transaction.processing.task import (
+    Processing,
     advice_of,
     check_arguments,
     noted_reason,
@@ -420,7 +421,6 @@ def before_inside(context: Context) -> None:
     :raises AirflowFailException: another grant has taken the turn.
     """
     from airflow_tx.transaction.commit.commit import grant_of, incomplete, read_shared
-    from airflow_tx.transaction.processing.task import Processing
 
     check_arguments(context["task"], Processing.of(context).attempt)
     with commit_case(context, (), None) as case:

@@ -29,8 +29,7 @@ from airflow_tx.operators.commit import (
     note_commit_failure,
 )
 from airflow_tx.sources.api import Source, SourceKind
-from airflow_tx.state.api import FencedState, StateKind
-from airflow_tx.state.appended import AppendTable
+from airflow_tx.state.api import AppendTable, FencedState, StateKind
 from airflow_tx.transaction.alarms import AlarmCallback, AlarmCallbacks, AlarmLimits
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.task import hook_up

@@ -9,7 +9,7 @@ from airflow_tx.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from airflow_tx.base.errors import PartitionUnavailable as PartitionUnavailable
     from airflow_tx.base.errors import SourceError as SourceError
-    from airflow_tx.ledger.batch import Loss as Loss
+    from airflow_tx.ledger.answers import Loss as Loss
     from airflow_tx.sources.api import Batch as Batch
     from airflow_tx.sources.api import BatchSize as BatchSize
     from airflow_tx.sources.api import Json as Json

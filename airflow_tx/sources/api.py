@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
-from airflow_tx.ledger.batch import Batch as Batch
-from airflow_tx.ledger.batch import Json as Json
-from airflow_tx.ledger.batch import Loss as Loss
+from airflow_tx.ledger.answers import Batch as Batch
+from airflow_tx.ledger.answers import Json as Json
+from airflow_tx.ledger.answers import Loss as Loss
 from airflow_tx.sources.dates import Interval, Span, span_of
 
 if TYPE_CHECKING:

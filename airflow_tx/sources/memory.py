@@ -13,7 +13,7 @@ from airflow_tx.base.errors import ConfigError, OtherSource, PartitionUnavailabl
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Limit, SourceKind, source_kind
 from airflow_tx.sources.message import is_number_below, is_number_within
-from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+from airflow_tx.sources.partitions import PartitionedTransactionalSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

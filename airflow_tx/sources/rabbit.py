@@ -16,7 +16,7 @@ from airflow_tx.base.connections.rabbit import RabbitBroker, require_pika
 from airflow_tx.base.errors import FailedBatch, OtherSource, SourceError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.rows.spark import ColumnType
-from airflow_tx.ledger.batch import WHOLE, Loss
+from airflow_tx.ledger.answers import WHOLE, Loss
 from airflow_tx.outputs.staging.area import TAKEN, quoted
 from airflow_tx.outputs.staging.files import open_files
 from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, Limit, Source

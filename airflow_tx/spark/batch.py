@@ -36,8 +36,7 @@ from airflow_tx.outputs.staging.files import literal, spark_uri
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.spark.new_values import hidden_in, pickled, revealed
 from airflow_tx.spark.observed import RowsObserver, is_connect
-from airflow_tx.state.api import QueryableState
-from airflow_tx.state.appended import TXID, Misfit, staged_folder
+from airflow_tx.state.api import TXID, Misfit, QueryableState, staged_folder
 from airflow_tx.state.arrow import from_arrow, to_arrow
 from airflow_tx.state.lake.schema import check_columns, empty_in
 from airflow_tx.state.persisted import (

@@ -33,6 +33,7 @@ from airflow_tx.state.trident.maps import (
 )
 from airflow_tx.state.trident.state import (
     PartitionedState,
+    TridentAggregate,
     TridentState,
     has_methods,
     is_factory,
@@ -489,7 +490,6 @@ def as_aggregate(
 
     :raises ConfigError: the state has its own columns, or cannot keep values by key.
     """
-    from airflow_tx.state.trident.state import TridentAggregate
 
     given = {"keys": keys, "values": values, "kind": kind}
     if isinstance(state, FencedState):

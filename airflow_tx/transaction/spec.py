@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_tx.base.compat import is_live, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import TransactionDefinitionError, UnscheduledTask
-from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
 from airflow_tx.sources.api import Source
 from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from airflow_tx.ledger.answers import Begun
+    from airflow_tx.ledger.answers import Begun, TopologyRequest
     from airflow_tx.ledger.api import Store
-    from airflow_tx.ledger.batch import TopologyRequest
     from airflow_tx.ledger.ledger import Ledger
     from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
     from airflow_tx.outputs.messages.stores import AckerStore
     from airflow_tx.outputs.staging import StagingArea
-    from airflow_tx.state.appended import AppendTable
+    from airflow_tx.state.api import AppendTable
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +140,7 @@ class TransactionSpec:
 
     @property
     def request(self) -> TopologyRequest:
-        from airflow_tx.ledger.batch import TopologyRequest
+        from airflow_tx.ledger.answers import TopologyRequest
 
         return TopologyRequest(
             self.dag_id, self.source.kind.value, self.window, self.source.partitioned, self.zone
@@ -168,7 +167,6 @@ class TransactionSpec:
             yield store
 
     def ledger(self, store: Store) -> Ledger:
-        from airflow_tx.ledger.api import SystemClock, SystemIds
         from airflow_tx.ledger.ledger import Ledger
 
         return Ledger(

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -32,9 +32,6 @@ from airflow_tx.transaction.processing.begin import gap, order_in
 
 # --- base ---------------------------------------------------------------------------------------------------------
 
-
-if TYPE_CHECKING:
-    pass
 
 Event = dict[str, Any]
 """The event of a trigger for its task: plain JSON."""

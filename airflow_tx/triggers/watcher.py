@@ -21,7 +21,7 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow_tx.base.config import Settings
 from airflow_tx.base.described import check_no_template
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.api import Paths, Store, SystemClock, SystemIds
 from airflow_tx.ledger.audit.loss import position_now
 from airflow_tx.ledger.records import Binding, Counter, Skipped, TopologyRecord
 from airflow_tx.ledger.steps.step import Reader
@@ -123,9 +123,7 @@ class CommitsProducer(SharedStreamProducer):
         self._stored = txid
 
     def _next(self, store: Store) -> Event | None:
-        from airflow_tx.ledger.records import Counter
         from airflow_tx.ledger.steps.recovery import open_watcher
-        from airflow_tx.ledger.steps.step import Reader
 
         ledger = self._ledger(store)
         trigger = self._trigger
@@ -155,7 +153,6 @@ class CommitsProducer(SharedStreamProducer):
         }
 
     def _ledger(self, store: Store) -> Ledger:
-        from airflow_tx.ledger.api import SystemClock, SystemIds
         from airflow_tx.ledger.ledger import Ledger
 
         return Ledger(store, self._trigger.paths, clock=SystemClock(), ids=SystemIds())

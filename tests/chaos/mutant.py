@@ -35,7 +35,7 @@ def written_again() -> Mutant:
     from airflow_tx.state.redis.fence import RedisFence
     from airflow_tx.state.redis.state import _RedisUpdate
     from airflow_tx.state.sql import schema, store
-    from airflow_tx.state.sql.guard import GuardStore
+    from airflow_tx.state.sql.guard_store import GuardStore
     from airflow_tx.state.trident.maps import OpaqueValue
     from tests.model.mutants import ONE, Mutant
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import AlreadyFinal, ChangeRefused, FailedTransaction, Outranked, RowsChanged
-from airflow_tx.ledger.answers import Begun, Granted, NotYet
+from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Granted, NotYet, Outside, TopologyRequest
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.records import History, Phase, TransactionRecord, decode
 from airflow_tx.ledger.steps import commit, end, replay
 from airflow_tx.ledger.steps.commit import AcquireRequest

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_tx.base.errors import StaleAttempt, UnknownTransaction, UnreadableRecord
-from airflow_tx.ledger.answers import Begun, Granted
+from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Granted, Outside, TopologyRequest
 from airflow_tx.ledger.api import Create, Delete, Put, Store
 from airflow_tx.ledger.attempt import LANE_TRY, TaskTry
-from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.status import TransactionView
 from airflow_tx.ledger.steps import commit, processing, recovery
 from airflow_tx.ledger.steps.end import commit_skip, grant_skip, note_readmission, note_skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.audit import loss
-from airflow_tx.ledger.batch import Loss
 from airflow_tx.ledger.steps import recovery, replay
 from airflow_tx.ledger.steps.recovery import Waiter, note_alarm
 from airflow_tx.ledger.steps.step import Audit

@@ -29,14 +29,14 @@ from sqlalchemy.pool import StaticPool
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
 from airflow_tx.base.config import Settings
 from airflow_tx.hooks import zookeeper
+from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.audit.rebuild import state_lost
-from airflow_tx.ledger.batch import Loss
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.operations.actions import dag_server, dags
+from airflow_tx.operations.actions import dag_server, dags, ledger_places
 from airflow_tx.operations.cli import context
 from airflow_tx.operations.cli.definition import get_tx_cli_commands
-from airflow_tx.plugin.api import access, app, dag_process, lag_board, snapshots
+from airflow_tx.plugin.api import access, app, dag_process, redaction, snapshots
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.sql.state import SqlState
@@ -147,12 +147,12 @@ def here(topology: Topology, store: KeptStore, airflow: None, monkeypatch: pytes
     conn_id = Settings.load().zookeeper_conn_id
     client = SimpleNamespace(store=lambda: store, store_of_steps=lambda: store, failed=lambda: None)
     monkeypatch.setattr(snapshots, "_clients", {(os.getpid(), conn_id): client})
-    monkeypatch.setattr(dags, "_places", dags.LedgerPlaces())
+    monkeypatch.setattr(ledger_places, "_places", ledger_places.LedgerPlaces())
     monkeypatch.setattr(snapshots, "_snapshots", snapshots.LedgerSnapshots())
-    monkeypatch.setattr(access, "_connections", list)
+    monkeypatch.setattr(redaction, "_connections", list)
     monkeypatch.setattr(zookeeper, "shared_store", lambda conn_id: store)
     monkeypatch.setattr(dag_process, "_dag_process", HereProcess())
-    monkeypatch.setattr(lag_board, "_lag_board", lag_board.LagBoard(HereProcess()))  # type: ignore[arg-type]
+    monkeypatch.setattr(dag_process, "_lag_board", dag_process.LagBoard(HereProcess()))  # type: ignore[arg-type]
 
     @contextmanager
     def connected(hook: zookeeper.ZooKeeperHook) -> Iterator[KeptStore]:
@@ -211,7 +211,7 @@ def test_every_route_that_reads_answers_as_ever(client: TestClient) -> None:
         return {"status": answer.status_code, "body": known(answer.json())}
 
     get("topologies")
-    asking = lag_board.lag_board()._thread
+    asking = dag_process.lag_board()._thread
     assert asking is not None
     asking.join()
     span = {"since": "2013-01-01T00:00:00Z", "until": "2013-01-01T01:00:00Z"}

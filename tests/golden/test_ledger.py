@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import sqlalchemy
 
+from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.audit import loss
 from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
-from airflow_tx.ledger.batch import Loss
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.api import StateKind

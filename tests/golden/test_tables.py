@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from airflow_tx.ledger.attempt import Token, TransactionAttempt
-from airflow_tx.state.api import Fence
-from airflow_tx.state.appended import staged_folder
+from airflow_tx.state.api import Fence, staged_folder
 from airflow_tx.state.lake.schema import TableFile
 from airflow_tx.state.lake.state import RaisedFence
 from tests.golden.written import check_golden

@@ -70,6 +70,13 @@ def test_sources_and_staging_load_no_heavy_library_before_they_read_or_write() -
     _import_without(HEAVY, [*_modules("sources", *kinds, "outputs/staging"), "airflow_tx.sources.sql.source"])
 
 
+@pytest.mark.parametrize("room", ["sources", "state"])
+def test_a_dag_file_that_names_all_sources_or_states_loads_no_heavy_library(room: str) -> None:
+    code = f"import sys; from airflow_tx.{room} import *; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not set(done.stdout.split()) & set(HEAVY)
+
+
 def test_an_application_on_a_spark_cluster_needs_no_airflow_and_no_zookeeper() -> None:
     _import_without(("airflow", "kazoo"), _modules("spark"))
 

@@ -9,10 +9,19 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.ledger.answers import Begun, Granted, Processed, Replaced
+from airflow_tx.ledger.answers import (
+    Batch,
+    BeginRequest,
+    Begun,
+    Granted,
+    Outside,
+    Processed,
+    Replaced,
+    RestatedBatch,
+    TopologyRequest,
+)
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt, Written
-from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire, commit

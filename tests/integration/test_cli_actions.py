@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import FenceForeign, Outranked, TopologyClaimed
-from airflow_tx.ledger.answers import Begun
-from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside, TopologyRequest
 from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps import end, recovery
 from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter

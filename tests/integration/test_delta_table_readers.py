@@ -17,7 +17,7 @@ from airflow_tx.outputs.staging import AppendTo
 from airflow_tx.spark.batch import write_appended
 from airflow_tx.spark.observed import RowsObserver
 from airflow_tx.state import DeltaTable
-from airflow_tx.state.appended import Misfit, staged_folder
+from airflow_tx.state.api import Misfit, staged_folder
 from airflow_tx.state.lake.delta import Folder
 from airflow_tx.state.lake.files import staged_files, write_python_rows
 from airflow_tx.testing.suites.state_tools import Grants

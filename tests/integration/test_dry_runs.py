@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.answers import Begun
-from airflow_tx.ledger.batch import Batch, BeginRequest, Outside
+from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside
 from airflow_tx.ledger.steps import end, recovery
 from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.ledger.view import open_records

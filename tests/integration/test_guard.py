@@ -23,7 +23,8 @@ from airflow_tx.base.errors import (
     StateOutcomeUnknown,
 )
 from airflow_tx.state.api import Fence, FencedState, Grant
-from airflow_tx.state.sql.guard import GuardStore, SqlGuard, Statements
+from airflow_tx.state.sql.guard import SqlGuard, Statements
+from airflow_tx.state.sql.guard_store import GuardStore
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip, about_to_write
 from tests.integration.databases import query
 

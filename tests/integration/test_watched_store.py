@@ -11,7 +11,7 @@ from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
 from airflow_tx.ledger.view import topology_view
-from airflow_tx.operations.actions.dags import LedgerPlace
+from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

@@ -9,10 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Committed, Granted, Processed, Replaced
+from airflow_tx.ledger.answers import (
+    AlreadyCommitted,
+    Batch,
+    BeginRequest,
+    Begun,
+    Committed,
+    Granted,
+    Outside,
+    Processed,
+    Replaced,
+    RestatedBatch,
+    TopologyRequest,
+)
 from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt
-from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import RotatingTransactionalState, stale_successors

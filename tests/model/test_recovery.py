@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import RunHeld, SkippedTransaction, StaleAttempt, StaleBatch, StateBehind
-from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Blocked, NoData, ReplayNoted, WindowFull
-from airflow_tx.ledger.batch import BeginRequest, Outside
+from airflow_tx.ledger.answers import (
+    AlreadyCommitted,
+    BeginRequest,
+    Begun,
+    Blocked,
+    NoData,
+    Outside,
+    ReplayNoted,
+    WindowFull,
+)
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps import recovery
 from airflow_tx.state import MemoryState

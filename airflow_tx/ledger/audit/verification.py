@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_tx.ledger.answers import WHOLE
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.attempt import Receipt, digest_of, restated
 from airflow_tx.ledger.audit.chain import (
@@ -20,7 +21,6 @@ from airflow_tx.ledger.audit.chain import (
 )
 from airflow_tx.ledger.audit.loss import ACCEPT_LOSS, losses_behind
 from airflow_tx.ledger.audit.rebuild import ACCEPT_CHANGE, LEDGER_LOST, RENAMED, STATE_LOST
-from airflow_tx.ledger.batch import WHOLE
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.records import Outcome, Phase, RepairRecord, Skipped, TransactionRecord
 from airflow_tx.ledger.steps.move import RENAME

@@ -18,18 +18,23 @@ from airflow_tx.base.errors import (
     UnknownTransaction,
     UnreadableRecord,
 )
-from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Done, Joined, NoData, WindowFull
-from airflow_tx.ledger.api import Create, Paths, Put, Write
-from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.audit.loss import start_after
-from airflow_tx.ledger.batch import (
+from airflow_tx.ledger.answers import (
+    AlreadyCommitted,
     Batch,
     BeginRequest,
+    Begun,
     DecidedBatch,
+    Done,
+    Joined,
+    NoData,
     Outside,
     PreviousBatch,
     TopologyRequest,
+    WindowFull,
 )
+from airflow_tx.ledger.api import Create, Paths, Put, Write
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.audit.loss import start_after
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.ledger.records import (

@@ -19,18 +19,22 @@ from airflow_tx.base.errors import (
     UnknownTxid,
     shortened_reason,
 )
-from airflow_tx.ledger.answers import AlreadyCommitted, AlreadySkipped, Begun, Done, Replaced
+from airflow_tx.ledger.answers import (
+    AlreadyCommitted,
+    AlreadySkipped,
+    Batch,
+    BeginRequest,
+    Begun,
+    DecidedBatch,
+    Done,
+    Outside,
+    PreviousBatch,
+    Replaced,
+    RestatedBatch,
+)
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.attempt import REPLAYS_KEPT, TransactionAttempt
 from airflow_tx.ledger.audit.loss import start_after
-from airflow_tx.ledger.batch import (
-    Batch,
-    BeginRequest,
-    DecidedBatch,
-    Outside,
-    PreviousBatch,
-    RestatedBatch,
-)
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.ledger.records import (

@@ -318,10 +318,6 @@ class PersonalAction(ABC):
 # The transactions of dates: a person names days, for the command and the board alike.
 
 
-if TYPE_CHECKING:
-    pass
-
-
 def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]:
     """Find the transactions that count for the data intervals from one date to another.
 

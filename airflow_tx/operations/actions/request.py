@@ -44,7 +44,7 @@ from airflow_tx.transaction.commit.contributions import old_side
 from airflow_tx.transaction.commit.restatement import contributions
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.batch import Loss
+    from airflow_tx.ledger.answers import Loss
     from airflow_tx.sources.api import Source
 
 

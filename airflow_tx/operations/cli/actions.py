@@ -16,7 +16,7 @@ from airflow_tx.ledger.records import Counter as Turn
 from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish, most_restated, restating, wishes
 from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import topology_record
-from airflow_tx.operations.actions.action import dated_transactions
+from airflow_tx.operations.actions.action import ActionTarget, dated_transactions
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
     Progress,
@@ -35,7 +35,7 @@ from airflow_tx.operations.cli.context import (
 )
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.batch import Loss
+    from airflow_tx.ledger.answers import Loss
     from airflow_tx.operations.actions.action import ActionTarget, EffectLine, PersonalAction
     from airflow_tx.operations.actions.restatement import RestatedRun, TransactionRestatement
 
@@ -126,7 +126,6 @@ def accept_change(args: Namespace) -> None:
 
 def target_of(store: Store, args: Namespace) -> ActionTarget:
     """:raises UnknownTransaction: there is no such topology."""
-    from airflow_tx.operations.actions.action import ActionTarget
 
     record = topology_record(store, paths_of(args))
     return ActionTarget(ledger_on(store, args), record, lambda: dag_of(args, record.dag_id))

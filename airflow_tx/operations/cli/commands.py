@@ -31,7 +31,7 @@ from airflow_tx.ledger.view import (
     transaction_details,
 )
 from airflow_tx.lint.report import findings_of, formatted
-from airflow_tx.operations.actions.dags import LedgerPlace, LedgerPlaces
+from airflow_tx.operations.actions.ledger_places import LedgerPlace, LedgerPlaces
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
     command,

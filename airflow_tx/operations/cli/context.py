@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import ConfigError, TxError, UnknownTransaction, typed, without_controls
-from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.api import Paths, Store, SystemClock, SystemIds
 from airflow_tx.operations.cli import render
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _found_elsewhere(args: Namespace) -> bool:
     :return: whether the command is to be run once more, on that ledger.
     :raises ConfigError: several ledgers have a topology of this name.
     """
-    from airflow_tx.operations.actions.dags import LedgerPlaces
+    from airflow_tx.operations.actions.ledger_places import LedgerPlaces
 
     name = getattr(args, "topology", None)
     if name is None or args.conn_id or args.root:
@@ -138,7 +138,6 @@ def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Led
 
 def ledger_at(store: Store, paths: Paths) -> Ledger:
     """Return the ledger of the topology at `paths`."""
-    from airflow_tx.ledger.api import SystemClock, SystemIds
     from airflow_tx.ledger.ledger import Ledger
 
     return Ledger(

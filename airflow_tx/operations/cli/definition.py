@@ -338,7 +338,7 @@ TX_COMMANDS = (
             "finding, and ends with exit code 1 if there is one. Notes name skips, accepted losses, repairs, and what "
             "cannot be checked. The command changes nothing."
         ),
-        func=_command("values.verify"),
+        func=_command("receipts.verify"),
         args=(
             ARG_TOPOLOGY,
             ARG_FROM,
@@ -354,7 +354,7 @@ TX_COMMANDS = (
         name="find",
         help="Find the transaction that counted a file, an offset, an id or a date",
         description=FIND_DESCRIPTION,
-        func=_command("values.find"),
+        func=_command("receipts.find"),
         args=(
             ARG_TOPOLOGY_OR_ANY,
             ARG_WHAT,
@@ -367,7 +367,7 @@ TX_COMMANDS = (
     ActionCommand(
         name="receipts",
         help="List the receipts of final transactions; -o json prints every field",
-        func=_command("values.receipts"),
+        func=_command("receipts.receipts"),
         args=(
             ARG_TOPOLOGY,
             ARG_FROM,

@@ -27,7 +27,7 @@ from airflow_tx.operations.cli.context import (
     store_of,
     wrong_usage,
 )
-from airflow_tx.state.api import FencedState
+from airflow_tx.state.api import FencedState, StateKind
 
 if TYPE_CHECKING:
     from airflow_tx.ledger.answers import Repaired
@@ -171,7 +171,6 @@ def _state_lost(args: Namespace, store: Store) -> None:
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
     from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, HeldState, Repairs, incarnation_of
-    from airflow_tx.state.api import StateKind
 
     request, states = _dag(args, store, LEDGER_LOST)
     found = {name: state.fence() for name, state in states.items()}

@@ -1,3 +1,3 @@
 """The board's API. Every answer is redacted, so `redaction` is imported before any answer is described."""
 
-from airflow_tx.plugin.api import access  # noqa: F401
+from airflow_tx.plugin.api import redaction  # noqa: F401

@@ -23,7 +23,7 @@ from airflow_tx.operations.actions.action import (
     PersonalAction,
     PreviewAnswer,
 )
-from airflow_tx.operations.actions.dags import ledger_places
+from airflow_tx.operations.actions.ledger_places import ledger_places
 from airflow_tx.operations.actions.request import ActionName, ActionRequest
 from airflow_tx.plugin.api.access import (
     CREATE_RUNS,

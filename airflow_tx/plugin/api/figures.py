@@ -11,7 +11,7 @@ from math import ceil
 from airflow_tx.ledger.records import Outcome
 from airflow_tx.ledger.status import TransactionView, moment
 from airflow_tx.plugin.api.activity import begun_at, ranked, round_step
-from airflow_tx.plugin.api.lag_board import LagPoint
+from airflow_tx.plugin.api.dag_process import LagPoint
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import TimelineWindow
 from airflow_tx.transaction.alarms import AlarmLimits

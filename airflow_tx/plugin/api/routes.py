@@ -26,31 +26,23 @@ from airflow_tx.ledger.records import Binding, History, TransactionRecord
 from airflow_tx.ledger.status import TransactionView, Words
 from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import HealthCode
-from airflow_tx.operations.actions.dag_server import MOST_FOUND, MOST_LOOKED_THROUGH
-from airflow_tx.operations.actions.dags import BEGIN, ledger_places
-from airflow_tx.operations.actions.text_search import (
+from airflow_tx.operations.actions.ledger_places import BEGIN, ledger_places
+from airflow_tx.operations.actions.search import (
+    MOST_FOUND,
+    MOST_LOOKED_THROUGH,
     MatchedPart,
     SearchedLedger,
     TextFound,
     TextMatch,
     WantedText,
 )
-from airflow_tx.plugin.api.access import (
-    SEE_TASKS,
-    SEE_XCOMS,
-    Access,
-    AccessDep,
-    BatchName,
-    Name,
-    redacted,
-    without_credentials,
-)
+from airflow_tx.plugin.api.access import SEE_TASKS, SEE_XCOMS, Access, AccessDep, Name
 from airflow_tx.plugin.api.activity import Activity, RowFilterDep, activity
 from airflow_tx.plugin.api.advice import NO_ADVICE, Advice, log_link, said_advice, waited_for
 from airflow_tx.plugin.api.airflow_runs import Jobs, TaskBar, jobs_of, task_tries, xcoms
-from airflow_tx.plugin.api.dag_process import dag_process, questions
+from airflow_tx.plugin.api.dag_process import dag_process, lag_board, questions
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
-from airflow_tx.plugin.api.lag_board import lag_board
+from airflow_tx.plugin.api.redaction import BatchName, redacted, without_credentials
 from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway, TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.topologies import (
     OverviewPart,

@@ -47,7 +47,7 @@ from airflow_tx.ledger.view import (
     transaction_details,
     with_restatements,
 )
-from airflow_tx.operations.actions.dags import LedgerPlace, LedgerPlaces, ledger_places
+from airflow_tx.operations.actions.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
 from airflow_tx.operations.actions.replay import with_run_ends
 from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
 

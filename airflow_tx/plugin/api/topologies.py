@@ -13,16 +13,14 @@ from airflow_tx.base import compat
 from airflow_tx.ledger.records import Outcome, Phase
 from airflow_tx.ledger.status import TransactionView, WaitingRun, Words, moment
 from airflow_tx.ledger.view import HealthCode, TopologyState, waiting_runs
-from airflow_tx.operations.actions.dags import BEGIN, ledger_places
+from airflow_tx.operations.actions.ledger_places import BEGIN, ledger_places
 from airflow_tx.plugin.api.access import (
     SEE_AUDIT,
     Access,
     AuditView,
-    BatchName,
     DeedLine,
     LossLine,
     RepairLine,
-    redacted,
 )
 from airflow_tx.plugin.api.activity import (
     EVERY_ROW,
@@ -35,7 +33,8 @@ from airflow_tx.plugin.api.activity import (
 )
 from airflow_tx.plugin.api.advice import Advice, topology_advice
 from airflow_tx.plugin.api.airflow_runs import TaskBar, paused_dags, task_tries
-from airflow_tx.plugin.api.lag_board import AckersLine, LagLine, SourceLine, lag_board
+from airflow_tx.plugin.api.dag_process import AckersLine, LagLine, SourceLine, lag_board
+from airflow_tx.plugin.api.redaction import BatchName, redacted
 from airflow_tx.plugin.api.snapshots import HOURS, TopologySnapshot
 
 # --- topology lines -----------------------------------------------------------------------------------------------
@@ -542,16 +541,16 @@ def own_tries(tries: Sequence[TaskBar], view: TransactionView) -> Sequence[TaskB
     begins = sorted((each for each in tries if each.operator == BEGIN and each.start), key=_start)
     created = view.created or view.began
     own = [each for each in begins if created is not None and _start(each) <= created]
-    first = _EVER
+    first = _FIRST
     if own and any(each.end and each.end <= _start(own[-1]) and _made(each) for each in own[:-1]):
         first = _start(own[-1])
-    ended = view.ended or _NEVER
-    last = min((_start(each) for each in begins if _start(each) > ended), default=_NEVER)
+    ended = view.ended or _LAST
+    last = min((_start(each) for each in begins if _start(each) > ended), default=_LAST)
     return [each for each in tries if not each.start or first <= each.start < last]
 
 
 def _start(each: TaskBar) -> datetime:
-    return each.start or _NEVER
+    return each.start or _LAST
 
 
 def _made(begin: TaskBar) -> bool:
@@ -564,7 +563,7 @@ def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[
     ordered = sorted(
         tries,
         key=lambda each: (
-            each.start or _NEVER,
+            each.start or _LAST,
             each.task_id,
             each.map_index,
             each.try_number,
@@ -577,10 +576,6 @@ def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[
         )
         for each in ordered
     ]
-
-
-_EVER = datetime.min.replace(tzinfo=timezone.utc)
-_NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def _failed_at(attempt: AttemptBar, tasks: Sequence[TaskBar]) -> datetime | None:

@@ -30,7 +30,6 @@ from airflow_tx.plugin.api.access import (
     AuditView,
     ChangedLine,
     DeedLine,
-    ShownRows,
 )
 from airflow_tx.plugin.api.advice import (
     Advice,
@@ -42,6 +41,7 @@ from airflow_tx.plugin.api.advice import (
     transaction_advice,
 )
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcoms
+from airflow_tx.plugin.api.redaction import ShownRows
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import AttemptBar, TimelineRow, timeline_row
 

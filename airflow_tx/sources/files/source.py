@@ -40,7 +40,7 @@ from airflow_tx.sources.files.storage import (
     unspellable,
     words_of,
 )
-from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+from airflow_tx.sources.partitions import PartitionedTransactionalSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

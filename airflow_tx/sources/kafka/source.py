@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_tx.base.rows.spark import ColumnType
-    from airflow_tx.ledger.batch import Loss
+    from airflow_tx.ledger.answers import Loss
 
 
 # --- log ----------------------------------------------------------------------------------------------------------

@@ -34,8 +34,7 @@ from airflow_tx.base.errors import (
     StateOutcomeUnknown,
     StateUnavailable,
 )
-from airflow_tx.state.api import FenceMoved
-from airflow_tx.state.appended import STAGED, TXID
+from airflow_tx.state.api import STAGED, TXID, FenceMoved
 from airflow_tx.state.lake.schema import (
     FENCES,
     TXID_FIELD,

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from airflow_tx.base.errors import StateDiffers
 from airflow_tx.state.aggregators import RESERVED
-from airflow_tx.state.appended import STAGED, TXID, Misfit
+from airflow_tx.state.api import STAGED, TXID, Misfit
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -28,14 +28,17 @@ from airflow_tx.ledger.attempt import Grant, Receipt, Token, TransactionAttempt
 from airflow_tx.ledger.records import Outcome
 from airflow_tx.state import fence
 from airflow_tx.state.api import (
+    STAGED,
+    TXID,
+    AppendTable,
     Fence,
     FenceMoved,
+    Misfit,
     StateKind,
     StateWrite,
     StoredReceipt,
     StoredState,
 )
-from airflow_tx.state.appended import STAGED, TXID, AppendTable, Misfit
 from airflow_tx.state.fence import may_have_written
 from airflow_tx.state.lake.delta import (
     COMMIT_NOTE,
@@ -47,7 +50,13 @@ from airflow_tx.state.lake.delta import (
     TableChange,
     TableVersion,
 )
-from airflow_tx.state.lake.files import SPARK_SCHEMA, check_txid, read_footer, staged_files
+from airflow_tx.state.lake.files import (
+    SPARK_SCHEMA,
+    check_txid,
+    read_footer,
+    staged_files,
+    write_python_rows,
+)
 from airflow_tx.state.lake.schema import (
     TXID_FIELD,
     FieldJson,
@@ -566,8 +575,6 @@ class DeltaTable(StoredState, AppendTable):
     def stage(
         self, rows: Sequence[Mapping[str, Any]], attempt: TransactionAttempt
     ) -> list[dict[str, Any]]:
-        from airflow_tx.state.lake.files import write_python_rows
-
         return write_python_rows(self, rows, attempt)
 
     def undo(self, grant: Grant) -> None:

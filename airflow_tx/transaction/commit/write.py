@@ -19,7 +19,14 @@ from airflow_tx.ledger.answers import Granted
 from airflow_tx.ledger.attempt import Grant, RowsDigest, TransactionAttempt, Written
 from airflow_tx.ledger.records import output_text
 from airflow_tx.ledger.steps import commit
-from airflow_tx.outputs.staging.area import check_readable, read_schema, refuse, rows_from_json
+from airflow_tx.outputs.staging.area import (
+    check_emitted,
+    check_readable,
+    open_output,
+    read_schema,
+    refuse,
+    rows_from_json,
+)
 from airflow_tx.outputs.staging.files import literal
 from airflow_tx.state.aggregators import partition_of
 from airflow_tx.state.api import FencedState, RowTally, StateKind
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.ledger import Ledger
     from airflow_tx.outputs.staging import StagingArea
     from airflow_tx.spark.writers import WriteJob
-    from airflow_tx.state.appended import AppendTable
+    from airflow_tx.state.api import AppendTable
     from airflow_tx.transaction.commit.handoff import NewValuesOutput
 
 
@@ -126,8 +133,6 @@ class StagedRows:
         *,
         files: bool = False,
     ) -> None:
-        from airflow_tx.outputs.staging.area import open_output
-
         self._area = area
         self.ref = ref
         self.name: str = ref["name"]
@@ -592,7 +597,6 @@ def write_by_spark(
     :raises StateError: what an executor was refused with.
     :raises WritersFailed: the job ended without an answer.
     """
-    from airflow_tx.outputs.staging.area import check_emitted
     from airflow_tx.spark.writers import (
         WriteJob,
         portions_of,

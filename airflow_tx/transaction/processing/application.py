@@ -16,7 +16,7 @@ from airflow_tx.outputs.staging import (
     write_rows,
 )
 from airflow_tx.outputs.staging.area import Output, refuse
-from airflow_tx.state.appended import Misfit
+from airflow_tx.state.api import Misfit
 from airflow_tx.transaction.processing.batch import inputs_of
 
 if TYPE_CHECKING:

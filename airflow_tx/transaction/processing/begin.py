@@ -13,11 +13,21 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import AheadOfOrder, RestateRefused, SourceError, TxError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.answers import AlreadyCommitted, Begun, NoData, Replaced, WindowFull
+from airflow_tx.ledger.answers import (
+    AlreadyCommitted,
+    Batch,
+    BeginRequest,
+    Begun,
+    NoData,
+    Outside,
+    PreviousBatch,
+    Replaced,
+    RestatedBatch,
+    WindowFull,
+)
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import TransactionAttempt, is_shortened
 from airflow_tx.ledger.audit.loss import next_position
-from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, PreviousBatch, RestatedBatch
 from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.records import Binding, Counter, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps.replay import Wish

@@ -266,7 +266,6 @@ class Processing:
         found = context.get(_KEY)
         if isinstance(found, cls):
             return found
-        from airflow_tx.ledger.attempt import TaskTry
 
         ti = context["ti"]
         spec = spec_of(context["dag"])

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
-from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.view import topology_view
 from airflow_tx.testing.eventually import eventually

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.view import final_txids, topology_view
-from airflow_tx.operations.actions.text_search import SearchedLedger, TextFound, WantedText
+from airflow_tx.operations.actions.search import SearchedLedger, TextFound, WantedText
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_tx.hooks import zookeeper
 from airflow_tx.ledger.api import Paths
-from airflow_tx.operations.actions.dags import LedgerPlace
+from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.operations.cli import commands
 
 

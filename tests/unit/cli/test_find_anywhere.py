@@ -12,7 +12,7 @@ import pytest
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import StoreUnavailable
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.operations.cli import values
+from airflow_tx.operations.cli import receipts
 from tests.integration.pipeline import Pipeline
 from tests.unit.cli.far_ledgers import elsewhere
 
@@ -39,12 +39,12 @@ def ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
         yield here
 
     elsewhere(monkeypatch, "good", "gone", connect=connect)
-    monkeypatch.setattr(values, "store_of", store_here)
+    monkeypatch.setattr(receipts, "store_of", store_here)
 
 
 @pytest.mark.usefixtures("ledgers")
 def test_every_ledger_that_answers_is_searched_and_the_others_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    values.find_anywhere(asked("RUN_"))
+    receipts.find_anywhere(asked("RUN_"))
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [["flights", "1"], ["far@good/far", "1"]]
     assert shown.err.startswith("Not looked at: topology far@gone/far: ")
@@ -53,13 +53,13 @@ def test_every_ledger_that_answers_is_searched_and_the_others_are_named(capsys: 
 @pytest.mark.usefixtures("ledgers")
 def test_where_nothing_is_found_the_other_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"looked at 2 transactions of 2 topologies.*airflow tx find TOPOLOGY WHAT"):
-        values.find_anywhere(asked("nowhere"))
+        receipts.find_anywhere(asked("nowhere"))
 
 
 @pytest.mark.parametrize(("what", "options"), [(" ", {}), ("x", {"dag_id": "dag"})])
 def test_an_unclear_question_is_refused(what: str, options: dict[str, str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        values.find_anywhere(asked(what, **options))
+        receipts.find_anywhere(asked(what, **options))
     assert ended.value.code == 2
 
 

@@ -15,9 +15,9 @@ import pytest
 from airflow_tx.base import compat
 from airflow_tx.base.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import VARIABLE, FailpointError
+from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Create
 from airflow_tx.ledger.audit.rebuild import keys_gone, reset
-from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.records import Binding, encode
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.replay import wishes

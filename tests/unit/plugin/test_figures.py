@@ -14,9 +14,9 @@ from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, e
 from airflow_tx.ledger.status import TransactionView, view_final
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.view import TopologyView
-from airflow_tx.operations.actions.dags import LedgerPlace
+from airflow_tx.operations.actions.ledger_places import LedgerPlace
+from airflow_tx.plugin.api.dag_process import LagPoint
 from airflow_tx.plugin.api.figures import MOST_COUNTED, Figures, FigureSpan, figures, spread
-from airflow_tx.plugin.api.lag_board import LagPoint
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import TimelineWindow
 from airflow_tx.transaction.alarms import AlarmLimits

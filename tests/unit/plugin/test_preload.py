@@ -19,7 +19,7 @@ from airflow_tx.plugin.plugin import TransactionsPlugin
 
 CLIENT = "pyspark.sql.connect.session"
 LOCAL_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
-HEAVY = {"delta", "numpy", "pandas", "pyarrow", "pyspark"}
+HEAVY = {"airflow.api_fastapi.app", "delta", "numpy", "pandas", "pyarrow", "pyspark"}
 STARTED = """
 import json, sys, threading
 sys.argv = ["airflow", "scheduler"]

@@ -13,8 +13,8 @@ from airflow.utils.db import create_default_connections
 from pydantic import TypeAdapter
 
 from airflow_tx.base import compat
-from airflow_tx.plugin.api import access
-from airflow_tx.plugin.api.access import Redactor
+from airflow_tx.plugin.api import redaction
+from airflow_tx.plugin.api.redaction import Redactor
 from airflow_tx.plugin.api.routes import WhyCode, WhyNot
 
 
@@ -52,7 +52,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from DEFAULTS.connections.values()
         yield OWN
 
-    monkeypatch.setattr(access, "_connections", known)
+    monkeypatch.setattr(redaction, "_connections", known)
 
 
 @pytest.mark.parametrize(
@@ -106,12 +106,12 @@ def test_a_sentence_that_pages_repeat_is_searched_once_also_if_connections_chang
         searched.append(found[0])
         return "***"
 
-    monkeypatch.setattr(access, "_ANYWHERE", ())
-    monkeypatch.setattr(access, "_hidden_address", hidden)
+    monkeypatch.setattr(redaction, "_ANYWHERE", ())
+    monkeypatch.setattr(redaction, "_hidden_address", hidden)
     text = "10.1.2.3 is away, and own-host.example.org"
     assert Redactor().redacted(text) == "*** is away, and own-host.example.org"
     another = Connection(conn_id="too", conn_type="http", host="own-host.example.org")
-    monkeypatch.setattr(access, "_connections", lambda: iter([another]))
+    monkeypatch.setattr(redaction, "_connections", lambda: iter([another]))
     assert Redactor().redacted(text) == "*** is away, and ***"
     assert searched == ["10.1.2.3"]
 
@@ -136,9 +136,9 @@ def test_what_a_task_notes_of_its_failure_has_no_secret_that_airflow_gave_it() -
 
 
 def test_an_answer_is_redacted_when_it_is_sent_and_asks_no_database_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_redactor", Redactor())
+    monkeypatch.setattr(redaction, "_redactor", Redactor())
     answer = WhyNot(code=WhyCode.SOURCE, sentence="marked-host.example.org:5432 is away")
-    assert access._redactor._pattern is None
+    assert redaction._redactor._pattern is None
     assert TypeAdapter(WhyNot).dump_python(answer)["sentence"] == "***:5432 is away"
 
 
@@ -189,19 +189,19 @@ def test_what_gives_access_is_hidden_wherever_it_stands(
 ) -> None:
     hook = Connection(conn_id="w", conn_type="http", host="https://hooks.corp.example/services/T0/SECRETPATH")
     kafka = Connection(conn_id="k", conn_type="kafka", extra='{"bootstrap.servers": "kafka-1.corp.local:9092"}')
-    monkeypatch.setattr(access, "_connections", lambda: iter([OWN, hook, kafka]))
+    monkeypatch.setattr(redaction, "_connections", lambda: iter([OWN, hook, kafka]))
     shown = Redactor().redacted(text)
     assert secret in text
     assert secret not in shown
-    assert access.HIDDEN in shown
+    assert redaction.HIDDEN in shown
 
 
 @pytest.mark.parametrize("text", [*STAYS, "PASSWORD=x.csv", "marked-host.example.org/2026.csv"])
 def test_the_name_of_a_batch_is_data_and_no_error(text: str) -> None:
-    assert TypeAdapter(access.BatchName).dump_python(text) == text
+    assert TypeAdapter(redaction.BatchName).dump_python(text) == text
 
 
 def test_the_rows_of_a_batch_are_shown_without_the_credentials_of_their_addresses() -> None:
     rows = {"files": [{"name": "s3://AKIA:sec/ret@bucket/k.csv", "size": 7}], "https://u:p@h/x?sig=abc": None}
-    shown = TypeAdapter(access.ShownRows).dump_python(rows)
+    shown = TypeAdapter(redaction.ShownRows).dump_python(rows)
     assert shown == {"files": [{"name": "s3://***@bucket/k.csv", "size": 7}], "https://***@h/x?sig=***": None}

@@ -11,7 +11,7 @@ from airflow_tx.base.errors import StoreUnavailable
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.view import final_txids, topology_view
-from airflow_tx.operations.actions.dags import LedgerPlace
+from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api import routes
 from airflow_tx.plugin.api.routes import SearchBusy, searched_all
 from airflow_tx.plugin.api.snapshots import TopologySnapshot

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import SkippedTransaction, UnknownTransaction
+from airflow_tx.ledger.answers import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.records import Metadata, Skipped
 from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.store.memory import MemoryStore

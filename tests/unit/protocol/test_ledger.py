@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import OutcomeUnknown, StoreUnavailable, TooMuchContention, UnreadableRecord
+from airflow_tx.ledger.answers import BeginRequest, Outside
 from airflow_tx.ledger.api import Children, Create, Delete, Node, Paths, Put, Requirement, Write
 from airflow_tx.ledger.attempt import TaskTry, Token, TransactionAttempt
-from airflow_tx.ledger.batch import BeginRequest, Outside
 from airflow_tx.ledger.ledger import PASSES, Ledger
 from airflow_tx.ledger.records import Binding, Counter, History, Metadata, Outcome, TopologyRecord, encode
 from airflow_tx.ledger.steps import step

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.audit import loss
 from airflow_tx.ledger.audit.loss import SHOWN, StartPosition, shortened, start_after, without_passed
-from airflow_tx.ledger.batch import Loss
 from airflow_tx.ledger.records import Metadata, encode
 from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.ledger.store.memory import MemoryStore

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import RunHeld, StaleBegin
-from airflow_tx.ledger.answers import Done, ReplayNoted
+from airflow_tx.ledger.answers import Batch, BeginRequest, Done, Outside, ReplayNoted
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.batch import Batch, BeginRequest, Outside
 from airflow_tx.ledger.records import Metadata, Phase, TransactionRecord, encode
 from airflow_tx.ledger.status import TransactionView
 from airflow_tx.ledger.steps import commit, recovery

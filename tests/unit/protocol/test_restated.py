@@ -17,7 +17,7 @@ from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.view import final_txids, topology_view, transaction_details
 from airflow_tx.operations.actions.skip import TransactionSkip
-from airflow_tx.operations.cli import render, values
+from airflow_tx.operations.cli import receipts, render
 from airflow_tx.operators.commit import LineageOperator, note_commit
 from airflow_tx.plugin.api.figures import _Period
 from airflow_tx.plugin.api.final_views import FinalViews
@@ -116,7 +116,7 @@ def test_a_skipped_restatement_is_not_among_those_that_can_be_readmitted(books: 
 
 def test_a_receipt_line_says_what_it_restates_and_what_counts_now(books: Books) -> None:
     found = {txid: books.receipt(txid) for txid in range(1, 5)}
-    lines = [values._line(each, "table", restated(found)) for each in found.values()]
+    lines = [receipts._line(each, "table", restated(found)) for each in found.values()]
     assert [(line["restates"], line["restated_by"]) for line in lines] == [
         (None, 4),
         (None, None),

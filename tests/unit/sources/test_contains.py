@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.operations.actions.dag_server import search_ledger
+from airflow_tx.operations.actions.search import search_ledger
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.kafka.source import KafkaSource

@@ -11,7 +11,7 @@ import pytest
 from airflow_tx.base.errors import PartitionUnavailable, SourceError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import SourceKind
-from airflow_tx.sources.partitioned import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource
+from airflow_tx.sources.partitions import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource
 
 ATTEMPT = TransactionAttempt(2, 1)
 

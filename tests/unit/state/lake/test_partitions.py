@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.state.appended import Misfit
+from airflow_tx.state.api import Misfit
 from airflow_tx.state.lake.schema import check_columns, folder_of, text_of, values_in
 
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1)

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_tx.base.errors import StateError
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.state.appended import Misfit
+from airflow_tx.state.api import Misfit
 from airflow_tx.state.lake.delta import Folder
 from airflow_tx.state.lake.files import as_arrow, staged_files, write_python_rows
 from airflow_tx.state.lake.schema import TableFile, of_arrow, txid_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.state.appended import Misfit
+from airflow_tx.state.api import Misfit
 from airflow_tx.state.lake.schema import check_partition, deepest, new_fields, nullable, of_arrow, struct
 
 _PLAIN = ["long", "integer", "string", "date", "timestamp", "timestamp_ntz", "decimal(9,2)", "double", "binary"]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.state.appended import TXID, Misfit
+from airflow_tx.state.api import TXID, Misfit
 from airflow_tx.state.lake.files import TEXT, check_txid, read_footer, text_bounds
 from airflow_tx.state.lake.schema import TableFile
 

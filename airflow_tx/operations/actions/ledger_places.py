@@ -1,0 +1,184 @@
+"""The places of the topologies of this Airflow's DAGs, and their coordinators, read from the serialized DAGs."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from airflow.models.dag import DagModel
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.session import create_session
+from sqlalchemy import and_, func, select
+
+from airflow_tx.base.config import Settings
+from airflow_tx.ledger.api import Paths
+from airflow_tx.transaction.spec import LEDGER_PLACE, coordinator_id
+
+BEGIN = "BeginTransactionOperator"
+PLACES_EVERY = 10.0
+"""Seconds between two questions to Airflow's database, however many viewers there are."""
+
+
+@dataclass(frozen=True)
+class LedgerPlace:
+    """The place of a topology.
+
+    :param name: of the topology, with its connection and root if `[tx]` says others.
+    :param conn_id: the connection of its ZooKeeper.
+    """
+
+    name: str
+    conn_id: str
+    paths: Paths
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task of a DAG that names a topology; `begins`: its transactions, else it coordinates them."""
+
+    dag_id: str
+    begins: bool
+    place: LedgerPlace
+
+
+class LedgerPlaces:
+    """The topologies that the DAGs of this Airflow name; a DAG that has not changed is read once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._hashes: dict[str, str] = {}
+        self._tasks: dict[str, list[_Task]] = {}
+        self._elsewhere: dict[str, _Task] = {}
+        self._coordinators: dict[LedgerPlace, str] = {}
+
+    @cached_property
+    def settings(self) -> Settings:
+        # To read all options again for each topology would cost more than the rest of the answer.
+        return Settings.load()
+
+    def named(self, name: str) -> LedgerPlace:
+        """Give the place of a name, whether there is a topology or not."""
+        self._refresh()
+        found = self._elsewhere.get(name)
+        return self._at_home(name) if found is None else found.place
+
+    def elsewhere(self) -> dict[str, str]:
+        """Name the topologies outside of the place in `[tx]`, each with the DAG of its transactions."""
+        self._refresh()
+        return {name: task.dag_id for name, task in sorted(self._elsewhere.items())}
+
+    def found_for(self, name: str) -> list[LedgerPlace]:
+        """List the places elsewhere that a person may mean by the name of a topology, or mean by their whole name."""
+        self._refresh()
+        exact = self._elsewhere.get(name)
+        places = [
+            task.place for task in self._elsewhere.values() if task.place.paths.topology == name
+        ]
+        return places if exact is None else [exact.place]
+
+    def coordinator(self, place: LedgerPlace) -> str:
+        """Name the DAG that coordinates a topology; if no DAG does, the one that would."""
+        self._refresh()
+        return self._coordinators.get(place) or coordinator_id(place.paths.topology)
+
+    def begun_by(self, dag_id: str) -> LedgerPlace | None:
+        """Give the place of the transactions that the runs of a DAG begin, also if none has begun yet; None: none."""
+        return self._named_in(dag_id, begins=True)
+
+    def coordinated_by(self, dag_id: str) -> LedgerPlace | None:
+        """Give the place of the topology that a DAG coordinates; None: it coordinates none."""
+        return self._named_in(dag_id, begins=False)
+
+    def _named_in(self, dag_id: str, *, begins: bool) -> LedgerPlace | None:
+        self._refresh()
+        tasks = self._tasks[dag_id] if dag_id in self._hashes else []
+        return next((task.place for task in tasks if task.begins is begins), None)
+
+    def _at_home(self, topology: str) -> LedgerPlace:
+        return LedgerPlace(
+            topology, self.settings.zookeeper_conn_id, Paths(self.settings.root, topology)
+        )
+
+    def _refresh(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._read_at < PLACES_EVERY:
+                return
+            self._hashes, changed = _serialized_tasks(self._hashes)
+            self._tasks.update(
+                {dag_id: list(self._named_by(dag_id, tasks)) for dag_id, tasks in changed}
+            )
+            tasks = [task for dag_id in self._hashes for task in self._tasks[dag_id]]
+            self._elsewhere = {
+                task.place.name: task
+                for task in tasks
+                if task.begins and task.place != self._at_home(task.place.name)
+            }
+            self._coordinators = {task.place: task.dag_id for task in tasks if not task.begins}
+            self._read_at = time.monotonic()
+
+    def _named_by(self, dag_id: str, tasks: Iterable[Mapping[str, Any]]) -> Iterator[_Task]:
+        for task in tasks:
+            noted = task.get(LEDGER_PLACE)
+            if noted is not None:
+                yield _Task(dag_id, task["task_type"] == BEGIN, self._place(**json.loads(noted)))
+
+    def _place(self, topology: str, conn_id: str, root: str) -> LedgerPlace:
+        home = self._at_home(topology)
+        conn_id = conn_id or home.conn_id
+        paths = Paths(root or home.paths.root, topology)
+        if (conn_id, paths.base) == (home.conn_id, home.paths.base):
+            return home
+        return LedgerPlace(f"{topology}@{conn_id}/{paths.root.strip('/')}", conn_id, paths)
+
+
+_places = LedgerPlaces()
+
+
+def ledger_places() -> LedgerPlaces:
+    """Return the places of this process."""
+    return _places
+
+
+def _serialized_tasks(
+    known: Mapping[str, str],
+) -> tuple[dict[str, str], list[tuple[str, list[dict[str, Any]]]]]:
+    """Read the newest versions of all DAGs, as Airflow has them serialized.
+
+    :param known: by dag_id, the hashes of DAGs that need not be read.
+    :return: the hashes of all; of each other one its tasks.
+    """
+    newest = select(SerializedDagModel.dag_id, func.max(SerializedDagModel.created_at).label("at"))
+    last = newest.group_by(SerializedDagModel.dag_id).subquery()
+    query = (
+        select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
+        .join(
+            last,
+            and_(
+                SerializedDagModel.dag_id == last.c.dag_id,
+                SerializedDagModel.created_at == last.c.at,
+            ),
+        )
+        .join(DagModel, DagModel.dag_id == SerializedDagModel.dag_id)
+        .where(DagModel.is_stale.is_(False))
+    )
+    with create_session() as session:
+        rows = session.execute(query).all()
+        found = []
+        for dag_id, digest, number in rows:
+            if known.get(dag_id) != digest:
+                serialized = session.get(SerializedDagModel, number)
+                data: Any = None if serialized is None else serialized.data
+                found.append(
+                    (
+                        dag_id,
+                        [each["__var"] for each in (data or {}).get("dag", {}).get("tasks", ())],
+                    )
+                )
+                session.expunge_all()  # one at a time is enough in memory
+    return {dag_id: digest for dag_id, digest, _ in rows}, found

@@ -1,0 +1,416 @@
+"""`airflow tx verify | find | receipts`: what was counted, when, by which run, and whether that still holds."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import (
+    TxError,
+    UnknownTransaction,
+    UnreadableRecord,
+    without_controls,
+)
+from airflow_tx.ledger.api import Store, SystemClock
+from airflow_tx.ledger.attempt import (
+    Receipt,
+    RowsDigest,
+    TransactionAttempt,
+    batch_in_words,
+    counted,
+    is_shortened,
+    restated,
+)
+from airflow_tx.ledger.audit.chain import Chain, LedgerEvidence, StateEvidence, ledger_evidence
+from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.records import Counter, Outcome
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import final_txids, topology_view
+from airflow_tx.operations.actions.ledger_places import LedgerPlace
+from airflow_tx.operations.actions.search import (
+    MOST_LOOKED_THROUGH,
+    SearchedLedger,
+    TextFound,
+    TextMatch,
+    WantedText,
+    contains,
+)
+from airflow_tx.operations.cli import render
+from airflow_tx.operations.cli.commands import asked_ledgers
+from airflow_tx.operations.cli.context import (
+    command,
+    dag_of,
+    paths_of,
+    print_table,
+    staging_of,
+    store_of,
+    wrong_usage,
+)
+from airflow_tx.outputs.journal import JournalArea
+
+if TYPE_CHECKING:
+    from airflow_tx.sources.api import Source
+    from airflow_tx.transaction.spec import TransactionSpec
+
+
+# --- receipts -----------------------------------------------------------------------------------------------------
+# `airflow tx verify | find | receipts`: what was counted, when, by which run, and whether that still holds.
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The evidence of the ledger, the states and the source of a topology."""
+
+    ledger: LedgerEvidence
+    states: tuple[StateEvidence, ...]
+    spec: TransactionSpec
+
+    @property
+    def source(self) -> Source:
+        return self.spec.source
+
+    def receipts(self, first: int | None, last: int | None) -> dict[int, Receipt]:
+        """The receipts from `first` to `last`, also receipts that only the states keep."""
+        end = self.ledger.current - 1 if last is None else last
+        found = Chain(self.ledger, self.states, first or 1, end).receipts
+        return {txid: found[txid] for txid in sorted(found) if (first or 1) <= txid <= end}
+
+    @cached_property
+    def restated(self) -> Mapping[int, int]:
+        """Name, by transaction that was restated, the one that counts now."""
+        return restated(self.receipts(None, None))
+
+
+@command
+def verify(args: Namespace) -> None:
+    """`airflow tx verify TOPOLOGY`."""
+    evidence = _evidence(args, values=args.values)
+    found = verified(evidence.ledger, evidence.states, first=args.first or 1, last=args.last)
+    recounted = _recounted(evidence, args) if args.recount else Verified(None, 0, (), ())
+    findings = (*found.findings, *_entries(evidence, args), *recounted.findings)
+    notes = (*found.notes, *_unknown_states(evidence), *recounted.notes)
+    result = _in_words(args.topology, found, len(findings))
+    told = [*(("finding", text) for text in findings), *(("note", text) for text in notes)]
+    if args.output == "table":
+        for kind, text in told:
+            print(without_controls(text if kind == "finding" else f"note: {text}"))
+        print(result)
+    else:
+        rows = [{"kind": kind, "text": text} for kind, text in (*told, ("result", result))]
+        render.print_rows(rows, args.output)
+    if findings:
+        raise SystemExit(1)
+
+
+@command
+def receipts(args: Namespace) -> None:
+    """`airflow tx receipts TOPOLOGY`."""
+    evidence = _evidence(args)
+    found = evidence.receipts(args.first, args.last).values()
+    if args.output == "json":
+        print(dumps([each.to_json() for each in found]))
+    else:
+        _print_lines([_line(each, args.output, evidence.restated) for each in found], args)
+
+
+@command
+def find(args: Namespace) -> None:
+    """`airflow tx find [TOPOLOGY] WHAT`."""
+    if args.topology is None:
+        find_anywhere(args)
+        return
+    evidence = _evidence(args)
+    found: list[render.TableRow] = []
+    unknown: list[int] = []
+    kept = evidence.receipts(None, None)
+    source = evidence.source.in_zone(evidence.ledger.topology.zone)
+    for receipt in kept.values():
+        has = contains(source, receipt.metadata, args.what)
+        if has:
+            found.append(_line(receipt, args.output, evidence.restated))
+        elif has is None:
+            unknown.append(receipt.txid)
+    if unknown:
+        why = "the source cannot tell, or they keep the digest of their metadata alone"
+        print(
+            f"Not looked through: {counted(len(unknown), 'transactions')} ({_ranges(unknown)}): {why}.",
+            file=sys.stderr,
+        )
+    if not found:
+        since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
+        raise SystemExit(f"No final transaction of {args.topology} has {args.what!r}; {since}.")
+    _print_lines(found, args)
+
+
+def _print_lines(lines: list[render.TableRow], args: Namespace) -> None:
+    print_table(args, lines, render.RECEIPT_IN_SHORT, "restates", "restated_by", "replays")
+
+
+# --- what there is ------------------------------------------------------------------------------------------------
+
+
+def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
+    from airflow_tx.operations.actions.request import evidence_of
+
+    with store_of(args) as store:
+        paths = paths_of(args)
+        ledger = ledger_evidence(store, paths)
+        spec, states = dag_of(args, ledger.topology.dag_id)
+        found = evidence_of(states, values=values)
+        # The states were read later: one that is further than the ledger was then has not gone ahead of it.
+        ledger = replace(ledger, latest=Reader(store).get(Counter, paths.current).txid)
+    return _Evidence(ledger, found, spec)
+
+
+def _unknown_states(evidence: _Evidence) -> Iterator[str]:
+    if evidence.ledger.decisive is None:
+        yield "ledger: it never stood still, so what decides later transactions was not compared; repeat it"
+    for name in sorted(
+        evidence.ledger.topology.states.keys() - {state.name for state in evidence.states}
+    ):
+        yield f"state {name}: the DAG does not name it any more, so it was not compared"
+
+
+def _in_words(topology: str, found: Verified, findings: int) -> str:
+    if found.first is None:
+        return f"Topology {topology}: no transaction up to {found.last} has a receipt."
+    span = f"transactions {found.first} to {found.last}"
+    if not findings:
+        return f"Topology {topology}: {span} are as their receipts say. What came before them cannot be checked."
+    return f"Topology {topology}: {findings} finding(s); receipts of {span}."
+
+
+def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.TableRow:
+    """One line of `receipts` and of `find`; a table names the batch in words.
+
+    :param restated: by transaction that was restated, the one that counts now.
+    """
+    return {
+        "txid": receipt.txid,
+        "attempt": receipt.attempt,
+        "outcome": receipt.outcome,
+        "run_id": receipt.run_id,
+        "restates": receipt.replaces and receipt.replaces["txid"],
+        "restated_by": restated.get(receipt.txid),
+        "granted": receipt.granted,
+        "rows": receipt.rows,
+        "metadata": (output != "json" and batch_in_words(receipt.metadata))
+        or dumps(receipt.metadata),
+        "written": ", ".join(
+            f"{name}: {each['keys']} keys" for name, each in sorted(receipt.written.items())
+        )
+        or None,
+        "replays": "; ".join(f"{each['attempt']}: {each['why']}" for each in receipt.replays)
+        or None,
+        "journal": receipt.journal,
+        "hash": receipt.hash,
+    }
+
+
+def _ranges(txids: list[int]) -> str:
+    return f"{txids[0]}" if len(txids) == 1 else f"{txids[0]} to {txids[-1]}"
+
+
+# --- the journal -------------------------------------------------------------------------------------------------
+
+
+def _entries(evidence: _Evidence, args: Namespace) -> Iterator[str]:
+    """Compare the journal entries that bindings name with their names; older ones may have been removed."""
+    decisive = evidence.ledger.decisive
+    if decisive is None:
+        return
+    journal = JournalArea(staging_of(args), evidence.ledger.topology.incarnation)
+    since = (SystemClock().now() - evidence.spec.journal_time).date().isoformat()
+    last = evidence.ledger.current - 1 if args.last is None else args.last
+    for key, name in sorted(decisive.entries.items(), key=lambda each: decisive.bindings[each[0]]):
+        txid = decisive.bindings[key]
+        found = None
+        if (args.first or 1) <= txid <= last and name >= since:
+            found = journal.finding(name, txid, key)
+        if found:
+            yield found
+
+
+# --- counting again -----------------------------------------------------------------------------------------------
+
+
+def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
+    """Read the rows of the last batches from the source again, and compare number and digest."""
+    committed = [
+        each
+        for each in evidence.receipts(args.first, args.last).values()
+        if each.outcome == Outcome.COMMITTED.value and each.metadata is not None
+    ]
+    findings: list[str] = []
+    notes: list[str] = []
+    for receipt in committed[-args.recount :]:
+        where = f"transaction {receipt.txid}:"
+        counted = _counted(evidence, receipt)
+        try:
+            rows = _read_again(evidence.source, receipt)
+        except Exception as error:  # noqa: BLE001  # a source may raise anything
+            notes.append(f"{where} it could not be recounted: {error}")
+            continue
+        if counted is None:
+            notes.append(
+                f"{where} {rows.rows} rows in the source now; the transaction did not count its rows"
+            )
+            continue
+        digests = [RowsDigest.of(counted, text) for text in receipt.digest.split()]
+        kept = next((each for each in digests if each.form == rows.form), RowsDigest(counted))
+        if not rows.agrees(kept):
+            found = f"{where} the source has {rows} now, and {kept} {'was' if kept.rows == 1 else 'were'} counted"
+            again = evidence.restated.get(receipt.txid)
+            if again is None:
+                findings.append(found)
+            else:
+                notes.append(f"{found}; transaction {again} has restated it")
+        elif kept.form != rows.form:
+            notes.append(
+                f"{where} the number of its rows is unchanged; no digest of Python rows was kept"
+            )
+    return Verified(None, 0, tuple(findings), tuple(notes))
+
+
+def _counted(evidence: _Evidence, receipt: Receipt) -> int | None:
+    """How many rows the tasks of a transaction read, or else its source counted."""
+    history = evidence.ledger.histories.get(receipt.txid)
+    size: Mapping[str, Any] = (history.size if history is not None else None) or {}
+    return receipt.rows if receipt.rows is not None else size.get("rows")
+
+
+def _read_again(source: Source, receipt: Receipt) -> RowsDigest:
+    from airflow_tx.transaction.processing.outputs import RowsReading
+
+    if is_shortened(receipt.metadata):
+        raise ValueError("its receipt keeps the digest of its metadata alone")
+    attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
+    reading = RowsReading()
+    with closing(source):
+        rows: Any = source.emit_batch(attempt, receipt.metadata)
+        for _ in reading.passing(rows):
+            pass
+        source.check_read(attempt)
+    return reading.found
+
+
+# --- text search --------------------------------------------------------------------------------------------------
+# `airflow tx find WHAT`: the transactions of all topologies that have a text, by the records of their ledgers.
+
+
+FOUND_IN_SHORT = "topology txid status matched text".split()
+_LONGEST = 90
+_BEFORE = 20
+
+
+@dataclass(frozen=True)
+class SearchedTopology:
+    """One topology.
+
+    :param problem: why it could not be searched; None: it was.
+    """
+
+    name: str
+    found: TextFound
+    problem: str | None = None
+
+
+def find_anywhere(args: Namespace) -> None:
+    """Print the transactions of all topologies that have a text.
+
+    :raises SystemExit: none has.
+    """
+    if args.dag_id:
+        wrong_usage(
+            "--dag-id names the DAG of one topology: airflow tx find TOPOLOGY WHAT --dag-id DAG_ID"
+        )
+    what = args.what.strip()
+    if not what:
+        wrong_usage("Say what to look for: airflow tx find WHAT")
+    with store_of(args) as store:
+        searched = list(chain.from_iterable(asked_ledgers(args, store, _Search(what), _away)))
+    for told in _left_out(searched):
+        print(without_controls(told), file=sys.stderr)
+    rows = [_row(each, match, what, args) for each in searched for match in each.found.matches]
+    if not rows:
+        raise SystemExit(_nothing(searched, what))
+    print_table(args, rows, FOUND_IN_SHORT)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The question to each topology."""
+
+    what: str
+
+    def __call__(self, store: Store, place: LedgerPlace) -> SearchedTopology:
+        try:
+            view = topology_view(store, place.paths, recent=0)
+            final = final_txids(store, place.paths)
+            ledger = SearchedLedger(store, place.paths, view.record.zone, view.opened, final)
+            wanted = WantedText(self.what)
+            return SearchedTopology(place.name, ledger.look(wanted, most=MOST_LOOKED_THROUGH))
+        except (UnreadableRecord, UnknownTransaction) as error:
+            return _away(place, error)  # the others are well
+
+
+def _away(place: LedgerPlace, error: TxError) -> SearchedTopology:
+    return SearchedTopology(place.name, TextFound(), str(error))
+
+
+def _left_out(searched: Iterable[SearchedTopology]) -> Iterator[str]:
+    """Name topologies and batches that were not searched."""
+    for each in searched:
+        if each.problem is not None:
+            yield f"Not looked at: topology {each.name}: {each.problem}"
+        elif not each.found.complete:
+            looked = (
+                "transaction was"
+                if each.found.looked == 1
+                else f"{each.found.looked} transactions were"
+            )
+            yield f"Of topology {each.name}, only the newest {looked} looked at."
+        if each.found.unknown:
+            some = counted(each.found.unknown, "transactions")
+            yield f"Of topology {each.name}, {some} keep the digest of their batch alone."
+
+
+def _nothing(searched: list[SearchedTopology], what: str) -> str:
+    topologies = sum(each.problem is None for each in searched)
+    looked = counted(sum(each.found.looked for each in searched), "transactions")
+    return (
+        f"No transaction has {what!r} in its txid, run, batch or errors; looked at {looked} of {topologies} "
+        "topologies. To ask the source of one, as for an offset or an id: airflow tx find TOPOLOGY WHAT"
+    )
+
+
+def _row(each: SearchedTopology, match: TextMatch, what: str, args: Namespace) -> render.TableRow:
+    is_short = args.output == "table" and not args.wide
+    view = match.view
+    return {
+        "topology": each.name,
+        "txid": view.txid,
+        "status": view.status,
+        "matched": match.part.value,
+        "text": _shortened(match.text, what) if is_short else match.text,
+        "run_id": view.run_id,
+        "batch": match.batch or None,
+        "restates": view.restates,
+        "restated_by": view.restated_by,
+    }
+
+
+def _shortened(text: str, what: str) -> str:
+    """Shorten a long text to the place where the wanted one stands."""
+    if len(text) <= _LONGEST:
+        return text
+    start = max(text.casefold().find(what.casefold()) - _BEFORE, 0)
+    end = start + _LONGEST
+    return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
