@@ -231,7 +231,7 @@ def _is_heard(record: logging.LogRecord) -> bool:
     return not (record.threadName or "").startswith(_ASKING)
 
 
-for _module in ("files.source", "partitioned"):
+for _module in ("files.source", "partitions"):
     logging.getLogger(f"airflow_tx.sources.{_module}").addFilter(_is_heard)
 
 

@@ -39,7 +39,11 @@ def module_name(file: Path) -> str:
 
 def room_of(file: Path) -> str:
     """Return the folder of the package in which a module is, or its own name."""
-    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return _room(module_name(file))
+
+
+def _room(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
 
 
 def statements_of(file: Path) -> int:
@@ -209,10 +213,6 @@ def given() -> dict[str, set[str]]:
                     if module in modules and _room(module) != room_of(file):
                         found.setdefault(module, set()).add(name)
     return found
-
-
-def _room(module: str) -> str:
-    return module.split(".")[1] if "." in module else "__init__"
 
 
 def _rooms() -> int:

@@ -33,7 +33,6 @@ from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.records import Counter, Outcome
 from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import final_txids, topology_view
-from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.operations.actions.search import (
     MOST_LOOKED_THROUGH,
     SearchedLedger,
@@ -43,7 +42,6 @@ from airflow_tx.operations.actions.search import (
     contains,
 )
 from airflow_tx.operations.cli import render
-from airflow_tx.operations.cli.commands import asked_ledgers
 from airflow_tx.operations.cli.context import (
     command,
     dag_of,
@@ -56,6 +54,7 @@ from airflow_tx.operations.cli.context import (
 from airflow_tx.outputs.journal import JournalArea
 
 if TYPE_CHECKING:
+    from airflow_tx.operations.actions.ledger_places import LedgerPlace
     from airflow_tx.sources.api import Source
     from airflow_tx.transaction.spec import TransactionSpec
 
@@ -327,6 +326,8 @@ def find_anywhere(args: Namespace) -> None:
 
     :raises SystemExit: none has.
     """
+    from airflow_tx.operations.cli.commands import asked_ledgers
+
     if args.dag_id:
         wrong_usage(
             "--dag-id names the DAG of one topology: airflow tx find TOPOLOGY WHAT --dag-id DAG_ID"

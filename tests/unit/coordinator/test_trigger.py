@@ -333,3 +333,10 @@ def test_a_look_at_a_topology_costs_a_few_requests(store: CountingStore) -> None
     looker.look()
     # Two counters, the topology, two records and the wishes; where the first one starts is known.
     assert store.requests == 6
+
+
+def test_each_logger_that_the_coordinator_quietens_is_that_of_a_source_module() -> None:
+    known = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+    quiet = [each for each in known if coordinator._is_heard in each.filters]
+    assert quiet
+    assert [each for each in quiet if import_module(each.name).log is not each] == []
