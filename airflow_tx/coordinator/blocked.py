@@ -40,15 +40,14 @@ class BlockedOperator(RetriedOperator):
         """
         from datetime import datetime, timezone
 
-        from airflow_tx.ledger.steps.recovery import raised_alarms
-        from airflow_tx.ledger.steps.step import Reader
         from airflow_tx.ledger.view import open_records
 
         spec = self.transaction
         with spec.store() as store:
             opened = open_records(store, spec.paths)
-            blocked = spec.ledger(store).topology().blocked
-            shown = raised_alarms(Reader(store), spec.paths).get(AlarmKind.BLOCKED.value, {})
+            ledger = spec.ledger(store)
+            blocked = ledger.topology().blocked
+            shown = ledger.raised_alarms().get(AlarmKind.BLOCKED.value, {})
         found = spec.alarm_topology.find(opened, blocked=blocked, now=datetime.now(timezone.utc))
         wanted = (context["dag_run"].conf or {}).get("of")
         due = (one for one in found if one.kind is AlarmKind.BLOCKED and wanted in (None, one.of))

@@ -34,10 +34,6 @@ from airflow_tx.coordinator.plan import LedgerSnapshot
 from airflow_tx.ledger.answers import Begun, NoData, WindowFull
 from airflow_tx.ledger.attempt import LANE_TRY, TaskTry, TransactionAttempt
 from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.reading import read_opened
-from airflow_tx.ledger.records import Counter
-from airflow_tx.ledger.steps import commit
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.handoff import clean_up
 from airflow_tx.transaction.commit.turn import commit_in_turn
@@ -387,28 +383,26 @@ class Lane(NoLane):
     def _await_turn(self, txid: int) -> None:
         if txid <= self._turn.txid:
             return
-        paths = self._spec.paths
         until = self._clock() + self._patience
-        while (current := Reader(self._store).peek(Counter, paths.current).txid) < txid:
+        while (current := self._ledger.current()) < txid:
             restated = self._is_restated_before(txid, current)
             if restated:
                 until = self._clock() + self._patience
             if self._stopping.is_set() or self._clock() >= until:
                 raise TurnNotReached(seconds=self._patience, current=current, restated=restated)
-            with self._store.watch(paths.current) as watch:
-                if Reader(self._store).peek(Counter, paths.current).txid == current:
+            with self._store.watch(self._spec.paths.current) as watch:
+                if self._ledger.current() == current:
                     watch.wait(_POLL)
 
     def _is_restated_before(self, txid: int, current: int) -> bool:
         """Whether a run restates a transaction before this one: that takes as long as the work of a run."""
-        opened = read_opened(Reader(self._store), self._spec.paths, range(current, txid))
+        opened = self._ledger.opened(range(current, txid))
         return any(record.replaces is not None for record in opened.values())
 
     def _note(self, own: LaneCommit, error: BaseException, reason: str) -> str:
         case = own.commit.case
         for_good = _is_for_good(error)
-        noted = self._ledger.run(
-            commit.note_commit_failed,
+        noted = self._ledger.note_commit_failed(
             case.begun.attempt,
             case.known.epoch,
             reason=str(error) if for_good else f"the commit: {reason}",

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
 from airflow_tx.ledger.answers import Begun, Done, Processed
 from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.ledger.steps import processing
-from airflow_tx.ledger.steps.begin import in_one_multi
 from airflow_tx.transaction.commit.case import CommitCase, CommitPorts, CommittingRun, Prepared
 from airflow_tx.transaction.commit.commit import Commit, acquire_step, processed_step
 from airflow_tx.transaction.processing.application import (
@@ -147,7 +144,7 @@ class LaneCommit:
         """Run the ack of the last task, and with it what it completes."""
         case = self.commit.case
         states = case.run.instance_states(case.spec.tasks, case.spec.mapped)
-        noted = partial(in_one_multi, first=ack, then=lambda _: processed_step(case, states, {}))
+        noted = case.ledger.joined(ack, lambda _: processed_step(case, states, {}))
 
         def turn(
             answer: Joined[Done, Processed | AlreadyCommitted],
@@ -158,7 +155,7 @@ class LaneCommit:
                 case.known.epoch = answer.then.epoch
             return self._acquire_step() if self._turn.txid == self.txid else None
 
-        self.commit.take(case.ledger.run(in_one_multi, noted, turn).then)
+        self.commit.take(case.ledger.run(case.ledger.joined(noted, turn)).then)
 
     def commit_granted(self) -> bool:
         """Write and mark, if the turn is taken already. Raises as `Commit.commit`."""
@@ -190,9 +187,8 @@ class LaneCommit:
         following = self._turn.waiting.get(self.txid + 1)
         if following is None:
             return self.commit.case.ledger.run(step)
-        answer: Joined[Committed, AcquireAnswer] = self.commit.case.ledger.run(
-            in_one_multi, step, lambda _: following._acquire_step()
-        )
+        ledger = self.commit.case.ledger
+        answer = ledger.run(ledger.joined(step, lambda _: following._acquire_step()))
         following.commit.take(answer.then)
         return answer.first
 
@@ -326,10 +322,8 @@ class LaneTransaction:
         """Run an ack, joined with what follows it: the start of the next task, or what it completes."""
         if self._left:
             task = TaskTry(self._left[0].task_id, -1, self.task_try)
-            start = partial(
-                processing.start, attempt=self.begun.attempt, task=task, is_current=lambda: False
-            )
-            answer = self._ledger.run(in_one_multi, ack, lambda done: start)
+            start = self._ledger.start.bind(self.begun.attempt, task, is_current=lambda: False)
+            answer = self._ledger.run(self._ledger.joined(ack, lambda done: start))
             self._started = task if isinstance(answer.then, Done) else None
         elif self.commit is not None:
             self.commit.processed(ack)

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.plan import LedgerSnapshot
-from airflow_tx.ledger.audit.loss import position_now
-from airflow_tx.ledger.steps.recovery import raised_alarms
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.ledger import LedgerReads
 from airflow_tx.outputs.messages.messages import AckerWatch
 from airflow_tx.transaction.alarms import (
     Alarm,
@@ -84,7 +82,7 @@ class Monitor:
             if lag is not None:
                 Metric.LAG.send(self._paths, lag.count, unit=lag.unit)
             self._send_acker_load(store, look)
-        due = changes(found, raised_alarms(Reader(store), self._paths))
+        due = changes(found, LedgerReads(store, self._paths).raised_alarms())
         return certain(due, self._topology.limits, lag)
 
     def _send_acker_load(self, store: Store, look: LedgerSnapshot) -> None:
@@ -108,7 +106,7 @@ class Monitor:
         if self._lags is None:
             return None
         try:
-            return self._lags.latest(lambda: position_now(Reader(store), self._paths))
+            return self._lags.latest(lambda: LedgerReads(store, self._paths).position())
         except TxError:  # the turn has moved on
             return None
 
@@ -171,7 +169,7 @@ class CoordinatorAlarms:
 
     def _give_way(self, kind: AlarmKind, shown: dict[str, Any]) -> None:
         """Clear the run that this coordinator started if the ledger names the run of another one."""
-        noted = raised_alarms(Reader(self._ledger.store), self._spec.paths).get(kind.value, {})
+        noted = self._ledger.raised_alarms().get(kind.value, {})
         if noted.get("dag_id", shown["dag_id"]) != shown["dag_id"]:
             self._run.end(shown)
 

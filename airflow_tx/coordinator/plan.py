@@ -14,17 +14,15 @@ from typing import Any
 
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import of_lane
-from airflow_tx.ledger.audit.loss import start_after
-from airflow_tx.ledger.reading import LedgerReader, LedgerReading, RotatingTransactionalState
+from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.reading import LedgerReader, LedgerReading
 from airflow_tx.ledger.records import Phase, TransactionRecord
 from airflow_tx.ledger.steps.replay import (
     LIVE_RUN_STATES,
     Wish,
     most_restated,
-    wishes,
     wishes_to_start,
 )
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import in_lane
 from airflow_tx.transaction.commit.run_slots import Comeback, comeback
 
@@ -100,7 +98,7 @@ class SnapshotReader:
             now=self._now(),
             owner=self._owner(found),
             lane=in_lane(self.store, self._paths, found.opened),
-            wishes=wishes(self.store, self._paths) if found.exists else (),
+            wishes=LedgerReads(self.store, self._paths).wishes() if found.exists else (),
         )
 
     def next_position(self, look: LedgerSnapshot) -> Any:
@@ -111,14 +109,12 @@ class SnapshotReader:
         if self._next is not None and self._next[0] == look.allocated:
             position = self._next[1]
         else:
-            position = RotatingTransactionalState(Reader(self.store), self._paths).position_before(
-                look.allocated + 1
-            )
+            position = LedgerReads(self.store, self._paths).position_before(look.allocated + 1)
             # While it is open, a replay may move it.
             self._next = None if look.opened else (look.allocated, position)
         if not look.exists:
             return position
-        return start_after(Reader(self.store), self._paths, look.topology, position).position
+        return LedgerReads(self.store, self._paths).start_after(look.topology, position)
 
     def _owner(self, found: LedgerReading) -> bool | None:
         first = found.opened.get(found.current)

@@ -34,9 +34,7 @@ from airflow_tx.coordinator.plan import (
     plan,
 )
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.records import Counter
-from airflow_tx.ledger.steps import recovery
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.ledger import LedgerReads
 from airflow_tx.transaction.commit.run_slots import TaskRuns
 from airflow_tx.transaction.spec import TransactionSpec
 
@@ -184,10 +182,10 @@ class Coordination:
 
     def _until_turn_moves(self, seconds: float) -> None:
         """Wait for a commit, which makes room for another transaction."""
-        current = self.spec.paths.current
-        with self._store.watch(current) as watch:
+        reads = LedgerReads(self._store, self.spec.paths)
+        with self._store.watch(self.spec.paths.current) as watch:
             # A change before the watch was set would never be noticed.
-            if Reader(self._store).peek(Counter, current).txid == self._turn:
+            if reads.current() == self._turn:
                 watch.wait(seconds)
 
     def _goes_well(self) -> bool:
@@ -268,9 +266,9 @@ class Coordination:
             elif isinstance(action, Return):
                 self._return(action)
             elif isinstance(action, CameBack):
-                self._ledger.run(recovery.came_back, action.run_id)
+                self._ledger.came_back(action.run_id)
             else:
-                self._ledger.run(recovery.unblock)
+                self._ledger.unblock()
                 self._log.info(
                     "Transaction %s is blocked no more: a person has seen to it.", action.txid
                 )
@@ -340,7 +338,7 @@ class Coordination:
         self.memory = self.memory.tried(action.txid)
         attempt = TransactionAttempt(action.txid, action.attempt)
         request = ReplayRequest(attempt, action.reason, action.counts, self.pace.rules.max_replays)
-        answer = self._ledger.run(recovery.note_replay, request)
+        answer = self._ledger.note_replay(request)
         if isinstance(answer, Blocked):
             self._block(action, attempt, answer.reason)
         if isinstance(answer, GivenUp):
@@ -394,7 +392,7 @@ class Coordination:
             action.run_id,
         )
         self._runs.restart(action.run_id)
-        self._ledger.run(recovery.came_back, action.run_id)
+        self._ledger.came_back(action.run_id)
 
     def _did(self) -> None:
         self._done += 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from airflow_tx.base.errors import (
     OutcomeUnknown,
@@ -20,16 +21,29 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger import answers
 from airflow_tx.ledger.answers import BeginRequest, Loss, Outside, TopologyRequest
 from airflow_tx.ledger.api import Clock, Create, Ids, Paths, Store
-from airflow_tx.ledger.attempt import TaskTry, Token, TransactionAttempt
+from airflow_tx.ledger.attempt import TaskTry, Token
 from airflow_tx.ledger.audit import loss
-from airflow_tx.ledger.reading import NO_TOPOLOGY, TurnReading, read_opened
-from airflow_tx.ledger.records import Counter, History, TopologyRecord, TransactionRecord
-from airflow_tx.ledger.steps import end, processing
+from airflow_tx.ledger.reading import (
+    NO_TOPOLOGY,
+    RotatingTransactionalState,
+    TurnReading,
+    read_opened,
+)
+from airflow_tx.ledger.records import (
+    Binding,
+    Counter,
+    History,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+)
+from airflow_tx.ledger.steps import commit, end, processing, recovery, replay, roll_forward
 from airflow_tx.ledger.steps.begin import (
     BeginAnswer,
     BoundStep,
     begin,
     begin_started,
+    in_one_multi,
     open_topology,
 )
 from airflow_tx.ledger.steps.step import (
@@ -40,6 +54,7 @@ from airflow_tx.ledger.steps.step import (
     Reader,
     Stamp,
     Unanswered,
+    is_committed,
     note_removed,
     remove,
 )
@@ -48,6 +63,7 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
 
 PASSES = 100
 LOOKS_AT_POSITION = 3
@@ -56,7 +72,197 @@ UNANSWERED = (
 )
 
 
-class Ledger:
+@dataclass(frozen=True)
+class OwnStep(Generic[P, T]):
+    """A step of one ledger, which a call runs."""
+
+    ledger: Ledger
+    step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run the step. Raises as `Ledger.run`."""
+        return self.ledger.run(self.step, *args, **kwargs)
+
+    def preview(self, *args: P.args, **kwargs: P.kwargs) -> Decision[T]:
+        """Decide the step, and write nothing. Raises as `Ledger.preview`."""
+        return self.ledger.preview(self.step, *args, **kwargs)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundStep[T]:
+        """Give the step with its arguments, for `Ledger.run` or `Ledger.join`."""
+
+        def bound(read: Reader, stamp: Stamp, paths: Paths) -> Decision[T]:
+            return self.step(read, stamp, paths, *args, **kwargs)
+
+        bound.__name__ = self.step.__name__
+        return bound
+
+
+class Step(Generic[P, T]):
+    """Make a step a method of the ledger."""
+
+    def __init__(self, step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]]) -> None:
+        self._step = step
+
+    def __get__(self, ledger: Ledger, owner: object = None) -> OwnStep[P, T]:
+        return OwnStep(ledger, self._step)
+
+
+class LedgerReads:
+    """What the ledger of one topology says, for who runs no step.
+
+    Each method reads its record anew, unless this is a `Ledger`, which remembers some.
+    """
+
+    def __init__(self, store: Store, paths: Paths) -> None:
+        self.store = store
+        self.paths = paths
+        self._look = Reader(store)
+
+    @property
+    def reader(self) -> Reader:
+        """Reads anew."""
+        return self._look
+
+    @property
+    def _remembering(self) -> Reader:
+        """Reads records that never change, which a process may remember."""
+        return self._look
+
+    def current(self) -> int:
+        """Read the txid whose turn it is to commit.
+
+        :raises UnreadableRecord: the topology has not begun.
+        """
+        return self.reader.peek(Counter, self.paths.current).txid
+
+    def current_if_any(self) -> int | None:
+        """Like `current`; None: the topology has not begun."""
+        found = self.reader.peek_if_any(Counter, self.paths.current)
+        return None if found is None else found.txid
+
+    def allocated(self) -> int:
+        """Read the last txid that was handed out.
+
+        :raises UnreadableRecord: the topology has not begun.
+        """
+        return self.reader.peek(Counter, self.paths.allocated).txid
+
+    def allocated_if_any(self) -> int | None:
+        """Read the last txid that was handed out; None: the topology has not begun."""
+        found = self.reader.peek_if_any(Counter, self.paths.allocated)
+        return None if found is None else found.txid
+
+    def turn(self, *, with_topology: bool = False) -> TurnReading:
+        """Read whose turn it is to commit."""
+        current = self.current()
+        return TurnReading(
+            current=current,
+            opened=self.opened([current]),
+            topology=self.topology() if with_topology else NO_TOPOLOGY,
+        )
+
+    def status(self, txid: int) -> TransactionRecord | None:
+        """Read the record of an open transaction; None: it is final, or has not begun."""
+        return self.reader.peek_if_any(TransactionRecord, self.paths.transaction(txid))
+
+    def opened(self, txids: Iterable[int]) -> dict[int, TransactionRecord]:
+        """Read the records of those transactions that are open."""
+        return read_opened(self.reader, self.paths, txids)
+
+    def outcome(self, txid: int) -> History | None:
+        """Read what became of a final transaction; None: that is forgotten."""
+        return self._remembering.peek_if_any(History, self.paths.history(txid))
+
+    def skipped(self, txid: int) -> Skipped | None:
+        """Read the rows of a transaction that was skipped; None: it was not."""
+        return self.reader.peek_if_any(Skipped, self.paths.skipped(txid))
+
+    def all_skipped(self) -> dict[int, Skipped]:
+        """Read the rows of every transaction that was skipped, by txid."""
+        children = self.store.children(self.paths.all_skipped)
+        txids = sorted(map(int, children.names if children else ()))
+        return {txid: found for txid in txids if (found := self.skipped(txid)) is not None}
+
+    def is_committed(self, txid: int) -> bool:
+        """Ask whether a transaction without an open record is committed."""
+        return is_committed(self.reader, self.paths, txid)
+
+    def binding(self, key: str) -> Binding | None:
+        """Read which transaction a run has; None: it has none.
+
+        :param key: of the run.
+        """
+        return self.reader.peek_if_any(Binding, self.paths.run(key))
+
+    def bound(self, key: str) -> Binding:
+        """Read which transaction a run has, which has one.
+
+        :raises UnreadableRecord: it has none.
+        """
+        return self.reader.peek(Binding, self.paths.run(key))
+
+    def wishes(self) -> tuple[replay.Wish, ...]:
+        """List what people want restated and no run has begun, by txid."""
+        return replay.wishes(self.store, self.paths)
+
+    def restating(self, binding: Binding) -> int | None:
+        """Read which open transaction restates the one of a run; None: none does."""
+        return replay.restating(self.reader, self.paths, binding)
+
+    def is_wanted_restated(self, txid: int) -> bool:
+        """Ask whether a person wants a committed transaction restated."""
+        return self.reader.peek_if_any(replay.Wish, self.paths.wish(txid)) is not None
+
+    def topology(self) -> TopologyRecord:
+        """Read what holds for all transactions."""
+        return self.reader.peek(TopologyRecord, self.paths.record)
+
+    def topology_if_any(self) -> TopologyRecord | None:
+        """Like `topology`; None: the topology has not begun."""
+        return self.reader.peek_if_any(TopologyRecord, self.paths.record)
+
+    def raised_alarms(self) -> Mapping[str, Mapping[str, Any]]:
+        """Read which alarms are raised, and for what."""
+        return recovery.raised_alarms(self.reader, self.paths)
+
+    def entries_in_use(self) -> set[str]:
+        """Name the journal entries that open restatements take back, or that a person wants taken back."""
+        return replay.entries_in_use(self.reader, self.paths)
+
+    def held_at(
+        self, topology: TopologyRecord, taken_back: Mapping[str, str], sole: Collection[str] = ()
+    ) -> str:
+        """Digest what the ledger knows of the values that states hold: see `replay.held_at`."""
+        return replay.held_at(self.reader, self.paths, topology, taken_back, sole)
+
+    def version_of(self, txids: Sequence[int]) -> str:
+        """Read the version of transactions, on which a preview was decided."""
+        return recovery.version_of(self.reader, self.paths, txids)
+
+    def position(self) -> Any:
+        """Read where the source stands after the last final transaction; what was just read is not read again.
+
+        :raises UnreadableRecord: naming the record.
+        """
+        return loss.position_now(self.reader, self.paths)
+
+    def position_before(self, txid: int) -> Any:
+        """Read where the source stood before a transaction.
+
+        :raises UnreadableRecord: the metadata is not kept any more.
+        """
+        return RotatingTransactionalState(self.reader, self.paths).position_before(txid)
+
+    def next_position(self) -> Any:
+        """Read from where the next new transaction is decided."""
+        return loss.next_position(self.reader, self.paths)
+
+    def start_after(self, topology: TopologyRecord, position: Any) -> Any:
+        """Give the position from which rows are decided, after the losses that a person accepted."""
+        return loss.start_after(self.reader, self.paths, topology, position).position
+
+
+class Ledger(LedgerReads):
     """The transactions of one topology, as one process sees them.
 
     Nothing here waits: an answer such as `NotYet` goes back to the caller, who decides how to wait. It remembers the
@@ -77,6 +283,46 @@ class Ledger:
         self._known = KnownRecords()
 
     # --- steps
+
+    # Each step, as a method: `ledger.ack(...)` runs it, `ledger.ack.preview(...)` only decides.
+
+    start = Step(processing.start)
+    ack = Step(processing.ack)
+    fail = Step(processing.fail)
+    fail_messages = Step(processing.fail_messages)
+    processed = Step(processing.processed)
+
+    acquire = Step(commit.acquire)
+    take_output = Step(commit.take_output)
+    note_commit_failed = Step(commit.note_commit_failed)
+    commit = Step(commit.commit)
+
+    note_skip = Step(end.note_skip)
+    withdraw_skip = Step(end.withdraw_skip)
+    grant_skip = Step(end.grant_skip)
+    commit_skip = Step(end.commit_skip)
+    check_skipped = Step(end.check_skipped)
+    note_readmission = Step(end.note_readmission)
+    find_open = Step(end.find_open)
+
+    note_replay = Step(recovery.note_replay)
+    note_person = Step(recovery.note_person)
+    note_action = Step(recovery.note_action)
+    unblock = Step(recovery.unblock)
+    bid = Step(recovery.bid)
+    note_yield = Step(recovery.note_yield)
+    came_back = Step(recovery.came_back)
+    note_alarm = Step(recovery.note_alarm)
+    open_watcher = Step(recovery.open_watcher)
+    note_handed_on = Step(recovery.note_handed_on)
+
+    note_changed = Step(replay.note_changed)
+    want_restated = Step(replay.want)
+    withdraw_wish = Step(replay.withdraw)
+
+    note_origin = Step(loss.note_origin)
+    begin_roll_forward = Step(roll_forward.begin_roll_forward)
+    end_roll_forward = Step(roll_forward.end_roll_forward)
 
     def run(
         self,
@@ -148,19 +394,6 @@ class Ledger:
         self.store.ensure(self.paths.root)
         self.run(open_topology, request)
 
-    def start(
-        self,
-        attempt: TransactionAttempt,
-        task: TaskTry,
-        *,
-        is_current: Callable[[], bool] = lambda: True,
-    ) -> answers.Done | answers.AlreadyCommitted:
-        """Run the step `start`, asking Airflow where another try has started before.
-
-        :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
-        """
-        return self.run(processing.start, attempt, task, is_current=is_current)
-
     def accept_loss(
         self, losses: Sequence[Loss], audit: Audit, *, known: Sequence[int] | None = None
     ) -> answers.Repaired:
@@ -195,29 +428,14 @@ class Ledger:
                 "Old records of %s are left to the next transaction: %s", self.paths.topology, error
             )
 
+    @staticmethod
+    def joined(
+        first: BoundStep[T], then: Callable[[T], BoundStep[U] | None]
+    ) -> BoundStep[answers.Joined[T, U]]:
+        """Make one step of two: the second one follows from the answer of the first, in the same multi."""
+        return partial(in_one_multi, first=first, then=then)
+
     # --- reading
-
-    def turn(self, *, with_topology: bool = False) -> TurnReading:
-        """Read whose turn it is to commit."""
-        read = Reader(self.store)
-        current = read.peek(Counter, self.paths.current).txid
-        return TurnReading(
-            current=current,
-            opened=read_opened(read, self.paths, [current]),
-            topology=self.topology() if with_topology else NO_TOPOLOGY,
-        )
-
-    def status(self, txid: int) -> TransactionRecord | None:
-        """Read the record of an open transaction; None: it is final, or has not begun."""
-        return Reader(self.store).peek_if_any(TransactionRecord, self.paths.transaction(txid))
-
-    def outcome(self, txid: int) -> History | None:
-        """Read what became of a final transaction; None: that is forgotten."""
-        return Reader(self.store, self._known).peek_if_any(History, self.paths.history(txid))
-
-    def topology(self) -> TopologyRecord:
-        """Read what holds for all transactions."""
-        return Reader(self.store).peek(TopologyRecord, self.paths.record)
 
     def past_time(self) -> datetime:
         """Read a time that is past by two clocks, of this machine and of the store: one may be wrong."""
@@ -229,7 +447,7 @@ class Ledger:
         """Name this life of the ledger; what was just read is not read again."""
         read = Reader(self.store, self._known)
         record = read.peek(TopologyRecord, self.paths.record)
-        self.remember(read)
+        self._keep(read)
         return record.incarnation
 
     def pace(self, unit: str = "rows") -> list[list[float]]:
@@ -242,10 +460,6 @@ class Ledger:
         return [each[:2] for each in pace if (each[2:] or ["rows"]) == [unit]]
 
     def position(self) -> Any:
-        """Read where the source stands after the last final transaction; what was just read is not read again.
-
-        :raises UnreadableRecord: naming the record.
-        """
         return self._seen(loss.position_now)
 
     def deciding_from(self) -> list[Any]:
@@ -259,11 +473,22 @@ class Ledger:
         self.store.sync()
         return end.holds(self.status(token.txid), self.topology(), token)
 
-    def remember(self, read: Reader) -> None:
+    def remember(self, look: LedgerReads) -> None:
         """Keep what a caller has just read, so that the next step need not; its multi checks it."""
+        self._keep(look.reader)
+
+    def _keep(self, read: Reader) -> None:
         self._known.nodes.update(
             {path: node for path, node in read.seen.nodes.items() if node is not None}
         )
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.store)
+
+    @property
+    def _remembering(self) -> Reader:
+        return Reader(self.store, self._known)
 
     def _seen(self, question: Callable[[Reader, Paths], T]) -> T:
         for _ in range(LOOKS_AT_POSITION):

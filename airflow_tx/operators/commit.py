@@ -124,7 +124,6 @@ _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, Stag
 
 def note_commit_failure(context: Context) -> None:
     """Run when a task that commits, or one of a commit phase, has failed and is not tried again."""
-    from airflow_tx.ledger.steps import commit
     from airflow_tx.transaction.commit.run_slots import Yielded
 
     if isinstance(context.get("exception"), Yielded):
@@ -136,8 +135,7 @@ def note_commit_failure(context: Context) -> None:
     refusal = refusal_of(context)
     try:
         with spec.store() as store:
-            noted = spec.ledger(store).run(
-                commit.note_commit_failed,
+            noted = spec.ledger(store).note_commit_failed(
                 attempt,
                 case.known.epoch if case else None,
                 reason=noted_reason(context, refusal),

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError, StagingNotRemoved
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.records import Binding, Metadata, Outcome
+from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.records import Metadata, Outcome
 from airflow_tx.ledger.status import TransactionView, moment
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import TransactionDetails, with_restatements
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state.aggregators import Columns
@@ -596,7 +596,7 @@ def forgotten_details(
     """
     for name in journal.names(txid):
         entry = journal.read(name)
-        binding = Reader(store).peek_if_any(Binding, paths.run(entry.key))
+        binding = LedgerReads(store, paths).binding(entry.key)
         if binding is not None and _stands_for(journal, binding.entry, name):
             (view,) = with_restatements(store, paths, [_view(entry)])
             return TransactionDetails(view, Metadata(0, entry.metadata, None))

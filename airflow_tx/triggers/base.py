@@ -25,7 +25,6 @@ from airflow_tx.ledger.answers import Bidding
 from airflow_tx.ledger.api import Paths, Store, SystemClock, SystemIds
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import TurnReading
-from airflow_tx.ledger.steps import recovery
 from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.transaction.commit.run_slots import QUEUED
 from airflow_tx.transaction.processing.begin import gap, order_in
@@ -257,9 +256,7 @@ class SlotWatch:
         waiter = Waiter(run["run_id"], run["txid"], run["task_try"], blocking)
         # A leader that has not yielded after so long is dead.
         overdue = SystemClock().now() - timedelta(seconds=2 * run["grace"] + _LEAST)
-        return self._ledger(store).run(
-            recovery.bid, waiter, overdue=overdue.isoformat(timespec="milliseconds")
-        )
+        return self._ledger(store).bid(waiter, overdue=overdue.isoformat(timespec="milliseconds"))
 
     def _ledger(self, store: Store) -> Ledger:
         return Ledger(store, self._paths, clock=SystemClock(), ids=SystemIds())

@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 from airflow_tx.ledger.api import Store
-from airflow_tx.ledger.records import TransactionRecord
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.ledger import LedgerReads
 from airflow_tx.outputs.messages.stores import shared_ackers
 from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.transaction.commit.handoff import is_processing, messages_of
@@ -140,7 +139,7 @@ class MessagesTrigger(WaitTrigger):
         self._logged = ""
 
     def event(self, store: Store) -> Event | None:
-        record = Reader(store).peek_if_any(TransactionRecord, self.paths.transaction(self.txid))
+        record = LedgerReads(store, self.paths).status(self.txid)
         if not is_processing(record, self.attempt):
             return {"reason": "its record changed"}
         origin = Origin(self.topology, self.txid, self.attempt, self.incarnation)

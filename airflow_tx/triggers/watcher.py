@@ -22,15 +22,12 @@ from airflow_tx.base.config import Settings
 from airflow_tx.base.described import check_no_template
 from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.ledger.api import Paths, Store, SystemClock, SystemIds
-from airflow_tx.ledger.audit.loss import position_now
-from airflow_tx.ledger.records import Binding, Counter, Skipped, TopologyRecord
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import has_topology, listed_topologies
 from airflow_tx.sources.api import rebuild
 from airflow_tx.triggers.base import Event, LedgerTrigger, WaitTrigger, until
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.ledger.ledger import Ledger, LedgerReads
     from airflow_tx.ledger.records import History
 
 
@@ -109,32 +106,28 @@ class CommitsProducer(SharedStreamProducer):
             yield found, found["last"]
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        from airflow_tx.ledger.steps.recovery import note_handed_on
-
         txid = max(item.broker_payload for item in batch)
         if not all(item.outcome.is_clean for item in batch):
             raise CommitNotStored(topology=self._trigger.topology, txid=txid)
 
         def note(store: Store) -> Event:
-            self._ledger(store).run(note_handed_on, self._trigger.watcher, txid)
+            self._ledger(store).note_handed_on(self._trigger.watcher, txid)
             return {}
 
         await until(note, self._trigger.zookeeper_conn_id, hold=0.0, poll=self._trigger.poll)
         self._stored = txid
 
     def _next(self, store: Store) -> Event | None:
-        from airflow_tx.ledger.steps.recovery import open_watcher
-
         ledger = self._ledger(store)
         trigger = self._trigger
         if self._stored is None:
             if store.get(trigger.paths.record) is None:
                 self._waited = True
                 return None
-            found = ledger.run(open_watcher, trigger.watcher, from_first=self._waited)
+            found = ledger.open_watcher(trigger.watcher, from_first=self._waited)
             self._read = self._stored = found.txid
         last = self._read + trigger.every
-        current = Reader(store).peek(Counter, trigger.paths.current).txid
+        current = ledger.current()
         if last >= current or self._read - self._stored >= MOST_OPEN * trigger.every:
             return None
         is_last = last + trigger.every >= current
@@ -230,19 +223,21 @@ def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | 
     :return: `txid`; or `skipped`, who, when and why; or `unknown`, if the source cannot tell.
     :raises UnreadableRecord: naming the record.
     """
-    read = Reader(store)
-    current = read.peek_if_any(Counter, paths.current)
+    from airflow_tx.ledger.ledger import LedgerReads
+
+    ledger = LedgerReads(store, paths)
+    current = ledger.current_if_any()
     if current is None:
         return None  # nothing has begun yet
     if "up_to" in wanted:
-        return _reached(store, paths, wanted, last=current.txid - 1)
+        return _reached(ledger, wanted, last=current - 1)
     txid = wanted.get("txid")
     if txid is None:
-        binding = read.peek_if_any(Binding, paths.run(wanted["key"]))
+        binding = ledger.binding(wanted["key"])
         if binding is None:
             return None
         txid = binding.txid
-    return _final(read, paths, txid, current.txid)
+    return _final(ledger, txid, current)
 
 
 def missing_topology(store: Store, paths: Paths) -> str | None:
@@ -267,23 +262,22 @@ _NAMED = 3
 """Names that are offered for a topology that is not there."""
 
 
-def _final(read: Reader, paths: Paths, txid: int, current: int) -> Event | None:
+def _final(ledger: LedgerReads, txid: int, current: int) -> Event | None:
     if txid >= current:
         return None
-    skipped = read.peek_if_any(Skipped, paths.skipped(txid))
+    skipped = ledger.skipped(txid)
     if skipped is None:
         return {"txid": txid}
     if skipped.readmitted_as is not None:
-        return _final(read, paths, skipped.readmitted_as, current)
+        return _final(ledger, skipped.readmitted_as, current)
     return None if skipped.readmit is not None else {"txid": txid, "skipped": skipped.skip}
 
 
-def _reached(store: Store, paths: Paths, wanted: Mapping[str, Any], *, last: int) -> Event | None:
+def _reached(ledger: LedgerReads, wanted: Mapping[str, Any], *, last: int) -> Event | None:
     classpath, arguments = wanted["source"]
-    read = Reader(store)
-    zone = read.peek(TopologyRecord, paths.record).zone
+    zone = ledger.topology().zone
     with closing(rebuild(classpath, arguments).in_zone(zone)) as source:
-        reached = source.reaches(position_now(read, paths), wanted["up_to"])
+        reached = source.reaches(ledger.position(), wanted["up_to"])
     if reached is None:
         return {"unknown": True}
     return {"txid": last} if reached else None

@@ -20,7 +20,7 @@ from airflow_tx.ledger.answers import Done, Repaired, TopologyRequest
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.attempt import Receipt, Token, gone_in_words, is_shortened
 from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.ledger import Ledger, LedgerReads, OwnStep
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
@@ -28,7 +28,6 @@ from airflow_tx.ledger.records import (
     History,
     Metadata,
     Outcome,
-    RepairRecord,
     Skipped,
     TopologyRecord,
     TransactionRecord,
@@ -39,7 +38,7 @@ from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.begin import missing_folders
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
 from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, put_or_create
-from airflow_tx.ledger.view import topologies
+from airflow_tx.ledger.view import repairs, topologies
 
 # --- rebuild plan -------------------------------------------------------------------------------------------------
 # The plan of a rebuilt ledger: what the fences of its states say. Source: docs/protocol.md §§5, 7.
@@ -690,15 +689,14 @@ def note_change(
 
 
 def keys_gone(
-    read: Reader, paths: Paths, state: str, txid: int, renamed: Mapping[str, str]
+    ledger: LedgerReads, state: str, txid: int, renamed: Mapping[str, str]
 ) -> frozenset[str]:
     """Name the keys that a state has lost since a transaction by changes that a person accepted.
 
     :param renamed: per earlier name of a state, its name now.
     """
     found = set[str]()
-    for number in sorted(map(int, read.names_if_any(paths.repairs))):
-        record = read.peek(RepairRecord, paths.repair(number))
+    for record in repairs(ledger.store, ledger.paths):
         change = record.change
         if record.what == RESET:
             found.clear()  # another life of the ledger begins
@@ -780,6 +778,13 @@ class Repairs:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self.state_lost = OwnStep(ledger, state_lost)
+        self.rename_state = OwnStep(ledger, rename_state)
+        self.note_change = OwnStep(ledger, note_change)
+
+    def incarnation(self) -> str:
+        """Return which life of the ledger there is: see `incarnation_of`."""
+        return incarnation_of(self._ledger.reader, self._ledger.paths)
 
     def ledger_lost(
         self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit
@@ -801,6 +806,10 @@ class Repairs:
     ) -> Decision[Repaired]:
         """Decide what `ledger_lost` would do, and write nothing. Raises as `ledger_lost`."""
         return self._ledger.preview(ledger_lost, request, self._plan(held), audit=audit)
+
+    def preview_reset(self, request: TopologyRequest, audit: Audit) -> Decision[Repaired]:
+        """Decide what `reset` would do, and write nothing. Raises as `reset`."""
+        return self._ledger.preview(reset, request, audit)
 
     def _plan(self, held: Sequence[HeldState]) -> RebuildPlan:
         plan = plan_rebuild(self._ledger.paths, held)

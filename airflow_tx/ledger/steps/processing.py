@@ -381,7 +381,7 @@ def start(
     attempt: TransactionAttempt,
     task: TaskTry,
     *,
-    is_current: Callable[[], bool],
+    is_current: Callable[[], bool] = lambda: True,
 ) -> Decision[Done | AlreadyCommitted]:
     """Let a processing task work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
 

@@ -461,6 +461,22 @@ def wishes(store: Store, paths: Paths) -> tuple[Wish, ...]:
     return tuple(wish for wish in found if wish is not None)
 
 
+def entries_in_use(read: Reader, paths: Paths) -> set[str]:
+    """Name the journal entries that open restatements take back, or that a person wants taken back."""
+    found = set[str]()
+    # Requests first: a run that begins while they are read makes a transaction of one.
+    for name in read.names_if_any(paths.wishes):
+        wish = read.peek_if_any(Wish, paths.wish(int(name)))
+        binding = None if wish is None else read.peek_if_any(Binding, paths.run(wish.key))
+        if binding is not None:
+            found.add(binding.entry)
+    for name in read.names(paths.transactions):
+        record = read.peek_if_any(TransactionRecord, paths.transaction(int(name)))
+        if record is not None and record.replaces is not None:
+            found.add(record.replaces["entry"])
+    return found
+
+
 def wishes_to_start(
     wished: Sequence[Wish],
     opened: Mapping[int, TransactionRecord],

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, PreviewOutdated, Refused, TxError, typed
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.records import Binding, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.records import TopologyRecord, TransactionRecord
 from airflow_tx.ledger.status import Words
-from airflow_tx.ledger.steps.end import find_open
-from airflow_tx.ledger.steps.recovery import note_action, version_of
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.sources.dates import Span, interval_of_key, key_of_interval, span_of
 from airflow_tx.transaction.processing.begin import conf_of
 
@@ -229,7 +227,7 @@ class ActionTarget:
     def version(self, txids: Sequence[int]) -> str:
         """Read the version of these transactions, with every write until now."""
         self.ledger.store.sync()
-        return version_of(Reader(self.ledger.store), self.ledger.paths, txids)
+        return self.ledger.version_of(txids)
 
     def take(self, txids: Sequence[int], version: str | None) -> None:
         """Refuse other people who act on the same preview of these transactions.
@@ -238,11 +236,11 @@ class ActionTarget:
         :raises PreviewOutdated: another person acted on them first, or they have changed.
         """
         if version is not None:
-            self.ledger.run(note_action, txids, version)
+            self.ledger.note_action(txids, version)
 
     def opened(self, txids: Collection[int]) -> Mapping[int, TransactionRecord | Refused]:
         """Read the records of open transactions, or say what became of them."""
-        return self.ledger.preview(find_open, txids).result
+        return self.ledger.find_open.preview(txids).result
 
 
 class PersonalAction(ABC):
@@ -328,11 +326,8 @@ def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]
         remedy = f"Its runs have no dates: airflow tx restate {target.topology} TXID ... --why TEXT"
         raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
     intervals = compat.scheduled_intervals(spec.dag_id, *dates_between(first, last, spec.zone))
-    read = Reader(target.ledger.store)
-    found = [
-        read.peek_if_any(Binding, target.ledger.paths.run(key_of_interval((each.start, each.end))))
-        for each in intervals
-    ]
+    keys = [key_of_interval((each.start, each.end)) for each in intervals]
+    found = [target.ledger.binding(key) for key in keys]
     txids = [binding.txid for binding in found if binding is not None]
     if not txids:
         remedy = f"None of the {len(intervals)} intervals between these dates has a transaction."

@@ -14,8 +14,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import ChangeRefused, Refused
 from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.status import TransactionView, with_run_end
-from airflow_tx.ledger.steps import end, recovery
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, check_changeable, note_changed
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, check_changeable
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.view import TopologyView, topology_view
 from airflow_tx.operations.actions.action import (
@@ -45,13 +44,13 @@ class RunReplay(PersonalAction):
     def _start(self, txid: int, record: TransactionRecord, audit: Audit) -> str:
         """Start a run again, and say how."""
         # First: the next attempt may begin as soon as the run is cleared.
-        self.ledger.run(recovery.note_person, txid, audit)
+        self.ledger.note_person(txid, audit)
         how = self.target.runs.start(record.run_id, record.key, past_limit=True)
-        self.ledger.run(recovery.came_back, record.run_id)
+        self.ledger.came_back(record.run_id)
         return how
 
     def _unblock(self, audit: Audit) -> Iterable[EffectLine]:
-        self.ledger.run(recovery.unblock)
+        self.ledger.unblock()
         return ()
 
 
@@ -135,10 +134,10 @@ class NamedReplay(RunReplay):
         """
         done = ""
         if live is None and states is not None:
-            self.ledger.run(note_changed, txid, states, audit=audit)
+            self.ledger.note_changed(txid, states, audit=audit)
             done = "its rows are decided again: "
         if record.skip is not None:
-            self.ledger.run(end.withdraw_skip, txid)
+            self.ledger.withdraw_skip(txid)
             done += "its skip was withdrawn, "
         if live is None:
             done += self._start(txid, record, audit)
@@ -250,7 +249,7 @@ class FailedReplay(RunReplay):
         """Start a run again that had given up its run slot, or forget it."""
         if found is Comeback.START:
             self.target.runs.restart(run_id)
-        self.ledger.run(recovery.came_back, run_id)
+        self.ledger.came_back(run_id)
         return done
 
 

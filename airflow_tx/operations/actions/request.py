@@ -23,10 +23,10 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger.attempt import gone_in_words
 from airflow_tx.ledger.audit.chain import StateEvidence, ledger_evidence
 from airflow_tx.ledger.audit.loss import shortened
-from airflow_tx.ledger.audit.rebuild import keys_gone, note_change
+from airflow_tx.ledger.audit.rebuild import Repairs, keys_gone
 from airflow_tx.ledger.audit.verification import ColumnTotal, changed_columns
 from airflow_tx.ledger.json_text import digest
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     ActionTarget,
@@ -440,8 +440,7 @@ class ChangeAcceptance(PersonalAction):
 
     def _accept(self, found: _Found, audit: Audit) -> Iterator[EffectLine]:
         columns = {each.column: each.total - each.expected for each in found.changes}
-        self.target.ledger.run(
-            note_change,
+        Repairs(self.target.ledger).note_change(
             self.state,
             columns,
             keys=found.keys,
@@ -462,8 +461,7 @@ class ChangeAcceptance(PersonalAction):
         journal = JournalArea(spec.staging(), ledger.topology.incarnation)
         renamed = ledger.topology.renamed
         keys = missing_keys(journal, states[self.state], renamed)
-        own = self.target.ledger
-        known = keys_gone(Reader(own.store), own.paths, self.state, 0, renamed)
+        known = keys_gone(self.target.ledger, self.state, 0, renamed)
         # Keys alone are enough: a restatement that takes them back has raised the fence when it is refused.
         if known.issuperset(keys or ()):
             if isinstance(changes, str):

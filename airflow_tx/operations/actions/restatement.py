@@ -23,13 +23,9 @@ from airflow_tx.ledger.steps.replay import (
     Wish,
     WishRequest,
     most_restated,
-    restating,
-    want,
-    wishes,
     wishes_to_start,
-    withdraw,
 )
-from airflow_tx.ledger.steps.step import Audit, Reader, is_committed
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     ActionTarget,
@@ -254,7 +250,7 @@ class TransactionRestatement(PersonalAction):
             what = f"transaction {each.run.begun} restates it already"
             yield EffectLine(each.run.txid, each.run.run_id, what)
         elif each.wish is None:
-            self.ledger.run(want, each.request, audit)
+            self.ledger.want_restated(each.request, audit)
             failpoint("restate.after_wish", topology=self.target.topology, txid=each.request.txid)
 
     def start(self) -> Iterator[EffectLine]:
@@ -284,7 +280,7 @@ class TransactionRestatement(PersonalAction):
 
     def _wishes(self) -> tuple[Wish, ...]:
         self.ledger.store.sync()
-        return wishes(self.ledger.store, self.ledger.paths)
+        return self.ledger.wishes()
 
     def _states(self, found: Sequence[Wish]) -> dict[str, str | None]:
         run_ids = [wish.run_id for wish in found]
@@ -332,17 +328,17 @@ class TransactionRestatement(PersonalAction):
         )
         if run.txid in wished or run.begun is not None:
             return _Chosen(run, request, None, wished.get(run.txid))
-        if not run.key and is_committed(Reader(self.ledger.store), self.ledger.paths, txid):
+        if not run.key and self.ledger.is_committed(txid):
             raise self._refused(txid, "its run is in neither the history or the journal", INSTEAD)
         nobody = Audit("", "")
-        self.ledger.preview(want, request, nobody)  # what the ledger itself refuses
+        self.ledger.want_restated.preview(request, nobody)  # what the ledger itself refuses
         entry = self._journal.read(self._binding(run.key).entry)
         self._check_states(run.txid, entry)
         self._check_source(run.txid, entry)
         self.target.runs.checked(run.run_id)
         names = tuple(self._topology.renamed.get(name, name) for name in entry.contributions)
         request = replace(request, states=names)
-        self.ledger.preview(want, request, nobody)
+        self.ledger.want_restated.preview(request, nobody)
         return _Chosen(run, request, entry)
 
     def _check_states(self, txid: int, entry: Entry) -> None:
@@ -438,7 +434,7 @@ class TransactionRestatement(PersonalAction):
         return JournalArea(self._spec.staging(), self._topology.incarnation)
 
     def _binding(self, key: str) -> Binding:
-        return Reader(self.ledger.store).peek(Binding, self.ledger.paths.run(key))
+        return self.ledger.bound(key)
 
 
 def find_run(ledger: Any, journal: JournalArea, txid: int) -> RestatedRun:
@@ -455,10 +451,10 @@ def find_run(ledger: Any, journal: JournalArea, txid: int) -> RestatedRun:
             entry = journal.read(name)
             key = entry.key
             run_id = entry.run_id
-    binding = Reader(ledger.store).peek_if_any(Binding, ledger.paths.run(key)) if key else None
+    binding = ledger.binding(key) if key else None
     if binding is None or (history is not None and history.outcome is not Outcome.COMMITTED):
         return RestatedRun(txid, txid, key, run_id)
-    begun = restating(Reader(ledger.store), ledger.paths, binding)
+    begun = ledger.restating(binding)
     return RestatedRun(txid, binding.txid, key, run_id, begun)
 
 
@@ -494,19 +490,19 @@ class WishWithdrawal(PersonalAction):
         run_id = None if wish is None else wish.run_id
         deed = partial(self._withdraw, txid, run_id)
         try:
-            self.ledger.preview(withdraw, txid)
+            self.ledger.withdraw_wish.preview(txid)
         except Refused as refused:
             return PlannedEffect([EffectLine(txid, None, str(refused))], deed, is_refused=True)
         by = "" if wish is None else f"; wanted by {self.target.person(wish.who, wish.why)}"
         return PlannedEffect([EffectLine(txid, run_id, f"is not restated{by}")], deed)
 
     def _withdraw(self, txid: int, run_id: str | None, audit: Audit) -> Iterator[EffectLine]:
-        self.ledger.run(withdraw, txid)
+        self.ledger.withdraw_wish(txid)
         yield EffectLine(txid, run_id, "not restated: the wish is taken back")
 
     def _wishes(self) -> dict[int, Wish]:
         self.ledger.store.sync()
-        return {wish.txid: wish for wish in wishes(self.ledger.store, self.ledger.paths)}
+        return {wish.txid: wish for wish in self.ledger.wishes()}
 
     def _sentence(self) -> str:
         which = ", ".join(map(str, self.txids)) or "everything that is wanted"

@@ -15,8 +15,6 @@ from airflow_tx.ledger.audit.rebuild import ACCEPT_CHANGE
 from airflow_tx.ledger.steps.roll_forward import (
     ROLL_FORWARD,
     RolledState,
-    begin_roll_forward,
-    end_roll_forward,
 )
 from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
 from airflow_tx.state.api import StoredState
@@ -173,7 +171,7 @@ class RollForwardRepair:
         if not plans and evidence.topology.rolling is None:
             return None
         found = {plan.name: plan.look.found for plan in plans}
-        rolling = self._ledger.run(begin_roll_forward, found, audit)
+        rolling = self._ledger.begin_roll_forward(found, audit)
         # From here on nothing is committed. A commit between the proof and this moment is proved, too.
         evidence = self._evidence()
         plans = self.plans(evidence)
@@ -189,7 +187,7 @@ class RollForwardRepair:
                 self._note(plan.name, refused)
             else:
                 rolled[plan.name] = replace(done, found=rolling.found.get(plan.name, done.found))
-        return self._ledger.run(end_roll_forward, rolling.nonce, rolled, audit=audit)
+        return self._ledger.end_roll_forward(rolling.nonce, rolled, audit=audit)
 
     def _done_before(
         self, evidence: LedgerEvidence, found: Mapping[str, int], to_do: Collection[str]

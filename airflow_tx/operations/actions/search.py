@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import batch_in_words, is_shortened
-from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.records import History
+from airflow_tx.ledger.ledger import Ledger, LedgerReads
 from airflow_tx.ledger.status import TransactionView, view_final
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import final_txids, kept_batch, open_txids, with_restatements
 from airflow_tx.sources.dates import Span, span_of
 
@@ -96,7 +94,7 @@ def _looked(
 
 
 def _metadata(ledger: Ledger, txid: int) -> Any:
-    history = Reader(ledger.store).peek_if_any(History, ledger.paths.history(txid))
+    history = LedgerReads(ledger.store, ledger.paths).outcome(txid)
     if history is not None:
         return (history.receipt or {}).get("metadata")
     batch = kept_batch(ledger.store, ledger.paths, txid)
@@ -286,7 +284,7 @@ class SearchedLedger:
             batch = kept_batch(self.store, self.paths, view.txid)
             yield view, None if batch is None else batch.rows
         for txid in reversed(self.final):
-            history = Reader(self.store).peek_if_any(History, self.paths.history(txid))
+            history = LedgerReads(self.store, self.paths).outcome(txid)
             receipt = (None if history is None else history.receipt) or {}
             yield (
                 None if history is None else view_final(history, None),

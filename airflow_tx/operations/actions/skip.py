@@ -15,9 +15,8 @@ from airflow_tx.ledger.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.ledger.attempt import batch_in_words
 from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.records import Skipped, TransactionRecord
-from airflow_tx.ledger.steps import end, recovery
-from airflow_tx.ledger.steps.end import check_skipped, check_undoable, note_readmission
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.end import check_undoable
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.view import kept_batch, transaction_details
 from airflow_tx.operations.actions.action import (
     ActionPlan,
@@ -101,14 +100,14 @@ class TransactionSkip(PersonalAction):
         :raises NotInEffect: it is its turn, but it cannot be skipped now.
         :raises SkipRefused: a state that cannot undo it has got something of it since `check`; the wish is taken back.
         """
-        if isinstance(self.ledger.run(end.note_skip, self.txid, audit), AlreadySkipped):
+        if isinstance(self.ledger.note_skip(self.txid, audit), AlreadySkipped):
             yield EffectLine(
                 self.txid,
                 None,
                 f"nothing: it is skipped already. {self._afterwards(self.txid)}",
             )
             return
-        self.ledger.run(recovery.unblock)
+        self.ledger.unblock()
         try:
             outcome, done = self._take(self.txid)
         except SkipRefused:
@@ -178,7 +177,7 @@ class TransactionSkip(PersonalAction):
     def _afterwards(self, txid: int) -> str:
         """Say what its rows count in, or how they come back."""
         paths = self.ledger.paths
-        skipped = Reader(self.ledger.store).peek_if_any(Skipped, paths.skipped(txid))
+        skipped = self.ledger.skipped(txid)
         if skipped is not None and skipped.replaces is not None:
             return f"Transaction {skipped.replaces}, which it was to restate, counts"
         return f"To get its rows back: airflow tx readmit {paths.topology} {txid} --why TEXT"
@@ -200,7 +199,7 @@ class Readmission(PersonalAction):
     def plan(self) -> ActionPlan:
         version = self.target.version([self.txid])
         try:
-            skipped = self.ledger.run(check_skipped, self.txid)
+            skipped = self.ledger.check_skipped(self.txid)
             state = self.target.runs.checked(skipped.run_id)
         except Refused as refused:
             return self.refused(version, refused, self.txid)
@@ -213,7 +212,7 @@ class Readmission(PersonalAction):
         return ActionPlan(version, self._sentence(skipped), effects, [self.txid])
 
     def _readmit(self, skipped: Skipped, audit: Audit) -> Iterator[EffectLine]:
-        self.ledger.run(note_readmission, self.txid, audit)
+        self.ledger.note_readmission(self.txid, audit)
         how = self.target.runs.start(skipped.run_id, skipped.key)
         done = f"re-admitted: {how}, and takes the current rows of the same place, as a new transaction"
         yield EffectLine(self.txid, skipped.run_id, done)

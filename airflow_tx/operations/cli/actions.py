@@ -11,10 +11,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import typed
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.records import Binding
-from airflow_tx.ledger.records import Counter as Turn
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish, most_restated, restating, wishes
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish, most_restated
 from airflow_tx.ledger.view import topology_record
 from airflow_tx.operations.actions.action import ActionTarget, dated_transactions
 from airflow_tx.operations.cli import render
@@ -301,22 +298,20 @@ class RestatedWork:
             if is_live:
                 return WorkStatus.IN_FLIGHT, None
             return WorkStatus.FAILED if of in self._started else WorkStatus.WAITING, None
-        read = Reader(self._ledger.store)
-        binding = read.peek(Binding, self._ledger.paths.run(key))
+        binding = self._ledger.bound(key)
         if binding.txid != of:
             return WorkStatus.DONE, binding.txid
-        begun = restating(read, self._ledger.paths, binding)
+        begun = self._ledger.restating(binding)
         if begun is None:
             return WorkStatus.FAILED, None  # skipped, or withdrawn
         return WorkStatus.IN_FLIGHT if is_live else WorkStatus.FAILED, begun
 
     def _wishes(self) -> tuple[Wish, ...]:
         self._ledger.store.sync()
-        return wishes(self._ledger.store, self._ledger.paths)
+        return self._ledger.wishes()
 
     def _turn(self) -> int | None:
-        found = Reader(self._ledger.store).peek_if_any(Turn, self._ledger.paths.current)
-        return None if found is None else found.txid
+        return self._ledger.current_if_any()
 
 
 def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:

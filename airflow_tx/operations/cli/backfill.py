@@ -14,12 +14,8 @@ from airflow.utils.platform import getuser
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, typed
-from airflow_tx.ledger.audit.loss import next_position, note_origin
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.records import Binding, TopologyRecord
-from airflow_tx.ledger.records import Counter as Turn
 from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import Progress, WorkStatus, action, logical_dates
 from airflow_tx.sources.api import Json
@@ -118,12 +114,12 @@ class BackfilledDates:
         if not self.in_order:
             return
         start = self.intervals[0].start
-        position = next_position(Reader(self.ledger.store), self.spec.paths)
+        position = self.ledger.next_position()
         if not self._allocated() and not self._awaited(position, start):
             position = order_from(start)
             if note:
                 self.ledger.open(self.spec.request)
-                position = self.ledger.run(note_origin, position)
+                position = self.ledger.note_origin(position)
         end = order_end(position)
         stands = f"The order of txids stands at {end.isoformat()}, and"
         if self._left_out(end, start):
@@ -135,8 +131,7 @@ class BackfilledDates:
             raise _misplaced(late[0].interval.start, f"{stands} {self._late()}")
 
     def _allocated(self) -> bool:
-        allocated = Reader(self.ledger.store).peek_if_any(Turn, self.spec.paths.allocated)
-        return allocated is not None and allocated.txid > 0
+        return bool(self.ledger.allocated_if_any())
 
     def _awaited(self, position: Json, start: datetime) -> bool:
         """Ask whether a run is queued or running whose date the order has, and that comes before a date."""
@@ -161,9 +156,7 @@ class BackfilledDates:
     def read(self) -> list[BackfilledDate]:
         """Give the current state of all dates, the earliest one first."""
         self._current = self._turn()
-        position = (
-            next_position(Reader(self.ledger.store), self.spec.paths) if self.in_order else None
-        )
+        position = self.ledger.next_position() if self.in_order else None
         self.order = None if position is None else order_end(position)
         runs = compat.dated_runs(self.spec.dag_id, self.intervals)
         yielded = self._yielded()
@@ -180,11 +173,10 @@ class BackfilledDates:
                 watch.wait(seconds)
 
     def _turn(self) -> int | None:
-        found = Reader(self.ledger.store).peek_if_any(Turn, self.spec.paths.current)
-        return None if found is None else found.txid
+        return self.ledger.current_if_any()
 
     def _yielded(self) -> Container[str]:
-        record = Reader(self.ledger.store).peek_if_any(TopologyRecord, self.spec.paths.record)
+        record = self.ledger.topology_if_any()
         return {} if record is None else record.yielded
 
     def _read(
@@ -222,9 +214,7 @@ class BackfilledDates:
         return self.in_order and is_in_lane(self.ledger.store, self.spec.paths, self._key(interval))
 
     def _txid(self, interval: compat.ScheduledInterval) -> int | None:
-        binding = Reader(self.ledger.store).peek_if_any(
-            Binding, self.spec.paths.run(self._key(interval))
-        )
+        binding = self.ledger.binding(self._key(interval))
         return None if binding is None else binding.txid
 
     def _key(self, interval: compat.ScheduledInterval) -> str:

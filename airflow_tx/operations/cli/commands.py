@@ -16,10 +16,8 @@ from typing import TypeVar
 
 from airflow_tx.base.errors import TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.ledger import Ledger, LedgerReads
 from airflow_tx.ledger.status import TransactionView
-from airflow_tx.ledger.steps.recovery import raised_alarms
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import (
     Alarms,
     TopologyView,
@@ -195,7 +193,7 @@ def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRo
 
 def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
     view = replace(topology_view(store, place.paths, recent=0), name=place.name)
-    alarms = raised_alarms(Reader(store), place.paths)
+    alarms = LedgerReads(store, place.paths).raised_alarms()
     return ListedTopology(view, ledger_at(store, place.paths), place.conn_id, alarms)
 
 

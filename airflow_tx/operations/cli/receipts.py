@@ -30,8 +30,8 @@ from airflow_tx.ledger.attempt import (
 from airflow_tx.ledger.audit.chain import Chain, LedgerEvidence, StateEvidence, ledger_evidence
 from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.records import Counter, Outcome
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.records import Outcome
 from airflow_tx.ledger.view import final_txids, topology_view
 from airflow_tx.operations.actions.search import (
     MOST_LOOKED_THROUGH,
@@ -164,7 +164,7 @@ def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
         spec, states = dag_of(args, ledger.topology.dag_id)
         found = evidence_of(states, values=values)
         # The states were read later: one that is further than the ledger was then has not gone ahead of it.
-        ledger = replace(ledger, latest=Reader(store).get(Counter, paths.current).txid)
+        ledger = replace(ledger, latest=LedgerReads(store, paths).current())
     return _Evidence(ledger, found, spec)
 
 

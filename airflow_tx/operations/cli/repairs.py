@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
-from airflow_tx.ledger.records import Binding, Phase, TopologyRecord, TransactionRecord, decode
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.records import Binding, Phase, TransactionRecord, decode
 from airflow_tx.ledger.view import open_records, topology_record
 from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
 from airflow_tx.operations.cli import render
@@ -159,18 +159,19 @@ def repair(args: Namespace) -> None:
 
 
 def _state_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.ledger.audit.rebuild import state_lost
+    from airflow_tx.ledger.audit.rebuild import Repairs
 
     ledger = ledger_on(store, args)
     audit = audit_of(args)
     sentence = f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost."
-    planned = ledger.preview(state_lost, args.state_lost, audit)
+    repairs = Repairs(ledger)
+    planned = repairs.state_lost.preview(args.state_lost, audit)
     if not is_shown(args, of_kept(ledger, planned, sentence)):
-        print_done("Repaired", ledger.run(state_lost, args.state_lost, audit))
+        print_done("Repaired", repairs.state_lost(args.state_lost, audit))
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, HeldState, Repairs, incarnation_of
+    from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, HeldState, Repairs
 
     request, states = _dag(args, store, LEDGER_LOST)
     found = {name: state.fence() for name, state in states.items()}
@@ -187,26 +188,28 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
     ]
     ledger = ledger_on(store, args)
     audit = audit_of(args)
-    planned = Repairs(ledger).preview_ledger_lost(held, request, audit)
-    made_anew = incarnation_of(Reader(store), ledger.paths)
+    repairs = Repairs(ledger)
+    planned = repairs.preview_ledger_lost(held, request, audit)
+    made_anew = repairs.incarnation()
     if is_shown(args, of_rebuilt(ledger, planned, found)):
         return
     for incarnation in {fence.incarnation for fence in found.values() if fence is not None}:
         if made_anew not in ("", incarnation):
             staging_of(args).adopt_taken(made_anew, incarnation)
-    print_done("Repaired", Repairs(ledger).ledger_lost(held, request, audit))
+    print_done("Repaired", repairs.ledger_lost(held, request, audit))
 
 
 def _reset(args: Namespace, store: Store) -> None:
-    from airflow_tx.ledger.audit.rebuild import RESET, Repairs, incarnation_of, reset
+    from airflow_tx.ledger.audit.rebuild import RESET, Repairs
 
     request, states = _dag(args, store, RESET)
     refused = partial(RepairRefused, what=RESET, topology=args.topology)
     fences = {name: _clearable(name, state, refused) for name, state in states.items()}
     ledger = ledger_on(store, args)
     audit = audit_of(args)
-    incarnation = incarnation_of(Reader(store), ledger.paths)
-    planned = ledger.preview(reset, request, audit)
+    repairs = Repairs(ledger)
+    incarnation = repairs.incarnation()
+    planned = repairs.preview_reset(request, audit)
     if is_shown(args, of_reset(ledger, planned, fences)):
         return
 
@@ -216,7 +219,7 @@ def _reset(args: Namespace, store: Store) -> None:
         if incarnation:
             staging_of(args).forget(incarnation)
 
-    print_done("Repaired", Repairs(ledger).reset(request, audit, clear=clear))
+    print_done("Repaired", repairs.reset(request, audit, clear=clear))
 
 
 def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefused]) -> Any:
@@ -260,7 +263,7 @@ def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]
 
 def _dag_id(store: Store, paths: Paths) -> str | None:
     try:
-        record = Reader(store).peek_if_any(TopologyRecord, paths.record)
+        record = LedgerReads(store, paths).topology_if_any()
     except UnreadableRecord:
         return None  # the repair will report the error, or repair it
     return None if record is None else record.dag_id

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from airflow_tx.base.errors import ConfigError, MoveRefused, RenameRefused, typed, without_controls
 from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.audit import rebuild
+from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.records import Counter, Skipped, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.records import TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import open_records, topology_record
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.actions import check_reason
@@ -52,7 +52,7 @@ def rename(args: Namespace) -> None:
         dag_id, missing = _dag_of(args, new.topology, record)
         _check_runs(store, old, record.dag_id)
         if new != old and not mover.is_at(new, record):
-            mover.check_free(Reader(store), new)
+            mover.check_free(LedgerReads(store, new).reader, new)
             _check_runs(store, new, dag_id)
         what = f"Rename topology {old.topology} of DAG {record.dag_id} to topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
@@ -168,22 +168,14 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
 
 def _left(store: Store, paths: Paths) -> str:
     """Describe the rows that would be counted nowhere."""
-    children = store.children(paths.all_skipped)
-    read = Reader(store)
-    skipped = [
-        int(name)
-        for name in (children.names if children else ())
-        if (found := read.peek_if_any(Skipped, paths.skipped(int(name)))) is not None
-        and found.readmitted_as is None
-    ]
-    current = read.peek_if_any(Counter, paths.current)
-    what = "" if current is None else f", whose last final transaction is {current.txid - 1}"
+    ledger = LedgerReads(store, paths)
+    skipped = [txid for txid, each in ledger.all_skipped().items() if each.readmitted_as is None]
+    current = ledger.current_if_any()
+    what = "" if current is None else f", whose last final transaction is {current - 1}"
     opened = open_records(store, paths)
     what += f". {_txids(opened)} Their rows are counted nowhere" if opened else ""
     return what + (
-        f". Skipped, and never re-admitted: {', '.join(map(str, sorted(skipped)))}"
-        if skipped
-        else ""
+        f". Skipped, and never re-admitted: {', '.join(map(str, skipped))}" if skipped else ""
     )
 
 
@@ -235,10 +227,11 @@ def rename_stored_state(args: Namespace) -> None:
     """`airflow tx state rename TOPOLOGY OLD NEW`."""
     with store_of(args) as store:
         ledger = ledger_on(store, args)
+        repairs = Repairs(ledger)
         audit = audit_of(args)
         record = topology_record(store, paths_of(args))
         state = _renamed(args, record)
-        planned = ledger.preview(rebuild.rename_state, args.old, args.new, audit=audit)
+        planned = repairs.rename_state.preview(args.old, args.new, audit=audit)
         moved = args.old in record.states and state.has_fence
         along = [_checked(args, record, state)] if moved else []
         sentence = f"Continue state {args.old} of topology {args.topology} as {args.new}."
@@ -246,7 +239,7 @@ def rename_stored_state(args: Namespace) -> None:
             return
         if moved and state.fence() is None:
             state.take_over(args.old)
-        print_done("Done", ledger.run(rebuild.rename_state, args.old, args.new, audit=audit))
+        print_done("Done", repairs.rename_state(args.old, args.new, audit=audit))
 
 
 @action
@@ -254,12 +247,13 @@ def forget(args: Namespace) -> None:
     """`airflow tx state forget TOPOLOGY OLD`."""
     with store_of(args) as store:
         ledger = ledger_on(store, args)
+        repairs = Repairs(ledger)
         audit = audit_of(args)
         sentence = f"Continue topology {args.topology} without state {args.old}. Another state may take its place."
         # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
-        planned = ledger.preview(rebuild.state_lost, args.old, audit)
+        planned = repairs.state_lost.preview(args.old, audit)
         if not is_shown(args, of_kept(ledger, planned, sentence)):
-            print_done("Done", ledger.run(rebuild.state_lost, args.old, audit))
+            print_done("Done", repairs.state_lost(args.old, audit))
 
 
 def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:

@@ -23,10 +23,10 @@ from airflow.utils.types import DagRunType
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from airflow_tx.ledger.records import Binding, Outcome
+from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.records import Outcome
 from airflow_tx.ledger.status import Words
 from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.sources.dates import interval_of_key, key_of_interval
 
@@ -497,7 +497,7 @@ def _is_final(snapshot: TopologySnapshot, run: FailedRun) -> bool:
         binding.txid
         for key in keys
         if store is not None
-        and (binding := Reader(store).peek_if_any(Binding, snapshot.paths.run(key))) is not None
+        and (binding := LedgerReads(store, snapshot.paths).binding(key)) is not None
     ]
     return any(txid not in snapshot.open_by_txid for txid in found)
 

@@ -22,9 +22,9 @@ from airflow_tx.base.errors import Refused, TxError
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.attempt import TransactionAttempt, counted
+from airflow_tx.ledger.ledger import LedgerReads
 from airflow_tx.ledger.records import Binding, History, TransactionRecord
 from airflow_tx.ledger.status import TransactionView, Words
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import HealthCode
 from airflow_tx.operations.actions.ledger_places import BEGIN, ledger_places
 from airflow_tx.operations.actions.search import (
@@ -383,7 +383,7 @@ def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
         raise LedgerAway(reason=SILENT)
 
     def bound(store: Store) -> Binding | None:
-        return Reader(store).peek_if_any(Binding, snapshot.paths.run(run_id))
+        return LedgerReads(store, snapshot.paths).binding(run_id)
 
     binding = ledger_snapshots().unremembered(snapshot, bound)
     return None if binding is None else binding.txid
@@ -399,9 +399,8 @@ def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> 
     """Ask whether a transaction of this topology is the one that a run began: another topology has the same txids."""
 
     def found(store: Store) -> TransactionRecord | History | None:
-        read = Reader(store)
-        record = read.peek_if_any(TransactionRecord, snapshot.paths.transaction(begun.txid))
-        return record or read.peek_if_any(History, snapshot.paths.history(begun.txid))
+        ledger = LedgerReads(store, snapshot.paths)
+        return ledger.status(begun.txid) or ledger.outcome(begun.txid)
 
     record = ledger_snapshots().unremembered(snapshot, found)
     if record is None:

@@ -26,11 +26,10 @@ from airflow_tx.base.errors import (
 from airflow_tx.hooks.zookeeper import KeptClient
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import batch_in_words
+from airflow_tx.ledger.ledger import LedgerReads
 from airflow_tx.ledger.records import TopologyRecord
 from airflow_tx.ledger.status import TransactionView
 from airflow_tx.ledger.steps.end import HOUR
-from airflow_tx.ledger.steps.recovery import raised_alarms
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.view import (
     HealthCode,
     TopologyState,
@@ -596,7 +595,7 @@ class LedgerSnapshots:
             return None  # its DAG cannot be read either, so no user may see it
         try:
             view = topology_view(store, paths, recent=0)
-            alarms = raised_alarms(Reader(store), paths)
+            alarms = LedgerReads(store, paths).raised_alarms()
         except (UnreadableRecord, UnknownTransaction) as error:
             return TopologySnapshot(record, place, store, None, problem=str(error))
         opened = {each.txid for each in view.opened}

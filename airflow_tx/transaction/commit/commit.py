@@ -34,9 +34,8 @@ from airflow_tx.ledger.answers import (
 )
 from airflow_tx.ledger.attempt import Token, Written, code_of, tasks_of
 from airflow_tx.ledger.audit.loss import shortened
-from airflow_tx.ledger.steps import commit, processing
 from airflow_tx.ledger.steps.begin import BoundStep
-from airflow_tx.ledger.steps.commit import AcquireAnswer
+from airflow_tx.ledger.steps.commit import AcquireAnswer, AcquireRequest
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spark.new_values import newest_outputs
 from airflow_tx.state.api import Grant, StateKind
@@ -219,8 +218,7 @@ def processed_step(
     case: CommitCase, states: InstanceStates, emitted: Mapping[Any, int]
 ) -> BoundStep[Processed | AlreadyCommitted]:
     """Make the step that notes that the batch is complete."""
-    return partial(
-        processing.processed,
+    return case.ledger.processed.bind(
         attempt=case.begun.attempt,
         rows_digest=case.begun.rows_digest,
         expected={instance for instance, state in states.items() if not compat.is_left_out(state)},
@@ -277,7 +275,7 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
     """Make the step that takes the turn."""
     failpoint("commit.before_acquire", **case.where)
     processed = prepared.processed
-    request = commit.AcquireRequest(
+    request = AcquireRequest(
         case.begun.attempt,
         processed.epoch,
         case.begun.rows_digest,
@@ -295,7 +293,7 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
         held=prepared.replacing.held,
         sole=prepared.replacing.sole,
     )
-    return partial(commit.acquire, request=request)
+    return case.ledger.acquire.bind(request)
 
 
 # --- write and mark: in the turn ----------------------------------------------------------------------------------
@@ -358,8 +356,7 @@ def mark_step(
 ) -> BoundStep[Committed]:
     """Make the step that marks the commit and passes the turn on."""
     failpoint("commit.before_mark", **case.where)
-    return partial(
-        commit.commit,
+    return case.ledger.commit.bind(
         token=grant.token,
         states=list(case.states),
         rows=processed.rows,

@@ -29,13 +29,10 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.ledger.answers import AlreadySkipped, Begun, Committed, NotYet
 from airflow_tx.ledger.attempt import TaskTry, of_lane
-from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.records import Binding, History, Phase, TransactionRecord
-from airflow_tx.ledger.steps import end, processing
+from airflow_tx.ledger.ledger import Ledger, LedgerReads
+from airflow_tx.ledger.records import Phase, TransactionRecord
 from airflow_tx.ledger.steps.end import skip_refused
-from airflow_tx.ledger.steps.recovery import note_alarm, raised_alarms
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
 from airflow_tx.ledger.view import open_records
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.outputs.messages.stores import AckerStore
@@ -103,7 +100,7 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
     """Remove what no task needs any more once a transaction is committed. It fails nothing."""
 
     def has_live_run(txid: int) -> bool:
-        history = Reader(ledger.store).peek_if_any(History, spec.paths.history(txid))
+        history = LedgerReads(ledger.store, spec.paths).outcome(txid)
         return (
             history is not None
             and compat.run_state(ti, spec.dag_id, history.run_id) in LIVE_RUN_STATES
@@ -133,25 +130,7 @@ def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
     kept = spec.journal_time + GRACE
     journal = JournalArea(spec.staging(), ledger.incarnation())
     if journal.days((ledger.clock.now() - kept).date()):
-        journal.sweep((ledger.past_time() - kept).date(), lambda: entries_in_use(ledger))
-
-
-def entries_in_use(ledger: Ledger) -> set[str]:
-    """Name the entries that open restatements take back, or that a person wants taken back."""
-    read = Reader(ledger.store)
-    paths = ledger.paths
-    found = set[str]()
-    # Requests first: a run that begins while they are read makes a transaction of one.
-    for name in read.names_if_any(paths.wishes):
-        wish = read.peek_if_any(Wish, paths.wish(int(name)))
-        binding = None if wish is None else read.peek_if_any(Binding, paths.run(wish.key))
-        if binding is not None:
-            found.add(binding.entry)
-    for name in read.names(paths.transactions):
-        record = read.peek_if_any(TransactionRecord, paths.transaction(int(name)))
-        if record is not None and record.replaces is not None:
-            found.add(record.replaces["entry"])
-    return found
+        journal.sweep((ledger.past_time() - kept).date(), ledger.entries_in_use)
 
 
 # --- skips -------------------------------------------------------------------------------------------------------
@@ -212,7 +191,7 @@ def take_skip(
     """
     found = undoable(states, txid)
     with _taken_back(ledger, txid, keeps_grant=True):
-        answer = ledger.run(end.grant_skip, txid, found)
+        answer = ledger.grant_skip(txid, found)
     if isinstance(answer, AlreadySkipped):
         return Committed(txid, here=False)
     if isinstance(answer, NotYet):
@@ -227,7 +206,7 @@ def take_skip(
             raise skip_refused(txid, stuck, noted=True)
     for state in states.values():
         state.pass_over(grant)
-    done = ledger.run(end.commit_skip, grant.token, states=list(states))
+    done = ledger.commit_skip(grant.token, states=list(states))
     log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)
     Metric.SKIPPED.send(ledger.paths)
     return done
@@ -306,7 +285,7 @@ def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[Non
         yield
     except SkipRefused:
         with suppress(AlreadyFinal):  # another try has committed it
-            ledger.run(end.withdraw_skip, txid, keeps_grant=keeps_grant)
+            ledger.withdraw_skip(txid, keeps_grant=keeps_grant)
         raise
 
 
@@ -398,7 +377,7 @@ def raise_alarm(
     :param remembered: the record in the ledger while the alarm is raised.
     """
     note = None if change.alarm is None else {"of": change.alarm.of, **(remembered or {})}
-    noted = ledger.run(note_alarm, change.kind.value, note)
+    noted = ledger.note_alarm(change.kind.value, note)
     if change.alarm is None:
         log.info("Topology %s is %s no more", spec.topology, change.kind.value)
     elif noted.first:
@@ -422,7 +401,7 @@ def raise_own_alarms(spec: TransactionSpec, context: Any, log: Any) -> None:
             alarms = spec.alarm_topology.find(
                 opened, blocked=blocked, now=datetime.now(timezone.utc), lag=lag
             )
-            due = changes(alarms, raised_alarms(Reader(store), spec.paths))
+            due = changes(alarms, ledger.raised_alarms())
             for change in certain(due, spec.limits, lag):
                 raise_alarm(spec, ledger, change, context, log)
     except TxError as error:
@@ -533,7 +512,7 @@ def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messa
         now=ledger.clock.now(),
     )
     if found.problem:
-        send_failure(spec.paths, ledger.run(processing.fail_messages, attempt, found.problem))
+        send_failure(spec.paths, ledger.fail_messages(attempt, found.problem))
         if begun.replaces is None:
             source = spec.source_of(begun.incarnation)
             note_failed(source, attempt, begun.metadata, found.problem)

@@ -11,8 +11,6 @@ from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger.audit.rebuild import keys_gone
 from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.steps.replay import held_at
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.outputs.journal import Contribution, Entry, JournalArea, StagedFiles
 from airflow_tx.state.aggregators import can_invert
 from airflow_tx.state.api import FencedState, QueryableState, StateKind
@@ -287,15 +285,13 @@ def differences(
     place = StagingPlace(case.area, case.spec.topology, own, case.run.task_id)
     taken = contributions(entry, topology.renamed)
     taken_back = {name: topology.renamed.get(name, name) for name in entry.contributions}
-    read = Reader(case.ledger.store)
-    paths = case.spec.paths
     spark = {update.state.name for update in case.updates if update.writers == "spark"}
     sole = {
         name: partial(state.sole_values, txids=replaced_txids(journal, entry), own=own.txid)
         for name, state in case.states.items()
         if not staged and name not in spark and is_asked(state)
     }
-    held = held_at(read, paths, topology, taken_back, sole)
+    held = case.ledger.held_at(topology, taken_back, sole)
     found = dict[str, Difference]()
     for update, new in zip(case.updates, rows, strict=True):
         state = update.state
@@ -310,7 +306,7 @@ def differences(
             new,
             place,
             staged=staged or update.writers == "spark",
-            gone=keys_gone(read, paths, state.name, replaces.txid, topology.renamed),
+            gone=keys_gone(case.ledger, state.name, replaces.txid, topology.renamed),
             sole=sole.get(state.name),
         )
         _log(case, state.name, found[state.name], replaces.txid)

@@ -15,7 +15,6 @@ from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Outbid
 from airflow_tx.ledger.reading import LedgerReader
-from airflow_tx.ledger.steps import recovery
 from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
 from airflow_tx.transaction.processing.begin import conf_of
 from airflow_tx.transaction.spec import TransactionSpec
@@ -88,7 +87,7 @@ def yield_slot(
             )
             return
         try:
-            answer = ledger.run(recovery.note_yield, Waiter(ti.run_id, txid, str(ti.id), blocking))
+            answer = ledger.note_yield(Waiter(ti.run_id, txid, str(ti.id), blocking))
         except Outbid as error:
             log.info("%s", error)
             return
@@ -212,7 +211,7 @@ def start_yielded(
             continue  # the next commit asks for it
         if found is Comeback.START:
             runs.restart(run_id)
-        ledger.run(recovery.came_back, run_id)
+        ledger.came_back(run_id)
         if found is Comeback.START:
             yield run_id, entry
 

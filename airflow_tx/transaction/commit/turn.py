@@ -13,10 +13,10 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import RollingForward
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import of_lane
-from airflow_tx.ledger.reading import TurnReading, listed_acks, read_opened
-from airflow_tx.ledger.records import Counter, Phase, TransactionRecord
+from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.reading import TurnReading, listed_acks
+from airflow_tx.ledger.records import Phase, TransactionRecord
 from airflow_tx.ledger.steps.processing import missing_acks, must_ack
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.commit import Commit, Completion, skip_now
 
@@ -139,7 +139,7 @@ def read_line(
     paths: Paths,
     txid: int,
     mapped: Collection[str],
-    read: Reader | None = None,
+    look: LedgerReads | None = None,
     *,
     places: int = WARM_PLACES,
     works_again: bool = False,
@@ -147,16 +147,16 @@ def read_line(
     """Read the line; what is far away is not read.
 
     :param mapped: the tasks with map indexes: how many instances they will have is not known here.
-    :param read: reads the records, for a caller who wants to keep them.
+    :param look: reads the records, for a caller who wants to keep them.
     :param works_again: a task of its own works again, so that its own record matters at its turn, too.
     """
-    read = read or Reader(store)
-    current = read.peek(Counter, paths.current).txid
+    look = look or LedgerReads(store, paths)
+    current = look.current()
     line = WaitingLine(current=current, txid=txid, places=places)
     if current >= txid and not works_again:
         return line
     near = range(current, min(txid, current + places))
-    line = replace(line, opened=read_opened(read, paths, (*near, txid)))
+    line = replace(line, opened=look.opened((*near, txid)))
     if not line.is_near:
         return line
     ready = (
@@ -328,7 +328,7 @@ def commit_in_turn(
             # Nothing that can be watched says when this is over.
             if clock() >= times.deadline:
                 commit.case.log.info("%s", rolling)
-                return _read(commit.case, store, Reader(store), places=places, works_again=False)
+                return _read(commit.case, store, places=places, works_again=False)
             time.sleep(_ROLLING_POLL)
 
 
@@ -340,10 +340,11 @@ def _in_turn(
     pace: LinePace | None = None
     tried = 0
     while (completion := commit.complete()) is not Completion.OVER:
-        read = Reader(store)
+        look = LedgerReads(store, case.spec.paths)
         before = line
-        line = _read(case, store, read, places=places, works_again=completion is Completion.NOT_YET)
-        case.ledger.remember(read)
+        works_again = completion is Completion.NOT_YET
+        line = _read(case, store, look, places=places, works_again=works_again)
+        case.ledger.remember(look)
         now = clock()
         pace = (pace or LinePace(line.current, line.current, now, now)).seen(line.current, now)
         left = pace.left(line.txid, now)
@@ -379,7 +380,12 @@ def _in_turn(
 
 
 def _read(
-    case: CommitCase, store: Store, read: Reader, *, places: int, works_again: bool
+    case: CommitCase,
+    store: Store,
+    look: LedgerReads | None = None,
+    *,
+    places: int,
+    works_again: bool,
 ) -> WaitingLine:
     spec = case.spec
     return read_line(
@@ -387,7 +393,7 @@ def _read(
         spec.paths,
         case.begun.txid,
         spec.mapped,
-        read,
+        look,
         places=places,
         works_again=works_again,
     )
@@ -396,10 +402,7 @@ def _read(
 def _watch(case: CommitCase, store: Store, line: WaitingLine, seconds: float) -> None:
     with store.watch(*line.watched(case.spec.paths)) as watch:
         # A change before the watches were set would never be noticed.
-        if (
-            _read(case, store, Reader(store), places=line.places, works_again=line.op is not None)
-            == line
-        ):
+        if _read(case, store, places=line.places, works_again=line.op is not None) == line:
             case.log.info(
                 "Transaction %s of %s waits: the turn is at %s",
                 line.txid,

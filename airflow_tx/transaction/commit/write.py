@@ -18,7 +18,6 @@ from airflow_tx.base.errors import ConfigError, OutputChanged, StagingError, Sta
 from airflow_tx.ledger.answers import Granted
 from airflow_tx.ledger.attempt import Grant, RowsDigest, TransactionAttempt, Written
 from airflow_tx.ledger.records import output_text
-from airflow_tx.ledger.steps import commit
 from airflow_tx.outputs.staging.area import (
     check_emitted,
     check_readable,
@@ -379,7 +378,7 @@ def take_other_output(
     for name, found in changed.items():
         if states[name].fence() is None and states[name].holds(grant.txid) is not False:
             raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
-    ledger.run(commit.take_output, grant.token, {name: outputs[name] for name in changed})
+    ledger.take_output(grant.token, {name: outputs[name] for name in changed})
 
 
 def fits_one_write(update: Update, rows: RowsToWrite) -> bool:

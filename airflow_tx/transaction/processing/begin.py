@@ -27,11 +27,9 @@ from airflow_tx.ledger.answers import (
 )
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import TransactionAttempt, is_shortened
-from airflow_tx.ledger.audit.loss import next_position
 from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.records import Binding, Counter, TopologyRecord, TransactionRecord
-from airflow_tx.ledger.steps.replay import Wish
-from airflow_tx.ledger.steps.step import Reader, is_committed
+from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.records import TopologyRecord
 from airflow_tx.ledger.view import in_lane
 from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.sources.dates import order_end
@@ -117,11 +115,11 @@ def await_lane(
 
 def is_in_lane(store: Store, paths: Paths, key: str) -> bool:
     """Ask whether a lane that lives works on the transaction of a run."""
-    read = Reader(store)
-    binding = read.peek_if_any(Binding, paths.run(key))
+    ledger = LedgerReads(store, paths)
+    binding = ledger.binding(key)
     if binding is None:
         return False
-    record = read.peek_if_any(TransactionRecord, paths.transaction(binding.txid))
+    record = ledger.status(binding.txid)
     return record is not None and bool(in_lane(store, paths, {binding.txid: record}))
 
 
@@ -151,7 +149,7 @@ def comes_soon(
 
 def order_in(store: Store, paths: Paths) -> datetime | None:
     """Read where the order of a topology stands; None: it has not begun."""
-    position = next_position(Reader(store), paths)
+    position = LedgerReads(store, paths).next_position()
     return None if position is None else order_end(position)
 
 
@@ -319,12 +317,12 @@ def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> di
     :param key: of its run. Another `begin` of the run, which was declared dead, may have taken a transaction for it:
         then no other run makes room by committing that one.
     """
-    read = Reader(store)
-    current = read.peek(Counter, paths.current).txid
-    allocated = read.peek(Counter, paths.allocated).txid
-    binding = None if key is None else read.peek_if_any(Binding, paths.run(key))
+    ledger = LedgerReads(store, paths)
+    current = ledger.current()
+    allocated = ledger.allocated()
+    binding = None if key is None else ledger.binding(key)
     # A run whose transaction is wanted restated has one, and waits for room for another one.
-    own = binding is not None and read.peek_if_any(Wish, paths.wish(binding.txid)) is None
+    own = binding is not None and not ledger.is_wanted_restated(binding.txid)
     return {"current": current} if own or allocated + 1 < current + max_pending else None
 
 
@@ -440,7 +438,7 @@ class _Decider:
         action = "replay"
         if not previous.is_open:
             action = "restate"
-            if not is_committed(Reader(self._ledger.store), self._ledger.paths, previous.txid):
+            if not self._ledger.is_committed(previous.txid):
                 return  # it was skipped
         log.warning(
             "%r: since transaction %d took them, %s. To take the current rows: %s",

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -151,14 +151,13 @@ def check_upstream(
     :raises AirflowFailException: naming those tasks.
     """
     from airflow_tx.ledger.api import ack_element
-    from airflow_tx.ledger.records import TransactionRecord
-    from airflow_tx.ledger.steps.step import Reader
+    from airflow_tx.ledger.ledger import LedgerReads
 
     before = sorted(context["task"].upstream_task_ids.intersection(spec.tasks))
     if not before:
         return
     with spec.store() as store:
-        record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(attempt.txid))
+        record = LedgerReads(store, spec.paths).status(attempt.txid)
         if record is None:
             return  # it is final, as its start will find
         found = store.children(spec.paths.acks(record.acks))
@@ -374,25 +373,23 @@ class Processing:
                 emitter.check_read(self.attempt)
         finally:
             self.close()
-        from airflow_tx.ledger.steps import processing
         from airflow_tx.ledger.steps.processing import consumed
         from airflow_tx.transaction.processing.outputs import fullest, repeated
 
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         read = fullest(self.read)
         rows = consumed(read) if consumed_rows is None else consumed_rows
-        step = partial(
-            processing.ack,
-            attempt=self.attempt,
-            task=self.task,
-            rows=rows,
-            outputs=[*self._staged_refs(), *outputs],
-            trees=self.messages.trees,
-            rows_read=read,
-            code=self.code,
-            unproven=[*self.unproven, *repeated(self.read)],
-        )
         with self._final_refusals(), self._connected() as ledger:
+            step = ledger.ack.bind(
+                attempt=self.attempt,
+                task=self.task,
+                rows=rows,
+                outputs=[*self._staged_refs(), *outputs],
+                trees=self.messages.trees,
+                rows_read=read,
+                code=self.code,
+                unproven=[*self.unproven, *repeated(self.read)],
+            )
             self._note_ack(ledger, step)
         self.messages.close()
         self.acked = True
@@ -428,12 +425,10 @@ class Processing:
         """
         self.close()
         if self.anchored:
-            from airflow_tx.ledger.steps import processing
             from airflow_tx.transaction.processing.begin import note_failed
 
             with self._connected() as ledger:
-                noted = ledger.run(
-                    processing.fail,
+                noted = ledger.fail(
                     self.attempt,
                     self.task,
                     reason=reason,

@@ -25,7 +25,7 @@ from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.transaction.commit.commit import acquire_step
-from airflow_tx.transaction.commit.handoff import GRACE, entries_in_use, sweep_journal
+from airflow_tx.transaction.commit.handoff import GRACE, sweep_journal
 from airflow_tx.transaction.commit.restatement import no_contribution, write_entry
 from tests.stage import update
 from tests.unit.bench import CountingStore, OpaqueNumbers
@@ -322,7 +322,7 @@ def test_an_entry_that_a_wish_or_an_open_restatement_needs_stays(make: Any, stor
     put(store, paths.run("run:r1"), Binding(1, wished))
     put(store, paths.wishes, None)
     put(store, paths.wish(1), Wish(1, "run:r1", "r1", "ada", "2013-01-01", "a bug", "op"))
-    assert entries_in_use(ledger) == {wished, replaced}
+    assert ledger.entries_in_use() == {wished, replaced}
     sweep_journal(run.spec, ledger)
     found = journal_of(run).names()
     assert {wished, replaced} < set(found)
@@ -358,4 +358,4 @@ def test_an_entry_stays_whose_request_becomes_a_transaction_while_they_are_read(
         return found
 
     monkeypatch.setattr(store, "children", begins_between)
-    assert entries_in_use(ledger) == {wished}
+    assert ledger.entries_in_use() == {wished}

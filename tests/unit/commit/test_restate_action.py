@@ -468,9 +468,8 @@ def test_keys_that_were_lost_before_a_reset_say_nothing_of_the_next_life(world: 
     deleted(world)
     accepted(world)
     ledger = world.ledger
-    read = Reader(ledger.store)
-    assert keys_gone(read, ledger.paths, "words", 5, {})
-    assert not keys_gone(read, ledger.paths, "words", 6, {})
-    assert keys_gone(read, ledger.paths, "terms", 5, {"words": "terms"})
+    assert keys_gone(ledger, "words", 5, {})
+    assert not keys_gone(ledger, "words", 6, {})
+    assert keys_gone(ledger, "terms", 5, {"words": "terms"})
     ledger.run(reset, TopologyRequest("numbers", "opaque", 4, False), Audit("ada", "again"))
-    assert not keys_gone(Reader(ledger.store), ledger.paths, "words", 1, {})
+    assert not keys_gone(ledger, "words", 1, {})
