@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_tx.base.errors import AckersUnavailable as AckersUnavailable
-    from airflow_tx.base.errors import MessageError as MessageError
-    from airflow_tx.base.errors import NotAReference as NotAReference
-    from airflow_tx.base.errors import StaleMessage as StaleMessage
-    from airflow_tx.outputs.messages.messages import Collector as Collector
-    from airflow_tx.outputs.messages.messages import Message as Message
-    from airflow_tx.outputs.messages.stores import AckerStore as AckerStore
-    from airflow_tx.outputs.messages.stores import open_ackers as open_ackers
-    from airflow_tx.outputs.messages.tree import Reference as Reference
+    from airflow_tx.base.errors import (
+        AckersUnavailable as AckersUnavailable,
+        MessageError as MessageError,
+        NotAReference as NotAReference,
+        StaleMessage as StaleMessage,
+    )
+    from airflow_tx.outputs import (
+        AckerStore as AckerStore,
+        Collector as Collector,
+        Message as Message,
+        Reference as Reference,
+        open_ackers as open_ackers,
+    )
 
     __all__: list[str]
 else:

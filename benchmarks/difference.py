@@ -17,8 +17,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.outputs.journal import JOURNAL, Contribution, JournalArea, KeptFiles, StagedFiles
-from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
-from airflow_tx.outputs.staging.area import Output, StagedFile
+from airflow_tx.outputs.staging.area import Output, StagedFile, StagingArea, write_manifest, write_rows
 from airflow_tx.state import MemoryState, Sum
 from airflow_tx.transaction.commit.contributions import StagingPlace, difference_of
 from airflow_tx.transaction.commit.write import StagedRows

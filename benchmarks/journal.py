@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.outputs.journal import Entry, JournalArea, StagedFiles
-from airflow_tx.outputs.staging import StagingArea, write_rows
+from airflow_tx.outputs.staging.area import StagingArea, write_rows
 from airflow_tx.state.aggregators import Columns, Count, Sum
 from benchmarks.figures import machine
 

@@ -73,7 +73,7 @@ class Ours:
 
     def _process(self, begun: Any) -> Any:
         from airflow_tx.ledger.attempt import TaskTry
-        from airflow_tx.outputs.staging import Descriptor
+        from airflow_tx.outputs.staging.descriptor import Descriptor
         from airflow_tx.spark.batch import Batch
         from airflow_tx.transaction.processing.task import Processing
 

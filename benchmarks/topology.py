@@ -19,7 +19,7 @@ from airflow_tx.transaction.spec import TransactionSpec
 if TYPE_CHECKING:
     from airflow_tx.ledger.answers import Begun
     from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-    from airflow_tx.outputs.staging import StagingArea
+    from airflow_tx.outputs.staging.area import StagingArea
 
 KEYS = 10
 
@@ -113,7 +113,7 @@ class DirectSpec(TransactionSpec):
 
     def staging(self) -> StagingArea:
         """An area of its own."""
-        from airflow_tx.outputs.staging import StagingArea
+        from airflow_tx.outputs.staging.area import StagingArea
 
         return StagingArea(self.folder)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_tx.ledger.attempt import Grant, TransactionAttempt
 from airflow_tx.outputs.journal import Contribution, encoded_rows
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state.column_types import type_of
 from airflow_tx.transaction.commit.contributions import Difference, StagingPlace, difference_of
 from airflow_tx.transaction.commit.write import write_instead, write_update

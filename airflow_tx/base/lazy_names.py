@@ -15,7 +15,8 @@ _PUBLIC = {"": "__init__.py", ".acks": "acks.py"} | {
     f".{room}": f"{room}/__init__.py" for room in ("sources", "spark", "state", "testing")
 }
 _BLOCK = "\nif TYPE_CHECKING:\n"
-_LINE = re.compile(r"^    from ([\w.]+) import (?:\(\s*)?(\w+) as ", re.MULTILINE)
+_IMPORT = re.compile(r"^    from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+_NAME = re.compile(r"(\w+) as ")
 
 
 def lazy_names(package: str, file: str, *, gone: Mapping[str, str] | None = None) -> Lazy:
@@ -45,7 +46,10 @@ def _homes(file: Path) -> tuple[list[str], dict[str, str]]:
     It reads lines: every process that imports a room runs this, and a syntax tree takes ten times as long.
     """
     _, *blocks = file.read_text(encoding="utf-8").split(_BLOCK)
-    homes = [{name: module for module, name in _LINE.findall(block)} for block in blocks]
+    homes = [
+        {name: module for module, names in _IMPORT.findall(block) for name in _NAME.findall(names)}
+        for block in blocks
+    ]
     return sorted(homes[0]), {name: module for each in homes for name, module in each.items()}
 
 

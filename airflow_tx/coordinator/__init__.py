@@ -1,0 +1,14 @@
+"""Starts runs, replays them, and the lane, which needs no runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_tx.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from airflow_tx.coordinator.dag import coordinator_dag as coordinator_dag
+
+    __all__: list[str]
+else:
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tx.operators.commit import RetriedOperator
-from airflow_tx.transaction.alarms import AlarmKind
-from airflow_tx.transaction.spec import TransactionSpec
+from airflow_tx.operators import RetriedOperator
+from airflow_tx.transaction import AlarmKind, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,7 +39,7 @@ class BlockedOperator(RetriedOperator):
         """
         from datetime import datetime, timezone
 
-        from airflow_tx.ledger.view import open_records
+        from airflow_tx.ledger import open_records
 
         spec = self.transaction
         with spec.store() as store:

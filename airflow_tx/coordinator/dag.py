@@ -14,8 +14,8 @@ from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import StoreError
 from airflow_tx.coordinator.blocked import BlockedOperator, blocked_dag_id
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
-from airflow_tx.operators.transaction import Transaction, defined
-from airflow_tx.transaction.spec import PlacedTask, TransactionSpec, coordinator_id
+from airflow_tx.operators import Transaction, defined
+from airflow_tx.transaction import PlacedTask, TransactionSpec, coordinator_id
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_tx.coordinator.monitor import CoordinatorAlarms
     from airflow_tx.coordinator.plan import CoordinatorMemory
     from airflow_tx.coordinator.worker import Pace
-    from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+    from airflow_tx.ledger import ZooKeeperStore
 
 
 # --- operator -----------------------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ class CoordinateOperator(PlacedTask, BaseOperator):
 
     def _alarms(self, store: ZooKeeperStore, context: Context) -> CoordinatorAlarms:
         from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
-        from airflow_tx.sources.api import rebuild
-        from airflow_tx.transaction.metrics import LAG_PATIENCE
+        from airflow_tx.sources import rebuild
+        from airflow_tx.transaction import LAG_PATIENCE
 
         spec = self.transaction
         source = (lambda: rebuild(*spec.source.serialize())) if spec.allocates else None

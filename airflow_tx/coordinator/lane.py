@@ -31,18 +31,20 @@ from airflow_tx.coordinator.lane_tasks import (
     lane_run,
 )
 from airflow_tx.coordinator.plan import LedgerSnapshot
-from airflow_tx.ledger.answers import Begun, NoData, WindowFull
-from airflow_tx.ledger.attempt import LANE_TRY, TaskTry, TransactionAttempt
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.handoff import clean_up
-from airflow_tx.transaction.commit.turn import commit_in_turn
-from airflow_tx.transaction.metrics import send_failure
-from airflow_tx.transaction.processing.begin import allocate
+from airflow_tx.ledger import (
+    LANE_TRY,
+    Begun,
+    NoData,
+    TaskTry,
+    TransactionAttempt,
+    WindowFull,
+    dumps,
+)
+from airflow_tx.transaction import CommitCase, allocate, clean_up, commit_in_turn, send_failure
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.api import Store
-    from airflow_tx.outputs.staging import TryDir
+    from airflow_tx.ledger import Store
+    from airflow_tx.outputs import TryDir
 
 
 # --- lane window --------------------------------------------------------------------------------------------------

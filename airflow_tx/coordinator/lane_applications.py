@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_tx.base import compat
-from airflow_tx.base.connections.spark import connect_url
+from airflow_tx.base.connections import connect_url
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.lane_plan import LaneApplication, TimeLimit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_tx.outputs.staging import Descriptor, Manifest, TryDir
-    from airflow_tx.spark.app import BatchApp
-    from airflow_tx.spark.connect import ConnectApplication
+    from airflow_tx.outputs import Descriptor, Manifest, TryDir
+    from airflow_tx.spark import BatchApp, ConnectApplication
 
 # At the end of a lane, for the sessions to end on their servers.
 _PATIENCE = 5.0
@@ -120,7 +119,7 @@ class LaneApplications:
 
         :raises Exception, SystemExit: the error of the file of an application.
         """
-        from airflow_tx.spark.connect import rehearse
+        from airflow_tx.spark import rehearse
 
         for task in preparation.tasks:
             if not self._has_batches:
@@ -156,7 +155,7 @@ class LaneApplications:
 
         :raises FailedBatch, ApplicationFailed, ConfigError: it cannot be processed.
         """
-        from airflow_tx.spark.connect import process
+        from airflow_tx.spark import process
 
         application = run.task.operator.found_from(self._dag_file, run.arguments)
         warm = self._head_start(run.task.operator.conn_id, _HEAD_START)
@@ -303,7 +302,7 @@ class _SessionThread(threading.Thread):
         :param run: the first one; None: there is none before the session is prepared.
         :return: whether the session could not be prepared, and something waits for it already.
         """
-        from airflow_tx.spark.connect import SERVER_PATIENCE, SessionTraces, session
+        from airflow_tx.spark import SERVER_PATIENCE, SessionTraces, session
 
         is_prepared = preparation is None
         traces = SessionTraces()
@@ -343,7 +342,7 @@ class _SessionThread(threading.Thread):
         return thread
 
     def _end(self) -> None:
-        from airflow_tx.spark.connect import end
+        from airflow_tx.spark import end
 
         if self._session is not None:
             end(self._session)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.sources.api import DatedSource, Source
-from airflow_tx.transaction.commit.update import Update
-from airflow_tx.transaction.processing.task import digest_of_callable
-from airflow_tx.transaction.spec import TransactionSpec
+from airflow_tx.operators import CommitOperator
+from airflow_tx.sources import DatedSource, Source
+from airflow_tx.transaction import TransactionSpec, Update, digest_of_callable
 
 if TYPE_CHECKING:
-    from airflow_tx.operators.spark import SparkConnectBatchOperator
+    from airflow_tx.operators import SparkConnectBatchOperator
 
 
 class GoesByRuns(TxError):
@@ -168,7 +166,7 @@ def _lane_task(spec: TransactionSpec, task: Any) -> LaneTask | LaneApplication:
 def _is_application(task: Any) -> bool:
     if type(task).__name__ != "SparkConnectBatchOperator":
         return False  # the DAG file has not imported it, perhaps
-    from airflow_tx.operators.spark import SparkConnectBatchOperator
+    from airflow_tx.operators import SparkConnectBatchOperator
 
     return type(task) is SparkConnectBatchOperator
 

@@ -13,26 +13,36 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
-from airflow_tx.ledger.answers import Begun, Done, Processed
-from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.transaction.commit.case import CommitCase, CommitPorts, CommittingRun, Prepared
-from airflow_tx.transaction.commit.commit import Commit, acquire_step, processed_step
-from airflow_tx.transaction.processing.application import (
+from airflow_tx.ledger import Begun, Done, Processed, TaskTry
+from airflow_tx.transaction import (
+    RETURN_KEY,
+    Commit,
+    CommitCase,
+    CommitPorts,
+    CommittingRun,
+    Prepared,
+    Processing,
     ack_application,
+    acquire_step,
+    check_returned,
     describe_batch,
     emitted_refs,
+    processed_step,
+    returned,
     with_files,
 )
-from airflow_tx.transaction.processing.outputs import RETURN_KEY, check_returned, returned
-from airflow_tx.transaction.processing.task import Processing
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.lane_applications import ApplicationRun, LaneApplications
-    from airflow_tx.ledger.answers import AlreadyCommitted, Committed, Joined
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.ledger.steps.begin import BoundStep
-    from airflow_tx.ledger.steps.commit import AcquireAnswer
-    from airflow_tx.transaction.spec import TransactionSpec
+    from airflow_tx.ledger import (
+        AcquireAnswer,
+        AlreadyCommitted,
+        BoundStep,
+        Committed,
+        Joined,
+        Ledger,
+    )
+    from airflow_tx.transaction import TransactionSpec
 
 
 # --- lane commit --------------------------------------------------------------------------------------------------

@@ -12,26 +12,28 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.plan import LedgerSnapshot
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.outputs.messages.messages import AckerWatch
-from airflow_tx.transaction.alarms import (
+from airflow_tx.ledger import LedgerReads
+from airflow_tx.outputs import AckerWatch
+from airflow_tx.transaction import (
+    GAUGES_EVERY,
     Alarm,
     AlarmChange,
     AlarmKind,
     AlarmTopology,
+    Cadence,
+    Metric,
     certain,
     changes,
+    raise_alarm,
+    send_acker_load,
+    send_open,
 )
-from airflow_tx.transaction.commit.handoff import raise_alarm
-from airflow_tx.transaction.metrics import GAUGES_EVERY, Cadence, Metric, send_acker_load, send_open
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.api import Paths, Store
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.outputs.messages.stores import AckerStore
-    from airflow_tx.sources.api import Source
-    from airflow_tx.sources.lag import Lag
-    from airflow_tx.transaction.spec import TransactionSpec
+    from airflow_tx.ledger import Ledger, Paths, Store
+    from airflow_tx.outputs import AckerStore
+    from airflow_tx.sources import Lag, Source
+    from airflow_tx.transaction import TransactionSpec
 
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,7 @@ class Monitor:
         ackers: ConnectAckers | None = None,
         patience: float = 0.0,
     ) -> None:
-        from airflow_tx.sources.lag import LagWatch
+        from airflow_tx.sources import LagWatch
 
         self._topology = topology
         self._paths = paths

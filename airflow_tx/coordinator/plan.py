@@ -12,19 +12,22 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.attempt import of_lane
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.reading import LedgerReader, LedgerReading
-from airflow_tx.ledger.records import Phase, TransactionRecord
-from airflow_tx.ledger.steps.replay import (
+from airflow_tx.ledger import (
     LIVE_RUN_STATES,
+    LedgerReader,
+    LedgerReading,
+    LedgerReads,
+    Paths,
+    Phase,
+    Store,
+    TransactionRecord,
     Wish,
+    in_lane,
     most_restated,
+    of_lane,
     wishes_to_start,
 )
-from airflow_tx.ledger.view import in_lane
-from airflow_tx.transaction.commit.run_slots import Comeback, comeback
+from airflow_tx.transaction import Comeback, comeback
 
 # --- snapshot -----------------------------------------------------------------------------------------------------
 # The ledger of a topology, as its coordinator looks at it. Source: protocol.md §6.

@@ -25,13 +25,11 @@ from airflow_tx.coordinator.plan import (
     plan,
 )
 from airflow_tx.coordinator.worker import STATES_EVERY
-from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.outputs.messages.stores import AckerStore, shared_ackers
-from airflow_tx.sources.api import Source, rebuild
-from airflow_tx.transaction.alarms import AlarmLimits, AlarmTopology
-from airflow_tx.transaction.processing.begin import has_batch
-from airflow_tx.triggers.base import LedgerTrigger, until
+from airflow_tx.ledger import Paths, Store, TransactionAttempt
+from airflow_tx.outputs import AckerStore, shared_ackers
+from airflow_tx.sources import Source, rebuild
+from airflow_tx.transaction import AlarmLimits, AlarmTopology, has_batch
+from airflow_tx.triggers import LedgerTrigger, until
 
 _ASKING = "airflow_tx-source"
 # The part of a core that asking one source may cost; but new data is noticed within the second one.

@@ -33,14 +33,12 @@ from airflow_tx.coordinator.plan import (
     Unblock,
     plan,
 )
-from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.transaction.commit.run_slots import TaskRuns
-from airflow_tx.transaction.spec import TransactionSpec
+from airflow_tx.ledger import LedgerReads, TransactionAttempt
+from airflow_tx.transaction import TaskRuns, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.monitor import CoordinatorAlarms
-    from airflow_tx.ledger.api import Store
+    from airflow_tx.ledger import Store
 
 # While the topology's DAG or the coordinator's is paused, nothing is started.
 PAUSED = 60.0
@@ -276,8 +274,8 @@ class Coordination:
             self._say(f"{type(action).__name__} {getattr(action, 'run_id', '')}", str(error))
 
     def _allocate(self) -> None:
-        from airflow_tx.ledger.answers import Begun, NoData
-        from airflow_tx.transaction.processing.begin import allocate
+        from airflow_tx.ledger import Begun, NoData
+        from airflow_tx.transaction import allocate
 
         before = self._lane.begun
         try:
@@ -332,8 +330,7 @@ class Coordination:
         return created
 
     def _replay(self, action: Replay) -> None:
-        from airflow_tx.ledger.answers import AlreadyCommitted, Blocked, GivenUp, ReplayNoted
-        from airflow_tx.ledger.steps.recovery import ReplayRequest
+        from airflow_tx.ledger import AlreadyCommitted, Blocked, GivenUp, ReplayNoted, ReplayRequest
 
         self.memory = self.memory.tried(action.txid)
         attempt = TransactionAttempt(action.txid, action.attempt)

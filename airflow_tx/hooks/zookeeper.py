@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_tx.base.config import Settings
-from airflow_tx.base.connections.lookup import connection_of_airflow, no_connection
+from airflow_tx.base.connections import connection_of_airflow, no_connection
 from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.provider_info import CONNECTION_FIELDS
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.store.client import ClientConfig, Tls
-    from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
+    from airflow_tx.ledger import ClientConfig, Tls, WatchedStore, ZooKeeperStore
 
 
 # --- zookeeper ----------------------------------------------------------------------------------------------------
@@ -74,14 +73,14 @@ class ZooKeeperHook(BaseHook):
         :raises ConfigError: see `config`.
         :raises StoreUnavailable: no server answered.
         """
-        from airflow_tx.ledger.store.client import connect
+        from airflow_tx.ledger import connect
 
         return connect(self.config())
 
     @contextmanager
     def store(self) -> Iterator[ZooKeeperStore]:
         """Connect the ledger's store, on a client of its own that lives as long as the block. Raises as `get_conn`."""
-        from airflow_tx.ledger.store.client import disconnect
+        from airflow_tx.ledger import disconnect
 
         client, store = self.connect()
         try:
@@ -100,8 +99,7 @@ class ZooKeeperHook(BaseHook):
 
     def connect(self) -> tuple[Any, ZooKeeperStore]:
         """Return a new client and the store on it; the caller closes the client. Raises as `get_conn`."""
-        from airflow_tx.ledger.store.client import connect
-        from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+        from airflow_tx.ledger import ZooKeeperStore, connect
 
         config = self.config()
         client = connect(config)
@@ -113,7 +111,7 @@ class ZooKeeperHook(BaseHook):
 
 def client_config(connection: Any, *, conn_id: str, settings: Settings) -> ClientConfig:
     """Read what a client needs of an Airflow connection; ConfigError names the field that cannot be used."""
-    from airflow_tx.ledger.store.client import ClientConfig
+    from airflow_tx.ledger import ClientConfig
 
     extra = _extra(connection, conn_id)
     return ClientConfig(
@@ -215,7 +213,7 @@ def _scheme(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str | No
 
 
 def _tls(extra: Mapping[str, Any], conn_id: str) -> Tls | None:
-    from airflow_tx.ledger.store.client import Tls
+    from airflow_tx.ledger import Tls
 
     files = {
         name: _text(extra, name, conn_id)
@@ -322,7 +320,7 @@ class KeptClient:
 
         :param patience: seconds that a read takes at most.
         """
-        from airflow_tx.ledger.store.zookeeper import WatchedStore
+        from airflow_tx.ledger import WatchedStore
 
         with self._lock:
             store = self.store()
@@ -332,7 +330,7 @@ class KeptClient:
 
     def close(self) -> None:
         """Close the client, without waiting for that."""
-        from airflow_tx.ledger.store.client import disconnect
+        from airflow_tx.ledger import disconnect
 
         with self._lock:
             if self._client is not None:
@@ -342,8 +340,7 @@ class KeptClient:
             self._watched = None
 
     def _connect(self) -> ZooKeeperStore:
-        from airflow_tx.ledger.store.client import connect
-        from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+        from airflow_tx.ledger import ZooKeeperStore, connect
 
         self._config = config = self._read_config()
         self._client = connect(config)

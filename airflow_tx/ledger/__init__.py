@@ -1,0 +1,219 @@
+"""The ledger of a topology: the steps of a transaction, one multi each, and the answers to questions about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_tx.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger.answers import (
+        WHOLE as WHOLE,
+        AlreadyCommitted as AlreadyCommitted,
+        AlreadySkipped as AlreadySkipped,
+        Batch as Batch,
+        BeginRequest as BeginRequest,
+        Begun as Begun,
+        Bidding as Bidding,
+        Blocked as Blocked,
+        Committed as Committed,
+        Done as Done,
+        FailureNoted as FailureNoted,
+        GivenUp as GivenUp,
+        Granted as Granted,
+        Joined as Joined,
+        Json as Json,
+        Loss as Loss,
+        NoData as NoData,
+        NotYet as NotYet,
+        Outside as Outside,
+        PreviousBatch as PreviousBatch,
+        Processed as Processed,
+        Repaired as Repaired,
+        Replaced as Replaced,
+        ReplayNoted as ReplayNoted,
+        Restarted as Restarted,
+        RestatedBatch as RestatedBatch,
+        ToBeSkipped as ToBeSkipped,
+        TopologyRequest as TopologyRequest,
+        WindowFull as WindowFull,
+    )
+    from airflow_tx.ledger.api import (
+        Create as Create,
+        Delete as Delete,
+        Node as Node,
+        Paths as Paths,
+        Put as Put,
+        Requirement as Requirement,
+        Store as Store,
+        SystemClock as SystemClock,
+        SystemIds as SystemIds,
+        Unchanged as Unchanged,
+        Write as Write,
+        ack_element as ack_element,
+        ack_name as ack_name,
+        decode_name as decode_name,
+        encode_name as encode_name,
+    )
+    from airflow_tx.ledger.attempt import (
+        COUNT as COUNT,
+        LANE_TRY as LANE_TRY,
+        NOTHING_WRITTEN as NOTHING_WRITTEN,
+        POSITION_KEPT as POSITION_KEPT,
+        Grant as Grant,
+        Receipt as Receipt,
+        RowsDigest as RowsDigest,
+        TaskTry as TaskTry,
+        Token as Token,
+        TransactionAttempt as TransactionAttempt,
+        Written as Written,
+        as_kept as as_kept,
+        batch_in_words as batch_in_words,
+        code_digest as code_digest,
+        code_of as code_of,
+        column_marks as column_marks,
+        counted as counted,
+        form_of_columns as form_of_columns,
+        gone_in_words as gone_in_words,
+        is_shortened as is_shortened,
+        of_lane as of_lane,
+        restated as restated,
+        tasks_of as tasks_of,
+    )
+    from airflow_tx.ledger.audit.chain import (
+        Chain as Chain,
+        LedgerEvidence as LedgerEvidence,
+        StateEvidence as StateEvidence,
+        ledger_evidence as ledger_evidence,
+    )
+    from airflow_tx.ledger.audit.loss import shortened as shortened
+    from airflow_tx.ledger.audit.rebuild import (
+        ACCEPT_CHANGE as ACCEPT_CHANGE,
+        LEDGER_LOST as LEDGER_LOST,
+        RESET as RESET,
+        HeldState as HeldState,
+        Repairs as Repairs,
+        keys_gone as keys_gone,
+        reason_of as reason_of,
+    )
+    from airflow_tx.ledger.audit.verification import (
+        ColumnTotal as ColumnTotal,
+        Verified as Verified,
+        changed_columns as changed_columns,
+        verified as verified,
+    )
+    from airflow_tx.ledger.json_text import digest as digest, dumps as dumps
+    from airflow_tx.ledger.ledger import Ledger as Ledger, LedgerReads as LedgerReads
+    from airflow_tx.ledger.reading import (
+        LedgerReader as LedgerReader,
+        LedgerReading as LedgerReading,
+        TurnReading as TurnReading,
+        listed_acks as listed_acks,
+    )
+    from airflow_tx.ledger.records import (
+        Ack as Ack,
+        Binding as Binding,
+        History as History,
+        Metadata as Metadata,
+        Outcome as Outcome,
+        Phase as Phase,
+        RepairRecord as RepairRecord,
+        Skipped as Skipped,
+        TopologyRecord as TopologyRecord,
+        TransactionRecord as TransactionRecord,
+        decode as decode,
+        output_text as output_text,
+        same_output as same_output,
+    )
+    from airflow_tx.ledger.status import (
+        REDACTION as REDACTION,
+        AcceptedLoss as AcceptedLoss,
+        ChangedRows as ChangedRows,
+        Person as Person,
+        PersonOfAttempt as PersonOfAttempt,
+        TransactionView as TransactionView,
+        WaitingRun as WaitingRun,
+        Words as Words,
+        moment as moment,
+        pace_in_words as pace_in_words,
+        size_in_words as size_in_words,
+        view_final as view_final,
+        with_run_end as with_run_end,
+    )
+    from airflow_tx.ledger.steps.begin import BoundStep as BoundStep
+    from airflow_tx.ledger.steps.commit import (
+        AcquireAnswer as AcquireAnswer,
+        AcquireRequest as AcquireRequest,
+    )
+    from airflow_tx.ledger.steps.end import (
+        HOUR as HOUR,
+        check_undoable as check_undoable,
+        fence_batch as fence_batch,
+        skip_refused as skip_refused,
+    )
+    from airflow_tx.ledger.steps.move import Mover as Mover
+    from airflow_tx.ledger.steps.processing import (
+        OutputName as OutputName,
+        RowsRead as RowsRead,
+        consumed as consumed,
+        content_of as content_of,
+        in_words as in_words,
+        missing_acks as missing_acks,
+        must_ack as must_ack,
+        names_from_json as names_from_json,
+        names_to_json as names_to_json,
+    )
+    from airflow_tx.ledger.steps.recovery import ReplayRequest as ReplayRequest, Waiter as Waiter
+    from airflow_tx.ledger.steps.replay import (
+        LIVE_RUN_STATES as LIVE_RUN_STATES,
+        Wish as Wish,
+        WishRequest as WishRequest,
+        check_changeable as check_changeable,
+        most_restated as most_restated,
+        wishes_to_start as wishes_to_start,
+    )
+    from airflow_tx.ledger.steps.roll_forward import (
+        ROLL_FORWARD as ROLL_FORWARD,
+        RolledState as RolledState,
+        Rolling as Rolling,
+    )
+    from airflow_tx.ledger.steps.step import Audit as Audit, Decision as Decision
+    from airflow_tx.ledger.store.client import (
+        ClientConfig as ClientConfig,
+        Tls as Tls,
+        connect as connect,
+        disconnect as disconnect,
+    )
+    from airflow_tx.ledger.store.memory import MemoryStore as MemoryStore
+    from airflow_tx.ledger.store.zookeeper import (
+        WatchedStore as WatchedStore,
+        ZooKeeperStore as ZooKeeperStore,
+    )
+    from airflow_tx.ledger.view import (
+        Alarms as Alarms,
+        HealthCode as HealthCode,
+        TopologyState as TopologyState,
+        TopologyView as TopologyView,
+        TransactionDetails as TransactionDetails,
+        failure as failure,
+        final_transaction as final_transaction,
+        final_txids as final_txids,
+        has_topology as has_topology,
+        in_lane as in_lane,
+        kept_batch as kept_batch,
+        listed_topologies as listed_topologies,
+        open_records as open_records,
+        open_txids as open_txids,
+        topologies as topologies,
+        topology_health as topology_health,
+        topology_record as topology_record,
+        topology_view as topology_view,
+        transaction_details as transaction_details,
+        transaction_remedy as transaction_remedy,
+        waiting_runs as waiting_runs,
+        with_restatements as with_restatements,
+    )
+
+    __all__: list[str]
+else:
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

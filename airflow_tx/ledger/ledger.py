@@ -88,7 +88,7 @@ class OwnStep(Generic[P, T]):
         return self.ledger.preview(self.step, *args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundStep[T]:
-        """Give the step with its arguments, for `Ledger.run` or `Ledger.join`."""
+        """Give the step with its arguments, for `Ledger.run` or `Ledger.joined`."""
 
         def bound(read: Reader, stamp: Stamp, paths: Paths) -> Decision[T]:
             return self.step(read, stamp, paths, *args, **kwargs)
@@ -108,9 +108,9 @@ class Step(Generic[P, T]):
 
 
 class LedgerReads:
-    """What the ledger of one topology says, for who runs no step.
+    """Reads the ledger of one topology, for a caller that runs no step.
 
-    Each method reads its record anew, unless this is a `Ledger`, which remembers some.
+    Each method reads its record from the store. A `Ledger` remembers records that never change.
     """
 
     def __init__(self, store: Store, paths: Paths) -> None:
@@ -120,7 +120,7 @@ class LedgerReads:
 
     @property
     def reader(self) -> Reader:
-        """Reads anew."""
+        """Reads each record from the store."""
         return self._look
 
     @property

@@ -1,0 +1,28 @@
+"""The classes of a DAG file: the block, its operators, the sensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_tx.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from airflow_tx.operators.commit import (
+        BeginTransactionOperator as BeginTransactionOperator,
+        CommitOperator as CommitOperator,
+        RetriedOperator as RetriedOperator,
+    )
+    from airflow_tx.operators.sensor import TransactionCommittedSensor as TransactionCommittedSensor
+    from airflow_tx.operators.spark import (
+        SparkBatchOperator as SparkBatchOperator,
+        SparkConnectBatchOperator as SparkConnectBatchOperator,
+    )
+    from airflow_tx.operators.transaction import (
+        Transaction as Transaction,
+        commit_phase as commit_phase,
+        defined as defined,
+    )
+
+    __all__: list[str]
+else:
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -35,21 +35,21 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.transaction.commit.update import Update, checked_updates
-from airflow_tx.transaction.metrics import Metric, send_failure
-from airflow_tx.transaction.processing.task import (
-    Processing,
-    advice_of,
-    check_arguments,
-    noted_reason,
-    refusal_of,
-)
-from airflow_tx.transaction.spec import (
+from airflow_tx.transaction import (
     COMMIT_KEY,
     WHY_NOT,
     HasTransaction,
+    Metric,
+    Processing,
     TransactionSpec,
+    Update,
+    advice_of,
     begun_by,
+    check_arguments,
+    checked_updates,
+    noted_reason,
+    refusal_of,
+    send_failure,
     spec_of,
 )
 
@@ -57,13 +57,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-    from airflow_tx.ledger.answers import AlreadyCommitted, Begun, NoData, WindowFull
-    from airflow_tx.ledger.records import TopologyRecord
-    from airflow_tx.outputs.journal import Entry
-    from airflow_tx.transaction.commit.case import CommitCase, CommitPart
-    from airflow_tx.transaction.commit.commit import Commit
-    from airflow_tx.transaction.commit.turn import WaitingLine
-    from airflow_tx.triggers.base import WaitTrigger
+    from airflow_tx.ledger import AlreadyCommitted, Begun, NoData, TopologyRecord, WindowFull
+    from airflow_tx.outputs import Entry
+    from airflow_tx.transaction import Commit, CommitCase, CommitPart, WaitingLine
+    from airflow_tx.triggers import WaitTrigger
 
 
 # --- lineage ------------------------------------------------------------------------------------------------------
@@ -85,7 +82,7 @@ class LineageOperator:
 
         :param rows: of its batch, if they are counted.
         """
-        from airflow_tx.ledger.attempt import POSITION_KEPT, as_kept
+        from airflow_tx.ledger import POSITION_KEPT, as_kept
 
         position = as_kept(begun.position, POSITION_KEPT)
         restates = None if begun.replaces is None else begun.replaces.txid
@@ -124,7 +121,7 @@ _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, Stag
 
 def note_commit_failure(context: Context) -> None:
     """Run when a task that commits, or one of a commit phase, has failed and is not tried again."""
-    from airflow_tx.transaction.commit.run_slots import Yielded
+    from airflow_tx.transaction import Yielded
 
     if isinstance(context.get("exception"), Yielded):
         return
@@ -166,7 +163,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
     def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Run when the turn is near, or when this run is to give up its run slot."""
-        from airflow_tx.transaction.commit.run_slots import yield_slot
+        from airflow_tx.transaction import yield_slot
 
         if event and "yield" in event:
             spec = spec_of(context["dag"])
@@ -181,9 +178,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
         :param part: the part of the commit that the task does; None: the whole commit.
         """
-        from airflow_tx.transaction.commit.commit import Commit
-        from airflow_tx.transaction.commit.handoff import raise_own_alarms
-        from airflow_tx.transaction.commit.turn import RESUMED, commit_in_turn
+        from airflow_tx.transaction import RESUMED, Commit, commit_in_turn, raise_own_alarms
 
         with final_errors(), commit_case(context, updates, self.log) as case:
             settings = Settings.load()
@@ -205,8 +200,8 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         return commit
 
     def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:
-        from airflow_tx.transaction.commit.run_slots import slots_of
-        from airflow_tx.triggers.turn import MessagesTrigger, TurnTrigger
+        from airflow_tx.transaction import slots_of
+        from airflow_tx.triggers import MessagesTrigger, TurnTrigger
 
         common: dict[str, Any] = {
             "zookeeper_conn_id": spec.conn_id,
@@ -258,7 +253,7 @@ def final_errors() -> Iterator[None]:
 @contextmanager
 def commit_case(context: Context, updates: Sequence[Update], log: Any) -> Iterator[CommitCase]:
     """Connect one task's part of a commit to the ledger as long as the block."""
-    from airflow_tx.transaction.commit.case import CommitCase
+    from airflow_tx.transaction import CommitCase
 
     ti = context["ti"]
     spec = spec_of(context["dag"])
@@ -299,7 +294,7 @@ def note_commit(operator: Any, context: Context, case: CommitCase, *, is_first: 
 def _is_emitted(outlet: Any, case: CommitCase) -> bool:
     if not compat.is_asset(outlet):
         return False
-    from airflow_tx.ledger.status import moment
+    from airflow_tx.ledger import moment
 
     own = case.begun.attempt
     said = {"topology": case.spec.topology, "txid": own.txid}
@@ -353,7 +348,7 @@ class CommitOperator(InTurnOperator):
 
     def _write_in_phase(self, context: Context) -> dict[str, Any] | None:
         """Write; the last task of the phase looks at what it returns."""
-        from airflow_tx.transaction.commit.commit import write_in_phase
+        from airflow_tx.transaction import write_in_phase
 
         with final_errors(), commit_case(context, self.updates, self.log) as case:
             wrote, left = write_in_phase(case)
@@ -374,7 +369,7 @@ class AcquireTurnOperator(InTurnOperator):
         :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
-        from airflow_tx.transaction.commit.commit import FIRST_OF_PHASE
+        from airflow_tx.transaction import FIRST_OF_PHASE
 
         return self.take_turn(context, _updates(context), FIRST_OF_PHASE).left
 
@@ -392,7 +387,7 @@ class MarkCommittedOperator(RetriedOperator, LineageOperator):
 
         :raises AirflowFailException: a task of the phase has failed; naming it.
         """
-        from airflow_tx.transaction.commit.commit import mark_in_phase
+        from airflow_tx.transaction import mark_in_phase
 
         with final_errors(), commit_case(context, _updates(context), self.log) as case:
             is_first = case.ledger.status(case.begun.txid) is not None
@@ -418,7 +413,7 @@ def before_inside(context: Context) -> None:
     :raises AirflowSkipException: the transaction is committed.
     :raises AirflowFailException: another grant has taken the turn.
     """
-    from airflow_tx.transaction.commit.commit import grant_of, incomplete, read_shared
+    from airflow_tx.transaction import grant_of, incomplete, read_shared
 
     check_arguments(context["task"], Processing.of(context).attempt)
     with commit_case(context, (), None) as case:
@@ -442,9 +437,8 @@ def before_inside(context: Context) -> None:
 
 def after_inside(context: Context, result: Any = None) -> None:
     """Run after a task of the phase: note of which attempt its result is."""
-    from airflow_tx.ledger.attempt import TaskTry
-    from airflow_tx.transaction.commit.commit import INSIDE_KEY
-    from airflow_tx.transaction.processing.outputs import check_returned, xcom_fingerprint
+    from airflow_tx.ledger import TaskTry
+    from airflow_tx.transaction import INSIDE_KEY, check_returned, xcom_fingerprint
 
     ti = context["ti"]
     spec = spec_of(context["dag"])
@@ -500,8 +494,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         :raises AirflowSkipException: the source has no data.
         :raises AirflowFailException: the ledger refuses, and would again.
         """
-        from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
-        from airflow_tx.transaction.commit.handoff import raise_own_alarms
+        from airflow_tx.ledger import AlreadyCommitted, Begun, WindowFull
+        from airflow_tx.transaction import raise_own_alarms
 
         spec = self.transaction
         ti = context["ti"]
@@ -535,7 +529,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         self, context: Context, event: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Run when there may be room in the window, or when this run is to give up its run slot."""
-        from airflow_tx.transaction.commit.run_slots import yield_slot
+        from airflow_tx.transaction import yield_slot
 
         if event and "yield" in event:
             missing = datetime.fromisoformat(event["missing"]) if "missing" in event else None
@@ -550,14 +544,14 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         return self.execute(context)
 
     def _check_entry(self, entry: Entry, topology: TopologyRecord) -> None:
-        from airflow_tx.transaction.commit.restatement import (
+        from airflow_tx.transaction import (
             check_entry,  # only a restatement loads it
         )
 
         check_entry(self.transaction, self.dag, entry, topology)
 
     def _ask(self, context: Context) -> Begun | NoData | WindowFull | AlreadyCommitted:
-        from airflow_tx.transaction.processing.begin import ask, await_lane, comes_soon, key_of
+        from airflow_tx.transaction import ask, await_lane, comes_soon, key_of
 
         spec = self.transaction
         ti = context["ti"]
@@ -582,7 +576,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         return asked()
 
     def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:
-        from airflow_tx.ledger.status import size_in_words
+        from airflow_tx.ledger import size_in_words
 
         spec = self.transaction
         attempt = begun.attempt
@@ -611,9 +605,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         return {"topology": spec.topology, **begun.to_json()}
 
     def _wait(self, context: Context, full: WindowFull) -> None:
-        from airflow_tx.transaction.commit.run_slots import slots_of
-        from airflow_tx.transaction.processing.begin import key_of
-        from airflow_tx.triggers.turn import ReadyTrigger
+        from airflow_tx.transaction import key_of, slots_of
+        from airflow_tx.triggers import ReadyTrigger
 
         spec = self.transaction
         self.log.info(
@@ -639,10 +632,9 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         )
 
     def _wait_in_order(self, context: Context, ahead: AheadOfOrder) -> NoReturn:
-        from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
-        from airflow_tx.transaction.commit.run_slots import slots_of
-        from airflow_tx.transaction.processing.begin import gap, key_of
-        from airflow_tx.triggers.turn import OrderTrigger
+        from airflow_tx.ledger import LIVE_RUN_STATES
+        from airflow_tx.transaction import gap, key_of, slots_of
+        from airflow_tx.triggers import OrderTrigger
 
         spec = self.transaction
         self.log.info("%s", ahead)
@@ -665,8 +657,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; the process with the turn skips it, this task if it can."""
-        from airflow_tx.transaction.commit.handoff import pass_on, states_of, take_skip_in_peace
-        from airflow_tx.transaction.commit.run_slots import TaskRuns
+        from airflow_tx.transaction import TaskRuns, pass_on, states_of, take_skip_in_peace
 
         spec = self.transaction
         txid = begun.attempt.txid
@@ -689,7 +680,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
         :raises AirflowFailException: Airflow would skip some of those as well.
         """
-        from airflow_tx.transaction.processing.begin import committed_batch
+        from airflow_tx.transaction import committed_batch
 
         spec = self.transaction
         skipped = frozenset(spec.inside).difference(spec.ends)

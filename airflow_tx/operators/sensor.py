@@ -11,12 +11,12 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger import Paths
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.sources.api import Source
+    from airflow_tx.sources import Source
 
 _EXAMPLES = "txid=, run_id=, data_interval=, or up_to="
 
@@ -87,8 +87,8 @@ class TransactionCommittedSensor(BaseSensorOperator):
 
         :raises AirflowFailException: it is skipped, or the source cannot tell; AirflowSkipException with `soft_fail`.
         """
-        from airflow_tx.hooks.zookeeper import ZooKeeperHook
-        from airflow_tx.triggers.watcher import commit_of, missing_topology
+        from airflow_tx.hooks import ZooKeeperHook
+        from airflow_tx.triggers import commit_of, missing_topology
 
         wanted = self._wanted()
         with ZooKeeperHook(self.zookeeper_conn_id).store() as store:
@@ -155,7 +155,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         )
 
     def _defer(self, wanted: dict[str, Any]) -> NoReturn:
-        from airflow_tx.triggers.watcher import CommittedTrigger
+        from airflow_tx.triggers import CommittedTrigger
 
         settings = Settings.load()
         trigger = CommittedTrigger(

@@ -12,7 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 from airflow_tx.base.errors import ConfigError, StagingError
 from airflow_tx.operators.commit import LineageOperator, RetriedOperator
-from airflow_tx.spark.submit import (
+from airflow_tx.spark import (
     AttemptStore,
     KeyValues,
     application_args,
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-    from airflow_tx.outputs.staging import Ackers, Descriptor, Manifest, TryDir
-    from airflow_tx.sources.api import Source
-    from airflow_tx.spark.connect import ConnectApplication
-    from airflow_tx.transaction.processing.task import Processing
+    from airflow_tx.outputs import Ackers, Descriptor, Manifest, TryDir
+    from airflow_tx.sources import Source
+    from airflow_tx.spark import ConnectApplication
+    from airflow_tx.transaction import Processing
 
 
 # --- spark submit -------------------------------------------------------------------------------------------------
@@ -107,8 +107,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
-        from airflow_tx.transaction.processing.application import acknowledge, describe_batch
-        from airflow_tx.transaction.processing.task import Processing
+        from airflow_tx.transaction import Processing, acknowledge, describe_batch
 
         with Processing.running(context) as processing:
             self.note_lineage(processing.topology, processing.begun)
@@ -134,7 +133,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         return AttemptStore(kept, descriptor.attempt, request)
 
     def _submit(self, context: Context, processing: Processing, descriptor: Descriptor) -> Manifest:
-        from airflow_tx.outputs.staging import read_manifest, write_descriptor
+        from airflow_tx.outputs import read_manifest, write_descriptor
 
         attempt = descriptor.attempt
         self.log.info(
@@ -158,8 +157,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
 
     def _prepare(self, dag_file: str, source: Source, ackers: Ackers | None) -> None:
         """Refuse what cannot work before anything is submitted."""
-        from airflow_tx.base.connections.lookup import airflow_connection, handed_over
-        from airflow_tx.base.connections.spark import spark_connection
+        from airflow_tx.base.connections import airflow_connection, handed_over, spark_connection
 
         connection = spark_connection(self.conn_id)
         extra = connection.extra_dejson
@@ -270,8 +268,7 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
-        from airflow_tx.transaction.processing.application import acknowledge
-        from airflow_tx.transaction.processing.task import Processing
+        from airflow_tx.transaction import Processing, acknowledge
 
         with Processing.running(context) as processing:
             self.note_lineage(processing.topology, processing.begun)
@@ -284,7 +281,7 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
 
     def on_kill(self) -> None:
         if self._session is not None:
-            from airflow_tx.spark.connect import end
+            from airflow_tx.spark import end
 
             end(self._session)
 
@@ -296,7 +293,7 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         :param arguments: None: `application_args`.
         :raises ConfigError: there is no such file.
         """
-        from airflow_tx.spark.connect import ConnectApplication
+        from airflow_tx.spark import ConnectApplication
 
         script = find_application(self.application, dag_file)
         if "://" in script:
@@ -308,9 +305,9 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         return ConnectApplication(script, tuple(map(str, given)), dag_file)
 
     def _run(self, context: Context, processing: Processing) -> Manifest:
-        from airflow_tx.base.connections.spark import connect_url
-        from airflow_tx.spark.connect import process, session
-        from airflow_tx.transaction.processing.application import describe_batch
+        from airflow_tx.base.connections import connect_url
+        from airflow_tx.spark import process, session
+        from airflow_tx.transaction import describe_batch
 
         descriptor = describe_batch(processing, self.inputs)
         application = self.found_from(context["dag"].fileloc)

@@ -28,12 +28,17 @@ from airflow_tx.operators.commit import (
     hook_up_inside,
     note_commit_failure,
 )
-from airflow_tx.sources.api import Source, SourceKind
-from airflow_tx.state.api import AppendTable, FencedState, StateKind
-from airflow_tx.transaction.alarms import AlarmCallback, AlarmCallbacks, AlarmLimits
-from airflow_tx.transaction.commit.update import Update
-from airflow_tx.transaction.processing.task import hook_up
-from airflow_tx.transaction.spec import PhaseSpec, TransactionSpec
+from airflow_tx.sources import Source, SourceKind
+from airflow_tx.state import AppendTable, FencedState, StateKind
+from airflow_tx.transaction import (
+    AlarmCallback,
+    AlarmCallbacks,
+    AlarmLimits,
+    PhaseSpec,
+    TransactionSpec,
+    Update,
+    hook_up,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import XComArg
@@ -754,7 +759,7 @@ class _UnlessYielded:
     callback: Callable[[Any], None]
 
     def __call__(self, context: Any) -> None:
-        from airflow_tx.transaction.commit.run_slots import has_yielded
+        from airflow_tx.transaction import has_yielded
 
         try:
             with self.spec.store() as store:

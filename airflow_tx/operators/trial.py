@@ -19,28 +19,33 @@ from airflow.sdk import timezone
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import TrialRefused
-from airflow_tx.ledger.answers import Begun
-from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger import Begun, MemoryStore
 from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.outputs.staging import StagingArea
-from airflow_tx.sources.trial import TrialSource
-from airflow_tx.state.persisted import (
+from airflow_tx.outputs import StagingArea
+from airflow_tx.sources import TrialSource
+from airflow_tx.state import (
     AnyTrialState,
     PersistedState,
     TrialChange,
     TrialState,
     trial_state,
 )
-from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits
-from airflow_tx.transaction.commit.handoff import states_of
-from airflow_tx.transaction.processing.batch import rows_of_output
-from airflow_tx.transaction.processing.outputs import RETURN_KEY, is_ref
-from airflow_tx.transaction.spec import HasTransaction, TransactionSpec, spec_of
+from airflow_tx.transaction import (
+    RETURN_KEY,
+    AlarmCallbacks,
+    AlarmLimits,
+    HasTransaction,
+    TransactionSpec,
+    is_ref,
+    rows_of_output,
+    spec_of,
+    states_of,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from airflow_tx.transaction.commit.update import Update
+    from airflow_tx.transaction import Update
 
 FOLDER = "@trial"
 """Folder of the staging area below which trials stage. No topology has its name."""

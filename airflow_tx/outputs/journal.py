@@ -17,16 +17,20 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError, StagingNotRemoved
-from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.records import Metadata, Outcome
-from airflow_tx.ledger.status import TransactionView, moment
-from airflow_tx.ledger.view import TransactionDetails, with_restatements
+from airflow_tx.ledger import (
+    LedgerReads,
+    Metadata,
+    Outcome,
+    Paths,
+    Store,
+    TransactionDetails,
+    TransactionView,
+    dumps,
+    moment,
+    with_restatements,
+)
 from airflow_tx.outputs.staging.area import StagingArea
-from airflow_tx.state.aggregators import Columns
-from airflow_tx.state.arrow import from_arrow, types_of
-from airflow_tx.state.column_types import CONVERT, from_plain, to_plain, type_of
+from airflow_tx.state import CONVERT, Columns, from_arrow, from_plain, to_plain, type_of, types_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

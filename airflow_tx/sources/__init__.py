@@ -7,20 +7,66 @@ from typing import TYPE_CHECKING
 from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_tx.base.errors import PartitionUnavailable as PartitionUnavailable
-    from airflow_tx.base.errors import SourceError as SourceError
-    from airflow_tx.ledger.answers import Loss as Loss
-    from airflow_tx.sources.api import Batch as Batch
-    from airflow_tx.sources.api import BatchSize as BatchSize
-    from airflow_tx.sources.api import Json as Json
-    from airflow_tx.sources.api import Source as Source
-    from airflow_tx.sources.api import SourceKind as SourceKind
-    from airflow_tx.sources.api import TransactionalSource as TransactionalSource
-    from airflow_tx.sources.partitions import Gone as Gone
-    from airflow_tx.sources.partitions import LogBatch as LogBatch
-    from airflow_tx.sources.partitions import LogSnapshot as LogSnapshot
-    from airflow_tx.sources.partitions import LogSource as LogSource
-    from airflow_tx.sources.partitions import PartitionLog as PartitionLog
+    from airflow_tx.base.errors import (
+        PartitionUnavailable as PartitionUnavailable,
+        SourceError as SourceError,
+    )
+    from airflow_tx.ledger import Loss as Loss
+    from airflow_tx.sources.api import (
+        Batch as Batch,
+        BatchSize as BatchSize,
+        Json as Json,
+        Source as Source,
+        SourceKind as SourceKind,
+        TransactionalSource as TransactionalSource,
+    )
+    from airflow_tx.sources.partitions import (
+        Gone as Gone,
+        LogBatch as LogBatch,
+        LogSnapshot as LogSnapshot,
+        LogSource as LogSource,
+        PartitionLog as PartitionLog,
+    )
+
+# Names for other rooms; they are not public.
+if TYPE_CHECKING:
+    from airflow_tx.sources.api import DatedSource as DatedSource, rebuild as rebuild
+    from airflow_tx.sources.dates import (
+        Span as Span,
+        interval_of_key as interval_of_key,
+        key_of_interval as key_of_interval,
+        order_end as order_end,
+        order_from as order_from,
+        span_of as span_of,
+    )
+    from airflow_tx.sources.files.source import (
+        FileSource as FileSource,
+        PartitionedFileSource as PartitionedFileSource,
+    )
+    from airflow_tx.sources.kafka.source import KafkaSource as KafkaSource
+    from airflow_tx.sources.lag import (
+        Lag as Lag,
+        LagUnknown as LagUnknown,
+        LagWatch as LagWatch,
+        SourcePosition as SourcePosition,
+        lags as lags,
+    )
+    from airflow_tx.sources.memory import MemorySource as MemorySource
+    from airflow_tx.sources.partitions import (
+        OpaquePartitionedTransactionalSource as OpaquePartitionedTransactionalSource,
+        PartitionedTransactionalSource as PartitionedTransactionalSource,
+    )
+    from airflow_tx.sources.rabbit import RabbitQueueSource as RabbitQueueSource
+    from airflow_tx.sources.redis.list import RedisListSource as RedisListSource
+    from airflow_tx.sources.redis.numbered import RedisNumberedSource as RedisNumberedSource
+    from airflow_tx.sources.redis.stream import RedisStreamSource as RedisStreamSource
+    from airflow_tx.sources.run.data_interval import DataIntervalSource as DataIntervalSource
+    from airflow_tx.sources.run.partition import RunPartitionSource as RunPartitionSource
+    from airflow_tx.sources.sql.source import (
+        PartitionedSqlSource as PartitionedSqlSource,
+        SqlSource as SqlSource,
+    )
+    from airflow_tx.sources.trial import TrialSource as TrialSource
 
     __all__: list[str]
 else:

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
-from airflow_tx.ledger.answers import Batch as Batch
-from airflow_tx.ledger.answers import Json as Json
-from airflow_tx.ledger.answers import Loss as Loss
+from airflow_tx.ledger import Batch as Batch, Json as Json, Loss as Loss
 from airflow_tx.sources.dates import Interval, Span, span_of
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.base.compat import IntervalSchedule, RunInfo, ScheduledInterval
     from airflow_tx.base.errors import TxError
-    from airflow_tx.ledger.attempt import TransactionAttempt
+    from airflow_tx.ledger import TransactionAttempt
 
 
 # --- sizing -------------------------------------------------------------------------------------------------------

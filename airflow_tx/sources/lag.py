@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from airflow_tx.base.errors import TxError
 from airflow_tx.base.inquiry import Inquiry
-from airflow_tx.ledger.attempt import counted
+from airflow_tx.ledger import counted
 from airflow_tx.sources.api import Json, Source
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, OtherSource, PartitionUnavailable
-from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Limit, SourceKind, source_kind
 from airflow_tx.sources.message import is_number_below, is_number_within
 from airflow_tx.sources.partitions import PartitionedTransactionalSource

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.rows.nested import nested_columns_of, object_values
-from airflow_tx.base.rows.spark import ColumnType, ddl_of, parsed_object
+from airflow_tx.base.rows import ColumnType, ddl_of, nested_columns_of, object_values, parsed_object
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

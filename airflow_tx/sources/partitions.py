@@ -18,7 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError
-from airflow_tx.ledger.answers import Loss
+from airflow_tx.ledger import Loss
 from airflow_tx.sources.api import (
     Batch,
     BatchSize,
@@ -34,7 +34,7 @@ from airflow_tx.sources.api import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_tx.ledger.attempt import TransactionAttempt
+    from airflow_tx.ledger import TransactionAttempt
 
 
 # --- partitioned --------------------------------------------------------------------------------------------------

@@ -12,13 +12,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from uuid import uuid4
 
-from airflow_tx.base.connections.rabbit import RabbitBroker, require_pika
+from airflow_tx.base.connections import RabbitBroker, require_pika
 from airflow_tx.base.errors import FailedBatch, OtherSource, SourceError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.rows.spark import ColumnType
-from airflow_tx.ledger.answers import WHOLE, Loss
-from airflow_tx.outputs.staging.area import TAKEN, quoted
-from airflow_tx.outputs.staging.files import open_files
+from airflow_tx.base.rows import ColumnType
+from airflow_tx.ledger import WHOLE, Loss
+from airflow_tx.outputs import TAKEN, open_files, quoted
 from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, Limit, Source
 from airflow_tx.sources.message import (
     declared_columns,
@@ -30,7 +29,7 @@ from airflow_tx.sources.message import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_tx.ledger.attempt import TransactionAttempt
+    from airflow_tx.ledger import TransactionAttempt
 
 
 # --- taken --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Limit, Measured, Source, rebuild
 
 if TYPE_CHECKING:

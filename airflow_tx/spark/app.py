@@ -14,19 +14,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.connections.lookup import all_for_airflow
+from airflow_tx.base.connections import all_for_airflow
 from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, StagingError, TxError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.attempt import code_digest
-from airflow_tx.outputs.staging import (
+from airflow_tx.ledger import code_digest
+from airflow_tx.outputs import (
     Descriptor,
     OutputRef,
     StagingArea,
     TryDir,
+    dir_of,
     read_descriptor,
     read_manifest,
 )
-from airflow_tx.outputs.staging.area import dir_of
 from airflow_tx.spark.batch import Batch
 
 if TYPE_CHECKING:

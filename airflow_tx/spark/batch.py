@@ -18,34 +18,43 @@ from airflow_tx.base.errors import (
     StateError,
     TxError,
 )
-from airflow_tx.base.rows.spark import column_name, fails
-from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
-from airflow_tx.ledger.steps.processing import RowsRead, consumed
-from airflow_tx.outputs.staging import (
+from airflow_tx.base.rows import column_name, fails
+from airflow_tx.ledger import RowsDigest, RowsRead, TransactionAttempt, consumed
+from airflow_tx.outputs import (
     AppendTo,
     Descriptor,
+    Output,
     OutputRef,
+    RowsInTable,
     StagingArea,
+    check_name,
+    dir_of,
+    literal,
+    refuse,
     scan_output,
+    spark_uri,
     with_content,
     write_manifest,
     write_rows,
 )
-from airflow_tx.outputs.staging.area import Output, RowsInTable, check_name, dir_of, refuse
-from airflow_tx.outputs.staging.files import literal, spark_uri
-from airflow_tx.sources.api import Source, rebuild
+from airflow_tx.sources import Source, rebuild
 from airflow_tx.spark.new_values import hidden_in, pickled, revealed
 from airflow_tx.spark.observed import RowsObserver, is_connect
-from airflow_tx.state.api import TXID, Misfit, QueryableState, staged_folder
-from airflow_tx.state.arrow import from_arrow, to_arrow
-from airflow_tx.state.lake.schema import check_columns, empty_in
-from airflow_tx.state.persisted import (
+from airflow_tx.state import (
+    TXID,
     MapGet,
+    Misfit,
+    QueryableState,
     QueryFunction,
+    check_columns,
+    empty_in,
     for_readers,
+    from_arrow,
     resolved_state,
     results_of,
+    staged_folder,
     state_of,
+    to_arrow,
 )
 
 if TYPE_CHECKING:
@@ -53,8 +62,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_tx.outputs.messages.messages import TaskEmitter
-    from airflow_tx.outputs.messages.stores import AckerStore
+    from airflow_tx.outputs import AckerStore, TaskEmitter
 
 
 # --- batch --------------------------------------------------------------------------------------------------------
@@ -301,9 +309,7 @@ class Batch:
 
 def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
     """Make the emitter of an application's messages, for the try that runs it."""
-    from airflow_tx.outputs.messages.messages import TaskEmitter
-    from airflow_tx.outputs.messages.stores import open_ackers
-    from airflow_tx.outputs.messages.tree import origin_of
+    from airflow_tx.outputs import TaskEmitter, open_ackers, origin_of
 
     ackers = descriptor.ackers
     origin = origin_of(descriptor.topology, descriptor.attempt, descriptor.incarnation)

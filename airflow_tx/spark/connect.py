@@ -19,16 +19,16 @@ from urllib.parse import urlsplit
 import grpc  # type: ignore[import-untyped]
 
 from airflow_tx.base.errors import TxError
-from airflow_tx.outputs.staging import (
+from airflow_tx.outputs import (
     Descriptor,
     Manifest,
     StagingArea,
     TryDir,
+    dir_of,
+    literal,
     read_manifest,
     scan_output,
 )
-from airflow_tx.outputs.staging.area import dir_of
-from airflow_tx.outputs.staging.files import literal
 from airflow_tx.spark.app import BatchApp, load_app
 from airflow_tx.spark.batch import Batch
 from airflow_tx.spark.submit import check_release, explain

@@ -22,19 +22,33 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import StagingError, StateError, TxError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.attempt import TaskTry, Token, TransactionAttempt
-from airflow_tx.outputs.staging import OutputRef, StagingArea, TryDir, read_manifest
-from airflow_tx.outputs.staging.area import Output, StagedFile, check_name, quoted
-from airflow_tx.state.api import RowTally
-from airflow_tx.state.arrow import from_arrow, schema_of, to_arrow, types_of
-from airflow_tx.state.column_types import converted
-from airflow_tx.state.rows import combined_runs, has_reducers
+from airflow_tx.ledger import TaskTry, Token, TransactionAttempt
+from airflow_tx.outputs import (
+    Output,
+    OutputRef,
+    StagedFile,
+    StagingArea,
+    TryDir,
+    check_name,
+    quoted,
+    read_manifest,
+)
+from airflow_tx.state import (
+    RowTally,
+    combined_runs,
+    converted,
+    from_arrow,
+    has_reducers,
+    schema_of,
+    to_arrow,
+    types_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-    from airflow_tx.state.api import QueryableState
+    from airflow_tx.state import QueryableState
 
 
 # --- new values ---------------------------------------------------------------------------------------------------
@@ -124,7 +138,7 @@ def stage_rows(place: OutputFolder, rows: Sequence[Mapping[str, Any]]) -> Output
 
     :raises StagingError: they have no common type.
     """
-    from airflow_tx.outputs.staging import write_rows
+    from airflow_tx.outputs import write_rows
 
     return write_rows(place.where, place.name, rows, file=_part(0))
 

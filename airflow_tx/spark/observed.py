@@ -16,8 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.ledger.attempt import COUNT, RowsDigest, column_marks, form_of_columns
-from airflow_tx.ledger.steps.processing import OutputName, RowsRead, in_words
+from airflow_tx.ledger import (
+    COUNT,
+    OutputName,
+    RowsDigest,
+    RowsRead,
+    column_marks,
+    form_of_columns,
+    in_words,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, TxError
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.attempt import TransactionAttempt
-    from airflow_tx.outputs.staging import Descriptor, TryDir
+    from airflow_tx.ledger import TransactionAttempt
+    from airflow_tx.outputs import Descriptor, TryDir
 
 
 # --- release ------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def request_digest(
 
     :param own: the application's own arguments.
     """
-    from airflow_tx.ledger.json_text import digest
+    from airflow_tx.ledger import digest
 
     of_any_try = replace(descriptor, task=replace(descriptor.task, task_try=""))
     return digest(

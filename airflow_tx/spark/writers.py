@@ -25,17 +25,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base import errors
 from airflow_tx.base.errors import FenceOutranked, StateError, TxError
-from airflow_tx.ledger.attempt import Grant, RowsDigest, Written
-from airflow_tx.outputs.staging.area import Output, StagedFile
+from airflow_tx.ledger import Grant, RowsDigest, Written
+from airflow_tx.outputs import Output, StagedFile
 from airflow_tx.spark.new_values import KEY, pickled, veiled
 from airflow_tx.spark.observed import observed_once
-from airflow_tx.state.api import FencedState
+from airflow_tx.state import FencedState
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
     from airflow_tx.spark.new_values import OutputFolder
+
+WRITERS_PROGRAM = __file__
+"""The file that spark-submit runs."""
 
 # Bytes that a pipe holds before it is read: the most that Linux gives to any user.
 _PIPE = 2**20

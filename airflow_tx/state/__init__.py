@@ -7,60 +7,140 @@ from typing import TYPE_CHECKING
 from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_tx.state.aggregators import Aggregator as Aggregator
-    from airflow_tx.state.aggregators import Avg as Avg
-    from airflow_tx.state.aggregators import CollectSet as CollectSet
-    from airflow_tx.state.aggregators import CombinerAggregator as CombinerAggregator
-    from airflow_tx.state.aggregators import CompositeAggregator as CompositeAggregator
-    from airflow_tx.state.aggregators import Count as Count
-    from airflow_tx.state.aggregators import First as First
-    from airflow_tx.state.aggregators import Last as Last
-    from airflow_tx.state.aggregators import Max as Max
-    from airflow_tx.state.aggregators import Min as Min
-    from airflow_tx.state.aggregators import ReducerAggregator as ReducerAggregator
-    from airflow_tx.state.aggregators import StoredReducer as StoredReducer
-    from airflow_tx.state.aggregators import Sum as Sum
-    from airflow_tx.state.api import Fence as Fence
-    from airflow_tx.state.api import FencedState as FencedState
-    from airflow_tx.state.api import Grant as Grant
-    from airflow_tx.state.api import QueryableState as QueryableState
-    from airflow_tx.state.api import State as State
-    from airflow_tx.state.api import StateKind as StateKind
+    from airflow_tx.state.aggregators import (
+        Aggregator as Aggregator,
+        Avg as Avg,
+        CollectSet as CollectSet,
+        CombinerAggregator as CombinerAggregator,
+        CompositeAggregator as CompositeAggregator,
+        Count as Count,
+        First as First,
+        Last as Last,
+        Max as Max,
+        Min as Min,
+        ReducerAggregator as ReducerAggregator,
+        StoredReducer as StoredReducer,
+        Sum as Sum,
+    )
+    from airflow_tx.state.api import (
+        Fence as Fence,
+        FencedState as FencedState,
+        Grant as Grant,
+        QueryableState as QueryableState,
+        State as State,
+        StateKind as StateKind,
+    )
     from airflow_tx.state.lake.state import DeltaTable as DeltaTable
-    from airflow_tx.state.memcached import MemcachedMap as MemcachedMap
-    from airflow_tx.state.memcached import MemcachedState as MemcachedState
-    from airflow_tx.state.memory import MemoryDatabase as MemoryDatabase
-    from airflow_tx.state.memory import MemoryMap as MemoryMap
-    from airflow_tx.state.memory import MemoryState as MemoryState
-    from airflow_tx.state.persisted import MapGet as MapGet
-    from airflow_tx.state.persisted import QueryFunction as QueryFunction
-    from airflow_tx.state.persisted import StateFactory as StateFactory
-    from airflow_tx.state.persisted import StateUpdater as StateUpdater
-    from airflow_tx.state.persisted import StaticState as StaticState
-    from airflow_tx.state.persisted import new_values_stream as new_values_stream
-    from airflow_tx.state.persisted import state_query as state_query
-    from airflow_tx.state.redis.map import RedisGuard as RedisGuard
-    from airflow_tx.state.redis.map import RedisMap as RedisMap
+    from airflow_tx.state.memcached import (
+        MemcachedMap as MemcachedMap,
+        MemcachedState as MemcachedState,
+    )
+    from airflow_tx.state.memory import (
+        MemoryDatabase as MemoryDatabase,
+        MemoryMap as MemoryMap,
+        MemoryState as MemoryState,
+    )
+    from airflow_tx.state.persisted import (
+        MapGet as MapGet,
+        QueryFunction as QueryFunction,
+        StateFactory as StateFactory,
+        StateUpdater as StateUpdater,
+        StaticState as StaticState,
+        new_values_stream as new_values_stream,
+        state_query as state_query,
+    )
+    from airflow_tx.state.redis.map import RedisGuard as RedisGuard, RedisMap as RedisMap
     from airflow_tx.state.redis.state import RedisState as RedisState
     from airflow_tx.state.sketches import ApproxCountDistinct as ApproxCountDistinct
     from airflow_tx.state.sql.guard import SqlGuard as SqlGuard
     from airflow_tx.state.sql.state import SqlState as SqlState
-    from airflow_tx.state.trident.maps import BackingMap as BackingMap
-    from airflow_tx.state.trident.maps import CachedMap as CachedMap
-    from airflow_tx.state.trident.maps import CombinerValueUpdater as CombinerValueUpdater
-    from airflow_tx.state.trident.maps import MapState as MapState
-    from airflow_tx.state.trident.maps import NonTransactionalMap as NonTransactionalMap
-    from airflow_tx.state.trident.maps import OpaqueMap as OpaqueMap
-    from airflow_tx.state.trident.maps import OpaqueValue as OpaqueValue
-    from airflow_tx.state.trident.maps import ReducerValueUpdater as ReducerValueUpdater
-    from airflow_tx.state.trident.maps import Replace as Replace
-    from airflow_tx.state.trident.maps import Snapshottable as Snapshottable
-    from airflow_tx.state.trident.maps import SnapshottableMap as SnapshottableMap
-    from airflow_tx.state.trident.maps import TransactionalMap as TransactionalMap
-    from airflow_tx.state.trident.maps import TransactionalValue as TransactionalValue
-    from airflow_tx.state.trident.maps import ValueUpdater as ValueUpdater
-    from airflow_tx.state.trident.maps import from_trident as from_trident
+    from airflow_tx.state.trident.maps import (
+        BackingMap as BackingMap,
+        CachedMap as CachedMap,
+        CombinerValueUpdater as CombinerValueUpdater,
+        MapState as MapState,
+        NonTransactionalMap as NonTransactionalMap,
+        OpaqueMap as OpaqueMap,
+        OpaqueValue as OpaqueValue,
+        ReducerValueUpdater as ReducerValueUpdater,
+        Replace as Replace,
+        Snapshottable as Snapshottable,
+        SnapshottableMap as SnapshottableMap,
+        TransactionalMap as TransactionalMap,
+        TransactionalValue as TransactionalValue,
+        ValueUpdater as ValueUpdater,
+        from_trident as from_trident,
+    )
     from airflow_tx.state.trident.state import RollBackMap as RollBackMap
+
+# Names for other rooms; they are not public.
+if TYPE_CHECKING:
+    from airflow_tx.state.aggregators import (
+        REFUSALS as REFUSALS,
+        Cells as Cells,
+        Columns as Columns,
+        can_invert as can_invert,
+        canonical_number as canonical_number,
+        difference as difference,
+        encode_key as encode_key,
+        is_same as is_same,
+        partition_of as partition_of,
+    )
+    from airflow_tx.state.api import (
+        TXID as TXID,
+        AppendTable as AppendTable,
+        Misfit as Misfit,
+        RowTally as RowTally,
+        StateUpdate as StateUpdate,
+        StoredState as StoredState,
+        staged_folder as staged_folder,
+    )
+    from airflow_tx.state.arrow import (
+        from_arrow as from_arrow,
+        schema_of as schema_of,
+        to_arrow as to_arrow,
+        types_of as types_of,
+    )
+    from airflow_tx.state.column_types import (
+        CONVERT as CONVERT,
+        converted as converted,
+        from_plain as from_plain,
+        json_text as json_text,
+        to_plain as to_plain,
+        type_of as type_of,
+    )
+    from airflow_tx.state.comparison import (
+        KeyDifferences as KeyDifferences,
+        StateComparison as StateComparison,
+        compared as compared,
+    )
+    from airflow_tx.state.lake.schema import check_columns as check_columns, empty_in as empty_in
+    from airflow_tx.state.persisted import (
+        AnyTrialState as AnyTrialState,
+        PersistedState as PersistedState,
+        TrialChange as TrialChange,
+        TrialState as TrialState,
+        Writers as Writers,
+        as_aggregate as as_aggregate,
+        as_fenced as as_fenced,
+        for_readers as for_readers,
+        resolved_state as resolved_state,
+        results_of as results_of,
+        state_of as state_of,
+        trial_state as trial_state,
+    )
+    from airflow_tx.state.rows import (
+        CheckedRows as CheckedRows,
+        combined as combined,
+        combined_at_once as combined_at_once,
+        combined_runs as combined_runs,
+        has_reducers as has_reducers,
+        reducers_of as reducers_of,
+    )
+    from airflow_tx.state.sole_writer import (
+        REPLACING as REPLACING,
+        SoleWriterState as SoleWriterState,
+    )
 
     __all__: list[str]
 else:

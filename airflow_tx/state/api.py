@@ -20,8 +20,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateError
-from airflow_tx.ledger.attempt import NOTHING_WRITTEN, Receipt, Token, TransactionAttempt, Written
-from airflow_tx.ledger.attempt import Grant as Grant
+from airflow_tx.ledger import (
+    NOTHING_WRITTEN,
+    Grant as Grant,
+    Receipt,
+    Token,
+    TransactionAttempt,
+    Written,
+)
 
 if TYPE_CHECKING:
     from airflow_tx.state.aggregators import Columns

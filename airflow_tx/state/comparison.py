@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from airflow_tx.base.errors import NotComparable, NotComparableNow
-from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger import digest
 from airflow_tx.state.aggregators import Cells, decode_key, encode_keys
 from airflow_tx.state.api import Fence, FencedState, FenceMoved, QueryableState, StateReading
 from airflow_tx.state.trident.state import TridentState

@@ -17,9 +17,7 @@ from airflow_tx.base.errors import (
     StateBehind,
     StateDiffers,
 )
-from airflow_tx.ledger.attempt import Token
-from airflow_tx.ledger.records import same_output
-from airflow_tx.ledger.steps.end import skip_refused
+from airflow_tx.ledger import Token, same_output, skip_refused
 from airflow_tx.state.api import Fence, Grant
 
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from airflow_tx.base.connections.lookup import airflow_connection, wrong_type
+from airflow_tx.base.connections import airflow_connection, wrong_type
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateError, StateUnavailable
 from airflow_tx.state.aggregators import Key

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns, wanted_keys
 from airflow_tx.state.api import (

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_tx.testing.airflow import LocalAirflow as LocalAirflow
-    from airflow_tx.testing.airflow import connection as connection
+    from airflow_tx.testing.airflow import LocalAirflow as LocalAirflow, connection as connection
     from airflow_tx.testing.crash_kit import CrashKit as CrashKit
     from airflow_tx.testing.dag_trial import trial as trial
     from airflow_tx.testing.eventually import eventually as eventually

@@ -15,8 +15,8 @@ from airflow_tx.base.errors import typed
 from airflow_tx.transaction.metrics import oldest_seconds
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.records import TransactionRecord
-    from airflow_tx.sources.lag import Lag
+    from airflow_tx.ledger import TransactionRecord
+    from airflow_tx.sources import Lag
 
 AlarmCallback: TypeAlias = Callable[[Any], Any]
 """Takes the context of the task that found the alarm, with the `Alarm` as `alarm`, and may be a coroutine function; a

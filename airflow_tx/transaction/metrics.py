@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.compat import MetricKind
 from airflow_tx.base.errors import TxError
-from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger import Paths
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.answers import AlreadyCommitted, FailureNoted
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.ledger.records import History, TransactionRecord
-    from airflow_tx.outputs.messages.messages import AckerLoad
-    from airflow_tx.sources.api import Source
-    from airflow_tx.sources.lag import Lag, LagUnknown
+    from airflow_tx.ledger import AlreadyCommitted, FailureNoted, History, Ledger, TransactionRecord
+    from airflow_tx.outputs import AckerLoad
+    from airflow_tx.sources import Lag, LagUnknown, Source
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +65,7 @@ class Metric(Enum):
 
 def send_failure(paths: Paths, noted: FailureNoted | AlreadyCommitted) -> None:
     """Count an attempt that has failed: once, however many of its tasks fail."""
-    from airflow_tx.ledger.answers import FailureNoted
+    from airflow_tx.ledger import FailureNoted
 
     if isinstance(noted, FailureNoted) and noted.first:
         Metric.FAILED.send(paths)
@@ -119,7 +116,7 @@ def send_open(
 
     :param blocked: whether a transaction is replayed no more.
     """
-    from airflow_tx.ledger.records import Phase
+    from airflow_tx.ledger import Phase
 
     Metric.OPEN.send(paths, len(opened))
     Metric.WAITING.send(paths, sum(record.phase is Phase.PROCESSED for record in opened.values()))
@@ -143,7 +140,7 @@ def oldest_seconds(opened: Mapping[int, TransactionRecord], now: datetime) -> fl
 
 def send_open_of(ledger: Ledger) -> None:
     """Read what is open, and send it."""
-    from airflow_tx.ledger.view import open_records
+    from airflow_tx.ledger import open_records
 
     if not compat.sends_metrics():
         return
@@ -165,7 +162,7 @@ def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
     """Ask the source how far it is ahead, and send that; not a source whose batches belong to runs."""
     if source.per_run or not compat.sends_metrics():
         return
-    from airflow_tx.sources.lag import Lag
+    from airflow_tx.sources import Lag
 
     found = lag_of(topology, source, ledger)
     if isinstance(found, Lag):
@@ -176,7 +173,7 @@ def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
 
 def lag_of(topology: str, source: Source, ledger: Ledger) -> Lag | LagUnknown:
     """Ask the source how far it is ahead of the last committed transaction, for a few seconds."""
-    from airflow_tx.sources.lag import LagUnknown, lags
+    from airflow_tx.sources import LagUnknown, lags
 
     try:
         return lags({topology: (source, ledger.position())}, seconds=LAG_PATIENCE)[topology]

@@ -14,20 +14,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_tx.base.compat import is_live, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import TransactionDefinitionError, UnscheduledTask
-from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
-from airflow_tx.sources.api import Source
+from airflow_tx.ledger import Paths, SystemClock, SystemIds
+from airflow_tx.sources import Source
 from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from airflow_tx.ledger.answers import Begun, TopologyRequest
-    from airflow_tx.ledger.api import Store
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-    from airflow_tx.outputs.messages.stores import AckerStore
-    from airflow_tx.outputs.staging import StagingArea
-    from airflow_tx.state.api import AppendTable
+    from airflow_tx.ledger import Begun, Ledger, Store, TopologyRequest, ZooKeeperStore
+    from airflow_tx.outputs import AckerStore, StagingArea
+    from airflow_tx.state import AppendTable
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +136,7 @@ class TransactionSpec:
 
     @property
     def request(self) -> TopologyRequest:
-        from airflow_tx.ledger.answers import TopologyRequest
+        from airflow_tx.ledger import TopologyRequest
 
         return TopologyRequest(
             self.dag_id, self.source.kind.value, self.window, self.source.partitioned, self.zone
@@ -157,7 +153,7 @@ class TransactionSpec:
         :raises AirflowFailException: the task is executed by `airflow tasks test` or `airflow dags test`.
         :raises ConfigError, StoreUnavailable: there is none.
         """
-        from airflow_tx.hooks.zookeeper import ZooKeeperHook
+        from airflow_tx.hooks import ZooKeeperHook
 
         if is_test_run():
             from airflow.sdk.exceptions import AirflowFailException
@@ -167,7 +163,7 @@ class TransactionSpec:
             yield store
 
     def ledger(self, store: Store) -> Ledger:
-        from airflow_tx.ledger.ledger import Ledger
+        from airflow_tx.ledger import Ledger
 
         return Ledger(
             store, self.paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history
@@ -194,13 +190,13 @@ class TransactionSpec:
         :param store: of its ledger.
         :raises ConfigError, AckersUnavailable: there are none.
         """
-        from airflow_tx.outputs.messages.stores import ackers_of
+        from airflow_tx.outputs import ackers_of
 
         return ackers_of(self.acker_store, store, self.paths.root)
 
     def staging(self) -> StagingArea:
         """The staging area of its ledger: `of_topology` has the output of its tasks between processing and commit."""
-        from airflow_tx.outputs.staging import StagingArea
+        from airflow_tx.outputs import StagingArea
 
         return self.area or StagingArea.of_ledger(self.conn_id, self.paths.root)
 
@@ -299,6 +295,6 @@ def begun_by(ti: Any, spec: TransactionSpec) -> Begun:
         raise AirflowFailException(
             f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
         )
-    from airflow_tx.ledger.answers import Begun
+    from airflow_tx.ledger import Begun
 
     return Begun.from_json(value)

@@ -1,0 +1,30 @@
+"""Triggers: each waits in the triggerer for an event of a ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_tx.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from airflow_tx.triggers.base import (
+        LedgerTrigger as LedgerTrigger,
+        WaitTrigger as WaitTrigger,
+        until as until,
+    )
+    from airflow_tx.triggers.turn import (
+        MessagesTrigger as MessagesTrigger,
+        OrderTrigger as OrderTrigger,
+        ReadyTrigger as ReadyTrigger,
+        TurnTrigger as TurnTrigger,
+    )
+    from airflow_tx.triggers.watcher import (
+        CommittedTrigger as CommittedTrigger,
+        commit_of as commit_of,
+        committed_asset as committed_asset,
+        missing_topology as missing_topology,
+    )
+
+    __all__: list[str]
+else:
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -21,13 +21,17 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import StoreError, UnreadableRecord
-from airflow_tx.ledger.answers import Bidding
-from airflow_tx.ledger.api import Paths, Store, SystemClock, SystemIds
-from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.reading import TurnReading
-from airflow_tx.ledger.steps.recovery import Waiter
-from airflow_tx.transaction.commit.run_slots import QUEUED
-from airflow_tx.transaction.processing.begin import gap, order_in
+from airflow_tx.ledger import (
+    Bidding,
+    Ledger,
+    Paths,
+    Store,
+    SystemClock,
+    SystemIds,
+    TurnReading,
+    Waiter,
+)
+from airflow_tx.transaction import QUEUED, gap, order_in
 
 # --- base ---------------------------------------------------------------------------------------------------------
 
@@ -160,7 +164,7 @@ async def until(
 
 
 def _ask_watched(question: Callable[[Store], Any], conn_id: str) -> Any:
-    from airflow_tx.hooks.zookeeper import shared_watched_store
+    from airflow_tx.hooks import shared_watched_store
 
     try:
         return question(shared_watched_store(conn_id))
@@ -171,7 +175,7 @@ def _ask_watched(question: Callable[[Store], Any], conn_id: str) -> Any:
 
 
 def _ask(question: Callable[[Store], Any], conn_id: str) -> Any:
-    from airflow_tx.hooks.zookeeper import shared_store
+    from airflow_tx.hooks import shared_store
 
     return question(shared_store(conn_id))
 

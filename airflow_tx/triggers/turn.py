@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, ClassVar
 
-from airflow_tx.ledger.api import Store
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.outputs.messages.stores import shared_ackers
-from airflow_tx.outputs.messages.tree import Origin
-from airflow_tx.transaction.commit.handoff import is_processing, messages_of
-from airflow_tx.transaction.commit.turn import WARM_PLACES, read_line
-from airflow_tx.transaction.processing.begin import order_in, room
+from airflow_tx.ledger import LedgerReads, Store
+from airflow_tx.outputs import Origin, shared_ackers
+from airflow_tx.transaction import (
+    WARM_PLACES,
+    is_processing,
+    messages_of,
+    order_in,
+    read_line,
+    room,
+)
 from airflow_tx.triggers.base import Event, OrderWatch, SlotWatch, WaitTrigger
 
 # --- turn ---------------------------------------------------------------------------------------------------------

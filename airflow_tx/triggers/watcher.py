@@ -21,14 +21,12 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow_tx.base.config import Settings
 from airflow_tx.base.described import check_no_template
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.ledger.api import Paths, Store, SystemClock, SystemIds
-from airflow_tx.ledger.view import has_topology, listed_topologies
-from airflow_tx.sources.api import rebuild
+from airflow_tx.ledger import Paths, Store, SystemClock, SystemIds, has_topology, listed_topologies
+from airflow_tx.sources import rebuild
 from airflow_tx.triggers.base import Event, LedgerTrigger, WaitTrigger, until
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.ledger import Ledger, LedgerReads
-    from airflow_tx.ledger.records import History
+    from airflow_tx.ledger import History, Ledger, LedgerReads
 
 
 # --- watcher ------------------------------------------------------------------------------------------------------
@@ -146,7 +144,7 @@ class CommitsProducer(SharedStreamProducer):
         }
 
     def _ledger(self, store: Store) -> Ledger:
-        from airflow_tx.ledger.ledger import Ledger
+        from airflow_tx.ledger import Ledger
 
         return Ledger(store, self._trigger.paths, clock=SystemClock(), ids=SystemIds())
 
@@ -223,7 +221,7 @@ def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | 
     :return: `txid`; or `skipped`, who, when and why; or `unknown`, if the source cannot tell.
     :raises UnreadableRecord: naming the record.
     """
-    from airflow_tx.ledger.ledger import LedgerReads
+    from airflow_tx.ledger import LedgerReads
 
     ledger = LedgerReads(store, paths)
     current = ledger.current_if_any()

@@ -35,7 +35,7 @@ from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.ledger.store.client import ClientConfig, connect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.operators.transaction import defined
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.sources.api import Batch, SourceKind
 from airflow_tx.state import RedisState, SqlState, Sum
 from airflow_tx.state.api import StateWrite, StoredState

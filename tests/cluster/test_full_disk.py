@@ -16,7 +16,7 @@ from airflow_tx.base.errors import StagingUnavailable, StateUnavailable, StoreEr
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.outputs.staging import StagingArea, read_manifest, write_manifest, write_rows
+from airflow_tx.outputs.staging.area import StagingArea, read_manifest, write_manifest, write_rows
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Armed, Failpoints

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import NotTakenBack
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import (
     Avg,
     CollectSet,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_tx.base.errors import StagingError, StateError
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.outputs.staging import StagingArea, with_content, write_manifest, write_rows
+from airflow_tx.outputs.staging.area import StagingArea, with_content, write_manifest, write_rows
 from airflow_tx.state import First, Max, Min, Sum
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit.write import rows_to_write

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_tx.outputs.journal import Contribution, Entry, JournalArea, KeptFile
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state.aggregators import Avg, Columns, Count, Sum
 from tests.golden.written import check_golden
 

@@ -200,7 +200,7 @@ def _reached(module: str, imports: dict[str, set[str]]) -> set[str]:
 
 @cache
 def given() -> dict[str, set[str]]:
-    """Return the names that rooms take from each other, by the module that has them; a module itself is `*`."""
+    """Return the names that rooms take from each other, by the door that gives them; a module itself is `*`."""
     files = measured_files()
     modules = frozenset(map(module_name, files))
     found: dict[str, set[str]] = {}
@@ -212,6 +212,36 @@ def given() -> dict[str, set[str]]:
                     module, name = (whole, "*") if whole in modules else (node.module, alias.name)
                     if module in modules and _room(module) != room_of(file):
                         found.setdefault(module, set()).add(name)
+    return found
+
+
+@cache
+def listed(door: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the public names that a door lists, and those for other rooms alone; each with its home.
+
+    A room that is not for users has no public names.
+    """
+    file = PACKAGE.parent.joinpath(*door.split("."), "__init__.py")
+    if not file.exists():
+        return {}, {}
+    blocks = [each for each in tree_of(file).body if isinstance(each, ast.If)]
+    homes = [_homes(block) for block in blocks]
+    return (homes[0], homes[1]) if len(homes) > 1 else ({}, homes[0] if homes else {})
+
+
+def _homes(block: ast.If) -> dict[str, str]:
+    lines = [line for line in block.body if isinstance(line, ast.ImportFrom)]
+    return {alias.name: str(line.module) for line in lines for alias in line.names}
+
+
+def homes_of(file: Path) -> set[str]:
+    """Return the modules whose names a file takes through doors."""
+    found: set[str] = set()
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            public, internal = listed(node.module) if node.module.startswith("airflow_tx.") else ({}, {})
+            homes = public | internal
+            found |= {homes[alias.name] for alias in node.names if alias.name in homes}
     return found
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.imports.rulers import given, homes_of, listed, measured_files, module_name
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_tx"
 LEDGER = ["ledger", "ledger/steps", "ledger/audit"]
@@ -34,6 +36,21 @@ assert not failed, failed
 loaded = {name.partition(".")[0] for name in sys.modules}
 assert not loaded & blocked, loaded & blocked
 """
+
+
+ROOMS = "coordinator hooks ledger lint operations operators outputs plugin sources spark state transaction triggers"
+GROUND = "compat config connections described errors failpoints inquiry lazy_names rows"
+DOORS = [
+    "airflow_tx.provider_info",
+    *(f"airflow_tx.{room}" for room in ROOMS.split()),
+    *(f"airflow_tx.base.{name}" for name in GROUND.split()),
+]
+"""What a file of another room may import. The base is the ground of all rooms: each of its files is a door."""
+NO_BACKEND = "No room names a backend"
+NAMED_BACKENDS = {
+    # The driver of an application has no state to ask: it gets the folder of the table, and writes files for Delta.
+    ("airflow_tx.spark.batch", "airflow_tx.state.lake.schema"),
+}
 
 
 def _modules(*folders: str) -> list[str]:
@@ -83,3 +100,30 @@ def test_an_application_on_a_spark_cluster_needs_no_airflow_and_no_zookeeper() -
 
 def test_the_pytest_plugin_loads_nothing_heavy() -> None:
     _import_without(HEAVY, ["pytest", "airflow_tx.testing", "airflow_tx.testing.fixtures"])
+
+
+# --- doors -------------------------------------------------------------------------------------------------------
+
+
+def test_a_room_is_entered_by_its_door_alone() -> None:
+    assert given().keys() - {"airflow_tx", *DOORS} == set()
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_lists_what_other_rooms_take_and_no_other_name(door: str) -> None:
+    _, internal = listed(door)
+    assert sorted(internal.keys() - given().get(door, set())) == []
+
+
+def test_a_room_takes_no_backend_through_a_door() -> None:
+    rooms = _listed_in(NO_BACKEND, "source_modules")
+    backends = _listed_in(NO_BACKEND, "forbidden_modules")
+    files = [file for file in measured_files() if module_name(file).startswith(rooms)]
+    taken = {(module_name(file), home) for file in files for home in homes_of(file) if home.startswith(backends)}
+    assert taken == NAMED_BACKENDS
+
+
+def _listed_in(contract: str, key: str) -> tuple[str, ...]:
+    """Read a list of an import contract in pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text().partition(contract)[2].partition(f"\n{key} = ")[2]
+    return tuple(ast.literal_eval(text.partition("\n]")[0] + "]"))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from airflow_tx.transaction.processing.batch import rows_of_output
 from airflow_tx.sources.files.source import FileSource
-from airflow_tx.outputs.staging import write_manifest
+from airflow_tx.outputs import write_manifest
 from airflow_tx.outputs.staging.area import Output, StagedFile
 from airflow_tx.state import SqlState, Sum
 from tests.integration.spark_runs import Topology, update

@@ -18,6 +18,7 @@ from typing import Any
 from tests.imports.rulers import PACKAGE, ROOT
 
 _PACKAGE = str(PACKAGE)
+_DOORS = str(PACKAGE / "base" / "lazy_names.py")
 _WRITE = "transaction/commit/write.py"
 
 
@@ -53,8 +54,11 @@ class Walk:
 
 
 def _place(code: CodeType) -> tuple[str, str] | None:
-    """Return the file and the name of a function of the package; a lambda or comprehension belongs to its function."""
-    if not code.co_filename.startswith(_PACKAGE) or code.co_name.startswith("<"):
+    """Return the file and the name of a function of the package; a lambda or comprehension belongs to its function.
+
+    A name that a door loads is an import, and no stay.
+    """
+    if not code.co_filename.startswith(_PACKAGE) or code.co_name.startswith("<") or code.co_filename == _DOORS:
         return None
     return str(Path(code.co_filename).relative_to(PACKAGE)), f"{code.co_name}:{code.co_firstlineno}"
 

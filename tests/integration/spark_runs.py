@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.outputs.staging import StagingArea, scan_output, write_manifest, write_rows
+from airflow_tx.outputs.staging.area import StagingArea, scan_output, write_manifest, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.sources.api import Source
 from airflow_tx.state.api import FencedState

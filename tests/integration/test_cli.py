@@ -17,7 +17,7 @@ from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

@@ -17,7 +17,7 @@ from airflow_tx.ledger.steps import end, recovery
 from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter
 from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from tests.integration.cli_runs import AUDIT, DAG_ID, Runs, fail, granted, one_line, state_of
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline

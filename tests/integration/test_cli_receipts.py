@@ -17,7 +17,7 @@ from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.records import Binding, encode
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.outputs.journal import Entry, JournalArea
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import SqlState, Sum
 from tests.integration.commands import Commands
 from tests.integration.pipeline import Pipeline

@@ -14,7 +14,7 @@ from airflow_tx.ledger.answers import Begun, Granted
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
 from airflow_tx.ledger.steps.replay import wishes
 from airflow_tx.outputs.journal import Entry, JournalArea
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Sum
 from airflow_tx.state.aggregators import Columns
 from tests.integration.cli_runs import Runs, one_line, state_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.outputs.staging import AppendTo
+from airflow_tx.outputs.staging.descriptor import AppendTo
 from airflow_tx.spark.batch import write_appended
 from airflow_tx.spark.observed import RowsObserver
 from airflow_tx.state import DeltaTable

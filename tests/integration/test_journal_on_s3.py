@@ -11,7 +11,7 @@ import pytest
 from airflow_tx.base.errors import EntryDiffers, EntryMissing
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.outputs.journal import Entry, JournalArea, StagedFiles
-from airflow_tx.outputs.staging import StagingArea, write_rows
+from airflow_tx.outputs.staging.area import StagingArea, write_rows
 from airflow_tx.state.aggregators import Columns, Count
 from tests.servers.s3 import Bucket, LocalS3
 

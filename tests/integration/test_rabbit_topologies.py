@@ -20,7 +20,7 @@ from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.view import open_records
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.sources.rabbit import RabbitQueueSource
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.transaction.processing.begin import note_committed

@@ -14,7 +14,7 @@ import pytest
 from airflow_tx.base.errors import RowsRefused, SourceError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
-from airflow_tx.outputs.staging import read_output
+from airflow_tx.outputs.staging.area import read_output
 from airflow_tx.sources.redis import source as redis_source
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource

@@ -18,7 +18,7 @@ from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
+from airflow_tx.outputs.staging.area import StagingArea, write_manifest, write_rows
 from airflow_tx.state import Count, SqlState, Sum
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.testing.failpoints import Failpoints

@@ -18,17 +18,18 @@ from airflow_tx.base.connections.lookup import Endpoint, handed_over
 from airflow_tx.base.errors import ConfigError, FailedBatch, SourceError, StagingError, TransactionDefinitionError
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt, code_digest
 from airflow_tx.outputs.messages.tree import Origin
-from airflow_tx.outputs.staging import (
-    Ackers,
-    Descriptor,
+from airflow_tx.outputs.staging.area import (
+    SMALL_ROWS,
+    Output,
     StagingArea,
     TryDir,
+    dir_of,
     read_manifest,
     read_output,
     scan_output,
     write_descriptor,
 )
-from airflow_tx.outputs.staging.area import SMALL_ROWS, Output, dir_of
+from airflow_tx.outputs.staging.descriptor import Ackers, Descriptor
 from airflow_tx.sources.api import Batch as Rows
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.run.data_interval import DataIntervalSource

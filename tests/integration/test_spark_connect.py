@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
-from airflow_tx.outputs.staging import read_output
+from airflow_tx.outputs.staging.area import read_output
 from airflow_tx.outputs.staging.files import LocalFiles
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.connect import SparkUnreachable, session

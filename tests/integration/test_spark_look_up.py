@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
-from airflow_tx.outputs.staging import read_output
+from airflow_tx.outputs.staging.area import read_output
 from airflow_tx.spark.batch import Batch
 from airflow_tx.spark.connect import session
 from airflow_tx.state import (

@@ -305,7 +305,7 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
     import pickle
 
     from airflow_tx.ledger.attempt import TaskTry
-    from airflow_tx.outputs.staging import write_manifest, write_rows
+    from airflow_tx.outputs.staging.area import write_manifest, write_rows
     from airflow_tx.testing.suites.state_tools import Grants
 
     url = postgres.url(postgres.new_database())
@@ -391,7 +391,7 @@ from airflow_tx.transaction.commit import write
 from airflow_tx.transaction.commit.write import StagedRows
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs import StagingArea
 from airflow_tx.state import Count, SqlState, Sum
 from airflow_tx.testing.suites.state_tools import Grants
 told = json.loads(sys.argv[1])
@@ -416,7 +416,7 @@ def test_the_memory_of_the_writer_is_flat_at_a_million_keys(
     path: str, postgres: LocalPostgres, tmp_path: Path, spark_connect: LocalSparkConnect
 ) -> None:
     from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-    from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
+    from airflow_tx.outputs.staging.area import StagingArea, write_manifest, write_rows
 
     million = 1_000_000
     area = StagingArea(str(tmp_path / "staging"))

@@ -1,1 +1,48 @@
 """The meaning of a value as a column of a type: it is taken exactly, or refused. All readers ask here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_tx.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from airflow_tx.base.rows.arrow import (
+        NoTable as NoTable,
+        exact_table as exact_table,
+        first_line as first_line,
+        is_frame as is_frame,
+        is_same_value as is_same_value,
+        readable as readable,
+        shown_value as shown_value,
+        table_of as table_of,
+    )
+    from airflow_tx.base.rows.nested import (
+        found_columns_of as found_columns_of,
+        lines_of_objects as lines_of_objects,
+        nested_columns_of as nested_columns_of,
+        object_values as object_values,
+        with_objects as with_objects,
+    )
+    from airflow_tx.base.rows.spark import (
+        BLANKS as BLANKS,
+        REFUSED_VALUE as REFUSED_VALUE,
+        ColumnType as ColumnType,
+        DecimalType as DecimalType,
+        IntegerType as IntegerType,
+        StringType as StringType,
+        checked_lines as checked_lines,
+        column_name as column_name,
+        columns_of as columns_of,
+        ddl_of as ddl_of,
+        fails as fails,
+        parsed_object as parsed_object,
+        spaced as spaced,
+        typed_texts as typed_texts,
+        valid_text as valid_text,
+        with_columns as with_columns,
+    )
+
+    __all__: list[str]
+else:
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

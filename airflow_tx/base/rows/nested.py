@@ -16,6 +16,7 @@ from airflow_tx.base.rows.spark import (
     FloatType,
     IntegerType,
     StringType,
+    StringType as TextType,
     TimestampType,
     columns_of,
     ddl_of,
@@ -23,7 +24,6 @@ from airflow_tx.base.rows.spark import (
     read_text,
     text_of_json,
 )
-from airflow_tx.base.rows.spark import StringType as TextType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, PreviewOutdated, Refused, TxError, typed
-from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.records import TopologyRecord, TransactionRecord
-from airflow_tx.ledger.status import Words
-from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.sources.dates import Span, interval_of_key, key_of_interval, span_of
-from airflow_tx.transaction.processing.begin import conf_of
+from airflow_tx.ledger import Audit, Ledger, TopologyRecord, TransactionRecord, Words
+from airflow_tx.sources import Span, interval_of_key, key_of_interval, span_of
+from airflow_tx.transaction import conf_of
 
 # --- preview ------------------------------------------------------------------------------------------------------
 # The plan of an action: its effects, each with the deed that brings it about, and the preview that lists them.
@@ -187,8 +184,8 @@ def started_again(txid: int | None, run_id: str, blocking: int) -> EffectLine:
 
 
 if TYPE_CHECKING:
-    from airflow_tx.state.api import FencedState
-    from airflow_tx.transaction.spec import TransactionSpec
+    from airflow_tx.state import FencedState
+    from airflow_tx.transaction import TransactionSpec
 
     ParsedDag = tuple[TransactionSpec, Mapping[str, FencedState]]
 

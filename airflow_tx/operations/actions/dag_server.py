@@ -23,22 +23,18 @@ from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Refused, TxError
 from airflow_tx.base.inquiry import Inquiry
-from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
-from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.ledger.view import open_records
+from airflow_tx.ledger import Audit, Ledger, Paths, SystemClock, SystemIds, open_records
 from airflow_tx.operations.actions.action import ActionTarget, PersonalAction
 from airflow_tx.operations.actions.dags import checked_dag, elsewhere, transactional_dag
 from airflow_tx.operations.actions.request import ActionRequest
 from airflow_tx.operations.actions.search import search_ledger
-from airflow_tx.outputs.messages.messages import AckerWatch
-from airflow_tx.outputs.messages.stores import shared_ackers
-from airflow_tx.sources.lag import Lag, LagWatch
+from airflow_tx.outputs import AckerWatch, shared_ackers
+from airflow_tx.sources import Lag, LagWatch
 
 if TYPE_CHECKING:
     from airflow_tx.operations.actions.action import ParsedDag
-    from airflow_tx.sources.api import Source
-    from airflow_tx.transaction.spec import TransactionSpec
+    from airflow_tx.sources import Source
+    from airflow_tx.transaction import TransactionSpec
 
 
 log = logging.getLogger(__name__)
@@ -259,7 +255,7 @@ class DagServer:
 
 
 def _ledger(conn_id: str, paths: Paths) -> Ledger:
-    from airflow_tx.hooks.zookeeper import shared_store
+    from airflow_tx.hooks import shared_store
 
     store = shared_store(conn_id)
     history = Settings.load().history
@@ -288,10 +284,12 @@ def prepare() -> None:
     from airflow.models import import_all_models
     from sqlalchemy.orm import configure_mappers
 
-    from airflow_tx.hooks import zookeeper  # noqa: F401
-    from airflow_tx.ledger.store.zookeeper import WatchedStore  # noqa: F401
-    from airflow_tx.transaction import spec  # noqa: F401
-    from airflow_tx.transaction.commit import handoff  # noqa: F401
+    from airflow_tx.hooks import shared_store  # noqa: F401
+    from airflow_tx.ledger import WatchedStore  # noqa: F401
+    from airflow_tx.transaction import (
+        TransactionSpec,  # noqa: F401
+        due_skip,  # noqa: F401
+    )
 
     import_all_models()  # type: ignore[no-untyped-call]
     configure_mappers()

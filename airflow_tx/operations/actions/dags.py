@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger import Paths
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from airflow_tx.state.api import FencedState
-    from airflow_tx.transaction.spec import TransactionSpec
+    from airflow_tx.state import FencedState
+    from airflow_tx.transaction import TransactionSpec
 
 
 def transactional_dag(
@@ -29,8 +29,7 @@ def transactional_dag(
     :raises ConfigError: there is no such DAG, or its file does not parse.
     :raises TransactionDefinitionError: it has no transaction.
     """
-    from airflow_tx.transaction.commit.handoff import states_of
-    from airflow_tx.transaction.spec import spec_of
+    from airflow_tx.transaction import spec_of, states_of
 
     broken: list[str] = []
     for bag in _bags(dag_id, anywhere=anywhere):

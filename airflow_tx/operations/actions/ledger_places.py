@@ -16,8 +16,8 @@ from airflow.utils.session import create_session
 from sqlalchemy import and_, func, select
 
 from airflow_tx.base.config import Settings
-from airflow_tx.ledger.api import Paths
-from airflow_tx.transaction.spec import LEDGER_PLACE, coordinator_id
+from airflow_tx.ledger import Paths
+from airflow_tx.transaction import LEDGER_PLACE, coordinator_id
 
 BEGIN = "BeginTransactionOperator"
 PLACES_EVERY = 10.0

@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ChangeRefused, Refused
-from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.ledger.status import TransactionView, with_run_end
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, check_changeable
-from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.ledger.view import TopologyView, topology_view
+from airflow_tx.ledger import (
+    LIVE_RUN_STATES,
+    Audit,
+    Phase,
+    TopologyRecord,
+    TopologyView,
+    TransactionRecord,
+    TransactionView,
+    check_changeable,
+    topology_view,
+    with_run_end,
+)
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     ActionTarget,
@@ -28,8 +35,7 @@ from airflow_tx.operations.actions.action import (
     started_again,
     transactions,
 )
-from airflow_tx.transaction.commit.handoff import undoable
-from airflow_tx.transaction.commit.run_slots import Comeback, comeback
+from airflow_tx.transaction import Comeback, comeback, undoable
 
 if TYPE_CHECKING:
     from airflow_tx.operations.actions.action import ParsedDag

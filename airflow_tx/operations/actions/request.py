@@ -20,13 +20,18 @@ from airflow_tx.base.errors import (
     StateUnavailable,
     TxError,
 )
-from airflow_tx.ledger.attempt import gone_in_words
-from airflow_tx.ledger.audit.chain import StateEvidence, ledger_evidence
-from airflow_tx.ledger.audit.loss import shortened
-from airflow_tx.ledger.audit.rebuild import Repairs, keys_gone
-from airflow_tx.ledger.audit.verification import ColumnTotal, changed_columns
-from airflow_tx.ledger.json_text import digest
-from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger import (
+    Audit,
+    ColumnTotal,
+    Repairs,
+    StateEvidence,
+    changed_columns,
+    digest,
+    gone_in_words,
+    keys_gone,
+    ledger_evidence,
+    shortened,
+)
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     ActionTarget,
@@ -38,14 +43,13 @@ from airflow_tx.operations.actions.action import (
 from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
 from airflow_tx.operations.actions.restatement import TransactionRestatement, WishWithdrawal
 from airflow_tx.operations.actions.skip import Readmission, TransactionSkip
-from airflow_tx.outputs.journal import Entry, JournalArea
-from airflow_tx.state.api import FencedState, QueryableState
-from airflow_tx.transaction.commit.contributions import old_side
-from airflow_tx.transaction.commit.restatement import contributions
+from airflow_tx.outputs import Entry, JournalArea
+from airflow_tx.state import FencedState, QueryableState
+from airflow_tx.transaction import contributions, old_side
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.answers import Loss
-    from airflow_tx.sources.api import Source
+    from airflow_tx.ledger import Loss
+    from airflow_tx.sources import Source
 
 
 # --- coordinator --------------------------------------------------------------------------------------------------

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import Refused, RestateRefused, TxError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.json_text import digest
-from airflow_tx.ledger.reading import LedgerReader
-from airflow_tx.ledger.records import Binding, Outcome, TopologyRecord
-from airflow_tx.ledger.steps.replay import (
+from airflow_tx.ledger import (
     LIVE_RUN_STATES,
+    Audit,
+    Binding,
+    LedgerReader,
+    Outcome,
+    TopologyRecord,
     Wish,
     WishRequest,
+    digest,
     most_restated,
     wishes_to_start,
 )
-from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     ActionTarget,
@@ -35,21 +37,22 @@ from airflow_tx.operations.actions.action import (
     none_of,
     transactions,
 )
-from airflow_tx.outputs.journal import Contribution, Entry, JournalArea
-from airflow_tx.state.aggregators import can_invert
-from airflow_tx.state.api import FencedState, QueryableState
-from airflow_tx.transaction.commit.contributions import LOST, old_side, shown_key
-from airflow_tx.transaction.commit.restatement import (
+from airflow_tx.outputs import Contribution, Entry, JournalArea
+from airflow_tx.state import FencedState, QueryableState, can_invert
+from airflow_tx.transaction import (
     INSTEAD,
+    LOST,
+    asked,
     contributions,
     is_asked,
+    old_side,
     refused_by_dag,
     replaced_txids,
+    shown_key,
 )
-from airflow_tx.transaction.processing.begin import asked
 
 if TYPE_CHECKING:
-    from airflow_tx.transaction.spec import TransactionSpec
+    from airflow_tx.transaction import TransactionSpec
 
 
 # --- contribution words -------------------------------------------------------------------------------------------

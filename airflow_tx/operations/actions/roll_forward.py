@@ -9,25 +9,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import RepairRefused, RollForwardRefused
-from airflow_tx.ledger.attempt import counted
-from airflow_tx.ledger.audit.chain import LedgerEvidence, ledger_evidence
-from airflow_tx.ledger.audit.rebuild import ACCEPT_CHANGE
-from airflow_tx.ledger.steps.roll_forward import (
+from airflow_tx.ledger import (
+    ACCEPT_CHANGE,
     ROLL_FORWARD,
+    LedgerEvidence,
     RolledState,
+    counted,
+    ledger_evidence,
 )
 from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
-from airflow_tx.state.api import StoredState
-from airflow_tx.transaction.commit.roll_forward import MissingTransaction, RollForward
-from airflow_tx.transaction.commit.state_history import StateHistory, StateLook
+from airflow_tx.state import StoredState
+from airflow_tx.transaction import MissingTransaction, RollForward, StateHistory, StateLook
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.answers import Repaired
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.ledger.steps.step import Audit
-    from airflow_tx.outputs.journal import JournalArea
-    from airflow_tx.outputs.staging import StagingArea
-    from airflow_tx.state.api import FencedState
+    from airflow_tx.ledger import Audit, Ledger, Repaired
+    from airflow_tx.outputs import JournalArea, StagingArea
+    from airflow_tx.state import FencedState
 
 _SHOWN = 50
 """Missing transactions of a state that are printed."""

@@ -13,15 +13,24 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.attempt import batch_in_words, is_shortened
-from airflow_tx.ledger.ledger import Ledger, LedgerReads
-from airflow_tx.ledger.status import TransactionView, view_final
-from airflow_tx.ledger.view import final_txids, kept_batch, open_txids, with_restatements
-from airflow_tx.sources.dates import Span, span_of
+from airflow_tx.ledger import (
+    Ledger,
+    LedgerReads,
+    Paths,
+    Store,
+    TransactionView,
+    batch_in_words,
+    final_txids,
+    is_shortened,
+    kept_batch,
+    open_txids,
+    view_final,
+    with_restatements,
+)
+from airflow_tx.sources import Span, span_of
 
 if TYPE_CHECKING:
-    from airflow_tx.sources.api import Source
+    from airflow_tx.sources import Source
 
 
 # --- search -------------------------------------------------------------------------------------------------------

@@ -11,13 +11,19 @@ from functools import cached_property, partial
 from typing import Any
 
 from airflow_tx.base.errors import Refused, SkipRefused, StaleBatch, StateUnavailable, TxError
-from airflow_tx.ledger.answers import AlreadySkipped, Committed, NotYet
-from airflow_tx.ledger.attempt import batch_in_words
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.records import Skipped, TransactionRecord
-from airflow_tx.ledger.steps.end import check_undoable
-from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.ledger.view import kept_batch, transaction_details
+from airflow_tx.ledger import (
+    AlreadySkipped,
+    Audit,
+    Committed,
+    NotYet,
+    Skipped,
+    TransactionRecord,
+    batch_in_words,
+    check_undoable,
+    dumps,
+    kept_batch,
+    transaction_details,
+)
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     ActionTarget,
@@ -26,9 +32,8 @@ from airflow_tx.operations.actions.action import (
     PlannedEffect,
     started_again,
 )
-from airflow_tx.state.api import FencedState
-from airflow_tx.transaction.commit.handoff import due_skip, take_skip_in_peace, undoable
-from airflow_tx.transaction.commit.run_slots import start_yielded
+from airflow_tx.state import FencedState
+from airflow_tx.transaction import due_skip, start_yielded, take_skip_in_peace, undoable
 
 log = logging.getLogger(__name__)
 

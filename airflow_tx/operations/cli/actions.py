@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import typed
-from airflow_tx.ledger.api import Store
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish, most_restated
-from airflow_tx.ledger.view import topology_record
+from airflow_tx.ledger import LIVE_RUN_STATES, Store, Wish, dumps, most_restated, topology_record
 from airflow_tx.operations.actions.action import ActionTarget, dated_transactions
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
@@ -32,7 +29,7 @@ from airflow_tx.operations.cli.context import (
 )
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.answers import Loss
+    from airflow_tx.ledger import Loss
     from airflow_tx.operations.actions.action import ActionTarget, EffectLine, PersonalAction
     from airflow_tx.operations.actions.restatement import RestatedRun, TransactionRestatement
 

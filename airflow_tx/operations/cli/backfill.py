@@ -14,20 +14,17 @@ from airflow.utils.platform import getuser
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, typed
-from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
+from airflow_tx.ledger import LIVE_RUN_STATES, Ledger
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import Progress, WorkStatus, action, logical_dates
-from airflow_tx.sources.api import Json
-from airflow_tx.sources.dates import key_of_interval, order_end, order_from
-from airflow_tx.transaction.processing.begin import is_in_lane
-from airflow_tx.transaction.spec import TransactionSpec
+from airflow_tx.sources import Json, key_of_interval, order_end, order_from
+from airflow_tx.transaction import TransactionSpec, is_in_lane
 
 
 @action
 def backfill(args: Namespace) -> None:
     """`airflow tx backfill DAG --from DATE --to DATE [--in-flight N] [--dry-run]`."""
-    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+    from airflow_tx.hooks import ZooKeeperHook
     from airflow_tx.operations.actions.dags import transactional_dag
 
     spec, _ = transactional_dag(args.dag_id, option="DAG")

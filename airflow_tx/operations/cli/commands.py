@@ -15,20 +15,22 @@ from pathlib import Path
 from typing import TypeVar
 
 from airflow_tx.base.errors import TxError, UnknownTransaction, UnreadableRecord
-from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.ledger import Ledger, LedgerReads
-from airflow_tx.ledger.status import TransactionView
-from airflow_tx.ledger.view import (
+from airflow_tx.ledger import (
     Alarms,
+    Ledger,
+    LedgerReads,
+    Paths,
+    Store,
     TopologyView,
     TransactionDetails,
+    TransactionView,
     has_topology,
     topologies,
     topology_record,
     topology_view,
     transaction_details,
 )
-from airflow_tx.lint.report import findings_of, formatted
+from airflow_tx.lint import findings_of, formatted
 from airflow_tx.operations.actions.ledger_places import LedgerPlace, LedgerPlaces
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
@@ -44,7 +46,7 @@ from airflow_tx.operations.cli.context import (
     with_known_run_ends,
     wrong_usage,
 )
-from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
+from airflow_tx.sources import Lag, LagUnknown, SourcePosition, lags
 
 # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -205,7 +207,7 @@ def _asked_there(
     away: Callable[[LedgerPlace, TxError], _T],
 ) -> list[_T]:
     """Ask about the topologies of one other ledger."""
-    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+    from airflow_tx.hooks import ZooKeeperHook
 
     try:
         store = stores.enter_context(ZooKeeperHook(conn_id).store())
@@ -272,7 +274,7 @@ def show(args: Namespace) -> None:
 
 def _details(args: Namespace, store: Store) -> TransactionDetails:
     """Read one transaction from the ledger, or from the journal if the ledger has forgotten it."""
-    from airflow_tx.outputs.journal import JournalArea, forgotten_details
+    from airflow_tx.outputs import JournalArea, forgotten_details
 
     paths = paths_of(args)
     try:

@@ -21,17 +21,15 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import ConfigError, TxError, UnknownTransaction, typed, without_controls
-from airflow_tx.ledger.api import Paths, Store, SystemClock, SystemIds
+from airflow_tx.ledger import Paths, Store, SystemClock, SystemIds
 from airflow_tx.operations.cli import render
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.answers import Repaired
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.ledger.view import TopologyView
+    from airflow_tx.ledger import Ledger, Repaired, TopologyView
     from airflow_tx.operations.actions.action import PreviewAnswer
-    from airflow_tx.outputs.staging import StagingArea
-    from airflow_tx.state.api import FencedState
-    from airflow_tx.transaction.spec import TransactionSpec
+    from airflow_tx.outputs import StagingArea
+    from airflow_tx.state import FencedState
+    from airflow_tx.transaction import TransactionSpec
 
 
 # --- context ------------------------------------------------------------------------------------------------------
@@ -125,7 +123,7 @@ def _found_elsewhere(args: Namespace) -> bool:
 @contextmanager
 def store_of(args: Namespace) -> Iterator[Store]:
     """Connect the store of the ledger as long as the block."""
-    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+    from airflow_tx.hooks import ZooKeeperHook
 
     with ZooKeeperHook(conn_id_of(args)).store() as store:
         yield store
@@ -138,7 +136,7 @@ def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Led
 
 def ledger_at(store: Store, paths: Paths) -> Ledger:
     """Return the ledger of the topology at `paths`."""
-    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.ledger import Ledger
 
     return Ledger(
         store, paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history
@@ -155,7 +153,7 @@ def root_of(args: Namespace) -> str:
 
 def staging_of(args: Namespace) -> StagingArea:
     """Return where the topologies of the ledger stage their output."""
-    from airflow_tx.outputs.staging import StagingArea
+    from airflow_tx.outputs import StagingArea
 
     return StagingArea.of_ledger(conn_id_of(args), root_of(args))
 
@@ -177,7 +175,7 @@ def dag_of(args: Namespace, dag_id: str) -> tuple[TransactionSpec, dict[str, Fen
 
 
 def audit_of(args: Namespace) -> Any:
-    from airflow_tx.ledger.steps.step import Audit
+    from airflow_tx.ledger import Audit
 
     return Audit(who=getuser(), why=args.why or "")
 

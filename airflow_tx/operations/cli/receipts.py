@@ -17,22 +17,28 @@ from airflow_tx.base.errors import (
     UnreadableRecord,
     without_controls,
 )
-from airflow_tx.ledger.api import Store, SystemClock
-from airflow_tx.ledger.attempt import (
+from airflow_tx.ledger import (
+    Chain,
+    LedgerEvidence,
+    LedgerReads,
+    Outcome,
     Receipt,
     RowsDigest,
+    StateEvidence,
+    Store,
+    SystemClock,
     TransactionAttempt,
+    Verified,
     batch_in_words,
     counted,
+    dumps,
+    final_txids,
     is_shortened,
+    ledger_evidence,
     restated,
+    topology_view,
+    verified,
 )
-from airflow_tx.ledger.audit.chain import Chain, LedgerEvidence, StateEvidence, ledger_evidence
-from airflow_tx.ledger.audit.verification import Verified, verified
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.records import Outcome
-from airflow_tx.ledger.view import final_txids, topology_view
 from airflow_tx.operations.actions.search import (
     MOST_LOOKED_THROUGH,
     SearchedLedger,
@@ -51,12 +57,12 @@ from airflow_tx.operations.cli.context import (
     store_of,
     wrong_usage,
 )
-from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.outputs import JournalArea
 
 if TYPE_CHECKING:
     from airflow_tx.operations.actions.ledger_places import LedgerPlace
-    from airflow_tx.sources.api import Source
-    from airflow_tx.transaction.spec import TransactionSpec
+    from airflow_tx.sources import Source
+    from airflow_tx.transaction import TransactionSpec
 
 
 # --- receipts -----------------------------------------------------------------------------------------------------
@@ -286,7 +292,7 @@ def _counted(evidence: _Evidence, receipt: Receipt) -> int | None:
 
 
 def _read_again(source: Source, receipt: Receipt) -> RowsDigest:
-    from airflow_tx.transaction.processing.outputs import RowsReading
+    from airflow_tx.transaction import RowsReading
 
     if is_shortened(receipt.metadata):
         raise ValueError("its receipt keeps the digest of its metadata alone")

@@ -7,25 +7,23 @@ from datetime import datetime
 from typing import Any
 
 from airflow_tx.base.errors import without_controls
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.records import Outcome
-from airflow_tx.ledger.status import (
-    Person,
-    PersonOfAttempt,
-    TransactionView,
-    pace_in_words,
-    size_in_words,
-)
-from airflow_tx.ledger.view import (
+from airflow_tx.ledger import (
     Alarms,
     HealthCode,
+    Outcome,
+    Person,
+    PersonOfAttempt,
     TopologyView,
     TransactionDetails,
+    TransactionView,
+    dumps,
+    pace_in_words,
+    size_in_words,
     topology_health,
     waiting_runs,
 )
 from airflow_tx.operations.actions.action import EffectLine
-from airflow_tx.sources.lag import Lag, LagUnknown
+from airflow_tx.sources import Lag, LagUnknown
 
 TableRow = dict[str, Any]
 

@@ -8,10 +8,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.records import Binding, Phase, TransactionRecord, decode
-from airflow_tx.ledger.view import open_records, topology_record
+from airflow_tx.ledger import (
+    Binding,
+    Create,
+    Delete,
+    LedgerReads,
+    Paths,
+    Phase,
+    Put,
+    Store,
+    TransactionRecord,
+    Write,
+    decode,
+    open_records,
+    topology_record,
+)
 from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
@@ -27,12 +38,10 @@ from airflow_tx.operations.cli.context import (
     store_of,
     wrong_usage,
 )
-from airflow_tx.state.api import FencedState, StateKind
+from airflow_tx.state import FencedState, StateKind
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.answers import Repaired
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.ledger.steps.step import Decision
+    from airflow_tx.ledger import Decision, Ledger, Repaired
 
 
 # --- repair previews ----------------------------------------------------------------------------------------------
@@ -159,7 +168,7 @@ def repair(args: Namespace) -> None:
 
 
 def _state_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.ledger.audit.rebuild import Repairs
+    from airflow_tx.ledger import Repairs
 
     ledger = ledger_on(store, args)
     audit = audit_of(args)
@@ -171,7 +180,7 @@ def _state_lost(args: Namespace, store: Store) -> None:
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, HeldState, Repairs
+    from airflow_tx.ledger import LEDGER_LOST, HeldState, Repairs
 
     request, states = _dag(args, store, LEDGER_LOST)
     found = {name: state.fence() for name, state in states.items()}
@@ -200,7 +209,7 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
 
 
 def _reset(args: Namespace, store: Store) -> None:
-    from airflow_tx.ledger.audit.rebuild import RESET, Repairs
+    from airflow_tx.ledger import RESET, Repairs
 
     request, states = _dag(args, store, RESET)
     refused = partial(RepairRefused, what=RESET, topology=args.topology)
@@ -227,7 +236,7 @@ def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefus
 
     :raises RepairRefused: the state cannot be emptied, or not be read.
     """
-    from airflow_tx.ledger.audit.rebuild import reason_of
+    from airflow_tx.ledger import reason_of
 
     if not state.can_clear:
         raise refused(
@@ -245,7 +254,7 @@ def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefus
 
 def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
     """The DAG's description of its topology, and its states by name."""
-    from airflow_tx.ledger.audit.rebuild import RESET
+    from airflow_tx.ledger import RESET
     from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
 
     paths = paths_of(args)
@@ -273,7 +282,7 @@ def _roll_forward(args: Namespace, store: Store) -> None:
     """Write the missing transactions of states again; exit code 1 if a state cannot be written."""
     from airflow_tx.operations.actions.dags import checked_dag
     from airflow_tx.operations.actions.roll_forward import RollForwardRepair
-    from airflow_tx.outputs.journal import JournalArea
+    from airflow_tx.outputs import JournalArea
 
     record = topology_record(store, paths_of(args))
     _, states = checked_dag(args.dag_id or record.dag_id, paths_of(args), conn_id_of(args))

@@ -7,14 +7,18 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from airflow_tx.base.errors import ConfigError, MoveRefused, RenameRefused, typed, without_controls
-from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.audit.rebuild import Repairs
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.records import TopologyRecord, TransactionRecord
-from airflow_tx.ledger.steps.move import Mover
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
-from airflow_tx.ledger.view import open_records, topology_record
+from airflow_tx.ledger import (
+    LIVE_RUN_STATES,
+    LedgerReads,
+    Mover,
+    Paths,
+    Repairs,
+    TopologyRecord,
+    TransactionRecord,
+    dumps,
+    open_records,
+    topology_record,
+)
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.actions import check_reason
 from airflow_tx.operations.cli.context import (
@@ -30,11 +34,11 @@ from airflow_tx.operations.cli.context import (
     store_of,
 )
 from airflow_tx.operations.cli.repairs import of_kept
-from airflow_tx.state.api import FencedState
+from airflow_tx.state import FencedState
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.api import Store
-    from airflow_tx.transaction.spec import TransactionSpec
+    from airflow_tx.ledger import Store
+    from airflow_tx.transaction import TransactionSpec
 
 
 # --- topologies ---------------------------------------------------------------------------------------------------

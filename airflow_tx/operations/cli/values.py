@@ -16,7 +16,7 @@ from airflow_tx.base.errors import (
     NotComparableNow,
     without_controls,
 )
-from airflow_tx.ledger.view import topology_record
+from airflow_tx.ledger import topology_record
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
     command,
@@ -24,9 +24,17 @@ from airflow_tx.operations.cli.context import (
     paths_of,
     store_of,
 )
-from airflow_tx.state.api import Fence, FencedState, QueryableState
-from airflow_tx.state.column_types import CONVERT, from_plain, json_text
-from airflow_tx.state.comparison import KeyDifferences, StateComparison, compared
+from airflow_tx.state import (
+    CONVERT,
+    Fence,
+    FencedState,
+    KeyDifferences,
+    QueryableState,
+    StateComparison,
+    compared,
+    from_plain,
+    json_text,
+)
 
 _SECONDS_BETWEEN = 2.0
 _AS_JSON = ("bigint", "double", "boolean")

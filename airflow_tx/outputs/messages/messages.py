@@ -26,8 +26,7 @@ from airflow_tx.base.errors import (
     UnknownMessage,
 )
 from airflow_tx.base.inquiry import Inquiry
-from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.ledger.records import Phase, TransactionRecord
+from airflow_tx.ledger import Phase, TaskTry, TransactionRecord
 from airflow_tx.outputs.messages.stores import AckerStore, open_ackers
 from airflow_tx.outputs.messages.tree import (
     Lineage,

@@ -11,13 +11,15 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from airflow_tx.base.connections.lookup import airflow_connection, for_airflow, wrong_type
-from airflow_tx.base.connections.redis import (
+from airflow_tx.base.connections import (
     RedisFailure,
+    airflow_connection,
+    for_airflow,
     make_client,
     parameters_of_connection,
     parameters_of_url,
     redis_failures,
+    wrong_type,
 )
 from airflow_tx.base.errors import (
     AckersRefused,
@@ -31,7 +33,7 @@ from airflow_tx.base.errors import (
     UnknownMessage,
     shortened_reason,
 )
-from airflow_tx.ledger.api import Create, Delete, Node, Put, Requirement, Store, Unchanged, Write
+from airflow_tx.ledger import Create, Delete, Node, Put, Requirement, Store, Unchanged, Write
 from airflow_tx.outputs.messages.tree import Acker, Origin, Portion, Tree, TreeReport, check_number
 from airflow_tx.provider_info import OPTIONS
 
@@ -569,8 +571,7 @@ def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:
 
 
 def _of_zookeeper_url(url: str) -> ZnodeAckers:
-    from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
-    from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+    from airflow_tx.ledger import ClientConfig, ZooKeeperStore, connect, disconnect
 
     parts = urlsplit(url)
     login, _, hosts = parts.netloc.rpartition("@")
@@ -591,8 +592,8 @@ def _of_zookeeper_url(url: str) -> ZnodeAckers:
 
 
 def _of_zookeeper_connection(conn_id: str, root: str) -> ZnodeAckers:
-    from airflow_tx.hooks.zookeeper import ZooKeeperHook
-    from airflow_tx.ledger.store.client import disconnect
+    from airflow_tx.hooks import ZooKeeperHook
+    from airflow_tx.ledger import disconnect
 
     for_airflow(conn_id)
     try:

@@ -14,8 +14,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from airflow_tx.base.errors import AckersBehind, NotAReference
-from airflow_tx.ledger.api import ack_element, ack_name, decode_name, encode_name
-from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger import (
+    TaskTry,
+    TransactionAttempt,
+    ack_element,
+    ack_name,
+    decode_name,
+    encode_name,
+)
 
 # --- reference ----------------------------------------------------------------------------------------------------
 # A message as a small text that travels anywhere: whose it is, in which trees it stands, and its id.

@@ -34,9 +34,8 @@ from airflow_tx.base.errors import (
     StagingUnavailable,
     StagingUnreachable,
 )
-from airflow_tx.base.rows.arrow import NoTable, table_of
-from airflow_tx.ledger.attempt import RowsDigest, TaskTry, TransactionAttempt, form_of_columns
-from airflow_tx.ledger.steps.processing import RowsRead
+from airflow_tx.base.rows import NoTable, table_of
+from airflow_tx.ledger import RowsDigest, RowsRead, TaskTry, TransactionAttempt, form_of_columns
 from airflow_tx.outputs.staging.descriptor import Descriptor
 from airflow_tx.outputs.staging.files import Files, open_files
 from airflow_tx.outputs.staging.row_hash import digest_of_batch

@@ -8,8 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.steps.processing import OutputName, names_from_json, names_to_json
+from airflow_tx.ledger import (
+    OutputName,
+    TaskTry,
+    TransactionAttempt,
+    names_from_json,
+    names_to_json,
+)
 
 DESCRIPTOR_FORMAT = 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.ledger.attempt import RowsDigest, column_marks, form_of_columns
+from airflow_tx.ledger import RowsDigest, column_marks, form_of_columns
 
 if TYPE_CHECKING:
     import numpy as np

@@ -24,8 +24,7 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request, status
 from pydantic import AfterValidator
 
-from airflow_tx.ledger.records import RepairRecord
-from airflow_tx.ledger.status import AcceptedLoss, ChangedRows, Person, Words
+from airflow_tx.ledger import AcceptedLoss, ChangedRows, Person, RepairRecord, Words
 
 # --- access -------------------------------------------------------------------------------------------------------
 

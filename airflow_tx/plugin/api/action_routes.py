@@ -13,18 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Refused, TxError, UnreadableRecord, without_controls
-from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
-from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.records import TopologyRecord
-from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.operations.actions.action import (
+from airflow_tx.ledger import Audit, Ledger, Paths, SystemClock, SystemIds, TopologyRecord
+from airflow_tx.operations import (
+    ActionName,
+    ActionRequest,
     ActionTarget,
     EffectLine,
     PersonalAction,
     PreviewAnswer,
+    ledger_places,
 )
-from airflow_tx.operations.actions.ledger_places import ledger_places
-from airflow_tx.operations.actions.request import ActionName, ActionRequest
 from airflow_tx.plugin.api.access import (
     CREATE_RUNS,
     PAUSE,

@@ -14,8 +14,7 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
-from airflow_tx.ledger.records import Outcome, Phase
-from airflow_tx.ledger.status import TransactionView
+from airflow_tx.ledger import Outcome, Phase, TransactionView
 from airflow_tx.plugin.api.redaction import EVERY_SECONDS, redacted, without_credentials
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 

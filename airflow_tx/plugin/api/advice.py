@@ -9,10 +9,16 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from airflow_tx.base.errors import typed
-from airflow_tx.ledger.records import Phase
-from airflow_tx.ledger.status import TransactionView, Words
-from airflow_tx.ledger.view import HealthCode, failure, topology_health, transaction_remedy
-from airflow_tx.operations.actions.request import ActionName
+from airflow_tx.ledger import (
+    HealthCode,
+    Phase,
+    TransactionView,
+    Words,
+    failure,
+    topology_health,
+    transaction_remedy,
+)
+from airflow_tx.operations import ActionName
 from airflow_tx.plugin.api.access import SEE_TASKS, Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, failed_tasks
 from airflow_tx.plugin.api.snapshots import TopologySnapshot

@@ -23,12 +23,9 @@ from airflow.utils.types import DagRunType
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.records import Outcome
-from airflow_tx.ledger.status import Words
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES, Wish
+from airflow_tx.ledger import LIVE_RUN_STATES, LedgerReads, Outcome, Wish, Words
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.sources.dates import interval_of_key, key_of_interval
+from airflow_tx.sources import interval_of_key, key_of_interval
 
 # --- airflow runs -------------------------------------------------------------------------------------------------
 

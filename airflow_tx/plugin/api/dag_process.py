@@ -12,8 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -22,10 +21,10 @@ from typing import Any
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Refused, TxError
-from airflow_tx.ledger.status import Words
+from airflow_tx.ledger import Words
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.transaction.alarms import AlarmLimits
+from airflow_tx.transaction import AlarmLimits
 
 # --- dag process --------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from airflow_tx.ledger.records import Outcome, TopologyRecord
-from airflow_tx.ledger.status import TransactionView
+from airflow_tx.ledger import Outcome, TopologyRecord, TransactionView
 
 MOST_REMEMBERED = 2_000
 """Of one topology: more than a timeline and the figures of one moment show."""

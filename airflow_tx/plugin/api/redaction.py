@@ -18,7 +18,7 @@ from airflow.utils.session import create_session
 from pydantic import PlainSerializer
 from sqlalchemy import select
 
-from airflow_tx.ledger.status import REDACTION
+from airflow_tx.ledger import REDACTION
 
 log = logging.getLogger(__name__)
 

@@ -19,15 +19,21 @@ from pydantic import TypeAdapter
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused, TxError
-from airflow_tx.ledger.answers import Begun
-from airflow_tx.ledger.api import Store
-from airflow_tx.ledger.attempt import TransactionAttempt, counted
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.records import Binding, History, TransactionRecord
-from airflow_tx.ledger.status import TransactionView, Words
-from airflow_tx.ledger.view import HealthCode
-from airflow_tx.operations.actions.ledger_places import BEGIN, ledger_places
-from airflow_tx.operations.actions.search import (
+from airflow_tx.ledger import (
+    Begun,
+    Binding,
+    HealthCode,
+    History,
+    LedgerReads,
+    Store,
+    TransactionAttempt,
+    TransactionRecord,
+    TransactionView,
+    Words,
+    counted,
+)
+from airflow_tx.operations import (
+    BEGIN,
     MOST_FOUND,
     MOST_LOOKED_THROUGH,
     MatchedPart,
@@ -35,6 +41,7 @@ from airflow_tx.operations.actions.search import (
     TextFound,
     TextMatch,
     WantedText,
+    ledger_places,
 )
 from airflow_tx.plugin.api.access import SEE_TASKS, SEE_XCOMS, Access, AccessDep, Name
 from airflow_tx.plugin.api.activity import Activity, RowFilterDep, activity
@@ -55,7 +62,7 @@ from airflow_tx.plugin.api.topologies import (
     topology_page,
 )
 from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_page
-from airflow_tx.transaction.spec import WHY_NOT
+from airflow_tx.transaction import WHY_NOT
 
 # --- search -------------------------------------------------------------------------------------------------------
 # Which transaction has what a person looks for.

@@ -8,8 +8,7 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future, TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -23,18 +22,19 @@ from airflow_tx.base.errors import (
     UnknownTransaction,
     UnreadableRecord,
 )
-from airflow_tx.hooks.zookeeper import KeptClient
-from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.attempt import batch_in_words
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.records import TopologyRecord
-from airflow_tx.ledger.status import TransactionView
-from airflow_tx.ledger.steps.end import HOUR
-from airflow_tx.ledger.view import (
+from airflow_tx.hooks import KeptClient
+from airflow_tx.ledger import (
+    HOUR,
     HealthCode,
+    LedgerReads,
+    Paths,
+    Store,
+    TopologyRecord,
     TopologyState,
     TopologyView,
     TransactionDetails,
+    TransactionView,
+    batch_in_words,
     final_transaction,
     final_txids,
     has_topology,
@@ -46,12 +46,11 @@ from airflow_tx.ledger.view import (
     transaction_details,
     with_restatements,
 )
-from airflow_tx.operations.actions.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
-from airflow_tx.operations.actions.replay import with_run_ends
+from airflow_tx.operations import LedgerPlace, LedgerPlaces, ledger_places, with_run_ends
 from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
+    from airflow_tx.ledger import WatchedStore, ZooKeeperStore
 
 
 # --- ledger client ------------------------------------------------------------------------------------------------

@@ -10,10 +10,18 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_tx.base import compat
-from airflow_tx.ledger.records import Outcome, Phase
-from airflow_tx.ledger.status import TransactionView, WaitingRun, Words, moment
-from airflow_tx.ledger.view import HealthCode, TopologyState, waiting_runs
-from airflow_tx.operations.actions.ledger_places import BEGIN, ledger_places
+from airflow_tx.ledger import (
+    HealthCode,
+    Outcome,
+    Phase,
+    TopologyState,
+    TransactionView,
+    WaitingRun,
+    Words,
+    moment,
+    waiting_runs,
+)
+from airflow_tx.operations import BEGIN, ledger_places
 from airflow_tx.plugin.api.access import (
     SEE_AUDIT,
     Access,

@@ -16,11 +16,18 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from airflow_tx.base import compat
-from airflow_tx.ledger.attempt import Token, is_shortened, tasks_of
-from airflow_tx.ledger.records import Outcome
-from airflow_tx.ledger.status import Person, TransactionView, Words, size_in_words
-from airflow_tx.ledger.view import TransactionDetails
-from airflow_tx.operations.actions.request import ActionName
+from airflow_tx.ledger import (
+    Outcome,
+    Person,
+    Token,
+    TransactionDetails,
+    TransactionView,
+    Words,
+    is_shortened,
+    size_in_words,
+    tasks_of,
+)
+from airflow_tx.operations import ActionName
 from airflow_tx.plugin.api.access import (
     SEE_AUDIT,
     SEE_TASKS,

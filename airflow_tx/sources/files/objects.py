@@ -10,9 +10,8 @@ from functools import cached_property, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from airflow_tx.base.connections.lookup import for_airflow
-from airflow_tx.base.rows.nested import found_columns_of, lines_of_objects, nested_columns_of
-from airflow_tx.base.rows.spark import (
+from airflow_tx.base.connections import for_airflow
+from airflow_tx.base.rows import (
     REFUSED_VALUE,
     ColumnType,
     DecimalType,
@@ -21,14 +20,16 @@ from airflow_tx.base.rows.spark import (
     checked_lines,
     columns_of,
     ddl_of,
+    found_columns_of,
+    lines_of_objects,
+    nested_columns_of,
     parsed_object,
     typed_texts,
     valid_text,
     with_columns,
 )
-from airflow_tx.ledger.json_text import digest
-from airflow_tx.outputs.staging.area import batches_in, read_schema
-from airflow_tx.outputs.staging.files import RemoteFiles, literal
+from airflow_tx.ledger import digest
+from airflow_tx.outputs import RemoteFiles, batches_in, literal, read_schema
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
     CsvFormat,

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from airflow_tx.base.rows.spark import BLANKS, columns_of, ddl_of, spaced
+from airflow_tx.base.rows import BLANKS, columns_of, ddl_of, spaced
 from airflow_tx.sources.api import pack, unpack
 from airflow_tx.sources.files.storage import HASHED_WHOLE, FilePath
 

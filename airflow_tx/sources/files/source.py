@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
-from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.outputs.staging.files import Listed
+from airflow_tx.ledger import TransactionAttempt
+from airflow_tx.outputs import Listed
 from airflow_tx.sources.api import (
     Batch,
     BatchSize,
@@ -157,7 +157,7 @@ class FolderArguments(Source):
 
     def _no_missing_columns(self) -> str | None:
         """Say why `missing_columns` cannot be used; None: it can be."""
-        from airflow_tx.base.rows.spark import columns_of
+        from airflow_tx.base.rows import columns_of
         from airflow_tx.sources.files.objects import reader_options
         from airflow_tx.sources.files.schema import CsvFormat
 

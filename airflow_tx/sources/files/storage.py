@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx.outputs.staging.files import Files, Listed, LocalFiles, literal, spark_uri
+from airflow_tx.outputs import Files, Listed, LocalFiles, literal, spark_uri
 from airflow_tx.sources.api import pack, unpack
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx.base.connections.kafka import KafkaAddress
+from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.base.rows.spark import REFUSED_VALUE, fails
+from airflow_tx.base.rows import REFUSED_VALUE, fails
 from airflow_tx.sources.message import parsed_message
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from airflow_tx.base.rows.spark import ColumnType
+    from airflow_tx.base.rows import ColumnType
 
 
 # --- positions ----------------------------------------------------------------------------------------------------
@@ -538,7 +538,7 @@ def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
 def _parsed(rows: DataFrame, columns: Mapping[str, ColumnType]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    from airflow_tx.base.rows.nested import with_objects
+    from airflow_tx.base.rows import with_objects
 
     read, value, problem = with_objects(rows, "value", columns)
     checked = read.where(fails(F.when(problem.isNotNull(), _worded(problem)), otherwise=True))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_tx.base.connections.kafka import KafkaAddress
+from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import (
     OtherSource,
     PartitionUnavailable,
@@ -22,7 +22,7 @@ from airflow_tx.base.errors import (
     SourceError,
     TxError,
 )
-from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind
 from airflow_tx.sources.kafka import offsets as kafka_rows
 from airflow_tx.sources.kafka.offsets import (
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
     from pyspark.sql import SparkSession
 
-    from airflow_tx.base.rows.spark import ColumnType
-    from airflow_tx.ledger.answers import Loss
+    from airflow_tx.base.rows import ColumnType
+    from airflow_tx.ledger import Loss
 
 
 # --- log ----------------------------------------------------------------------------------------------------------

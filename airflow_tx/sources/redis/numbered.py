@@ -18,7 +18,7 @@ from airflow_tx.sources.redis.list import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.source import RedisDatabase, RedisMessage, RedisSource, spelled, texts
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.attempt import TransactionAttempt
+    from airflow_tx.ledger import TransactionAttempt
 
 NEXT_READ = "NEXT_READ"
 NEXT_WRITE = "NEXT_WRITE"

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from itertools import chain, islice, product
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from airflow_tx.base.connections.redis import (
+from airflow_tx.base.connections import (
     RedisFailure,
     make_client,
     parameters_of_connection,
@@ -24,7 +24,7 @@ from airflow_tx.base.errors import (
     RowsRefused,
     SourceError,
 )
-from airflow_tx.base.rows.spark import ColumnType
+from airflow_tx.base.rows import ColumnType
 from airflow_tx.sources.api import EmittedRows, Json
 from airflow_tx.sources.message import (
     declared_columns,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_tx.ledger.attempt import TransactionAttempt
+    from airflow_tx.ledger import TransactionAttempt
 
 
 # --- server -------------------------------------------------------------------------------------------------------

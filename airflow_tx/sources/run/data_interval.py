@@ -15,7 +15,7 @@ from airflow_tx.sources.run.partition import IntervalSource
 
 if TYPE_CHECKING:
     from airflow_tx.base.compat import ScheduledInterval
-    from airflow_tx.ledger.attempt import TransactionAttempt
+    from airflow_tx.ledger import TransactionAttempt
     from airflow_tx.sources.api import DatedSource
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_tx.base.errors import AheadOfOrder, OtherSource
-from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import (
     Batch,
     DatedSource,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.pool import NullPool
 
-from airflow_tx.base.connections.sql import signs_of_life, url_of_connection
+from airflow_tx.base.connections import signs_of_life, url_of_connection
 from airflow_tx.base.errors import (
     ConfigError,
     OtherSource,

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.base.errors import ConfigError, PartitionUnavailable
-from airflow_tx.ledger.answers import WHOLE, Loss
-from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger import WHOLE, Loss, TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, TransactionalSource
 from airflow_tx.sources.partitions import Gone, LimitedSource, LogDecision, LogSource
 from airflow_tx.sources.sql.spec import PATIENCE, ROWS_PER_READ, SETTLE, SqlSpec, checked_text

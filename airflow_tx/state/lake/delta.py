@@ -26,7 +26,7 @@ from threading import Barrier
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import quote, unquote
 
-from airflow_tx.base.connections.aws import S3_SCHEMES, endpoint_of, scrubbed
+from airflow_tx.base.connections import S3_SCHEMES, endpoint_of, scrubbed
 from airflow_tx.base.errors import (
     ConfigError,
     StateDiffers,
@@ -424,8 +424,7 @@ class DeltaStore:
 
         :param number: of the raise, one more than in the version before.
         """
-        from deltalake import DeltaTable
-        from deltalake import Schema as DeltaSchema
+        from deltalake import DeltaTable, Schema as DeltaSchema
 
         once = _once(app_transactions=self._raise_of(text, number))
         if at is not None:
@@ -479,8 +478,7 @@ class DeltaStore:
     def define(self, at: TableVersion, *, schema: Schema, partition_by: Sequence[str]) -> None:
         """Replace the columns of a table without files; nothing else can change its partition columns."""
         import pyarrow as pa
-        from deltalake import Schema as DeltaSchema
-        from deltalake import write_deltalake
+        from deltalake import Schema as DeltaSchema, write_deltalake
 
         empty = pa.schema(DeltaSchema.from_json(json.dumps(schema)).to_arrow()).empty_table()
         write_deltalake(

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_tx.base.errors import StateError
-from airflow_tx.base.rows.arrow import NoTable, exact_table, readable
-from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.base.rows import NoTable, exact_table, readable
+from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.state.api import TXID, Misfit, staged_folder
 from airflow_tx.state.lake.delta import Folder, unreached
 from airflow_tx.state.lake.schema import (

@@ -17,15 +17,14 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.connections.aws import (
+from airflow_tx.base.connections import (
     S3_SCHEMES,
     checked_s3_options,
     options_of_connection,
     scrubbed,
 )
 from airflow_tx.base.errors import ConfigError, SkipRefused, StateDiffers, StateError
-from airflow_tx.ledger.attempt import Grant, Receipt, Token, TransactionAttempt
-from airflow_tx.ledger.records import Outcome
+from airflow_tx.ledger import Grant, Outcome, Receipt, Token, TransactionAttempt
 from airflow_tx.state import fence
 from airflow_tx.state.api import (
     STAGED,

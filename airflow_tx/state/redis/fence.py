@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from airflow_tx.base.connections.redis import (
+from airflow_tx.base.connections import (
     RedisFailure,
     make_client,
     parameters_of_connection,
@@ -27,7 +27,7 @@ from airflow_tx.base.errors import (
     StateUnavailable,
 )
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.attempt import Receipt, Token
+from airflow_tx.ledger import Receipt, Token
 from airflow_tx.state import fence
 from airflow_tx.state.api import (
     Addressed,

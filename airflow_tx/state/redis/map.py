@@ -9,9 +9,9 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, TypeAlias
 
-from airflow_tx.base.connections.redis import redis_url
+from airflow_tx.base.connections import redis_url
 from airflow_tx.base.errors import StateError
-from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger import Receipt
 from airflow_tx.state.aggregators import Key
 from airflow_tx.state.api import Addressed, StateKind, StateWrite, named
 from airflow_tx.state.redis.fence import (

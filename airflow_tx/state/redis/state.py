@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from airflow_tx.base.connections.redis import redis_url
+from airflow_tx.base.connections import redis_url
 from airflow_tx.base.errors import ChunkConflict, StateDiffers, StateError
-from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger import Receipt
 from airflow_tx.state.aggregators import (
     Aggregator,
     Cells,

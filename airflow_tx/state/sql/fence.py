@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.base.errors import StateDiffers, StateError
-from airflow_tx.ledger.attempt import Receipt, Token
+from airflow_tx.ledger import Receipt, Token
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Cells, Columns, decode_key, encode_key, wanted_keys
 from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, StoredReceipt

@@ -74,7 +74,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         self.clear()
 
     def _open(self) -> GuardStore:
-        from airflow_tx.base.connections.sql import located
+        from airflow_tx.base.connections import located
         from airflow_tx.state.sql.guard_store import GuardStore
 
         url, where = located(self.conn_id, self._url)

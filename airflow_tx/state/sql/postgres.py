@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.types import TypeEngine
 
-from airflow_tx.base.connections.sql import signs_of_life
+from airflow_tx.base.connections import signs_of_life
 from airflow_tx.state.sql.dialect import (
     NOTHING_KEPT,
     OTHER_COLLATION,

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from airflow_tx.base.errors import ConfigError, StateDiffers
-from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger import Receipt
 from airflow_tx.state.aggregators import Columns, CombinerAggregator, encode_key
 from airflow_tx.state.api import StateKind, StoredReceipt
 from airflow_tx.state.column_types import json_text

@@ -148,7 +148,7 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
         return self.for_readers(local=False)
 
     def for_readers(self, *, local: bool) -> SqlState | None:
-        from airflow_tx.base.connections.sql import parsed_url, url_of_connection
+        from airflow_tx.base.connections import parsed_url, url_of_connection
 
         url = parsed_url(self._url) if self._url is not None else url_of_connection(self.conn_id)
         # SQLite has one writer, and on another machine its file would be another one.
@@ -160,7 +160,7 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
         return copied
 
     def _open(self) -> SqlStore:
-        from airflow_tx.base.connections.sql import located
+        from airflow_tx.base.connections import located
         from airflow_tx.state.sql.store import SqlStore
 
         url, where = located(self.conn_id, self._url)

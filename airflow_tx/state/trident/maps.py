@@ -24,7 +24,7 @@ from decimal import Decimal
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.base.errors import ChunkConflict, ConfigError, StateError, TxidBehind
-from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger import Token
 from airflow_tx.state.aggregators import (
     CombinerAggregator,
     Key,

@@ -9,13 +9,18 @@ from functools import cached_property, partial
 from typing import Any
 
 from airflow_tx.base import compat
-from airflow_tx.ledger.answers import Begun, Committed, Granted, Processed
-from airflow_tx.ledger.attempt import Written
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.steps.begin import BoundStep
-from airflow_tx.outputs.staging import StagingArea
-from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.ledger import (
+    Begun,
+    BoundStep,
+    Committed,
+    Granted,
+    Ledger,
+    Processed,
+    Written,
+    dumps,
+)
+from airflow_tx.outputs import StagingArea
+from airflow_tx.state import FencedState, Grant
 from airflow_tx.transaction.commit import handoff
 from airflow_tx.transaction.commit.contributions import Difference
 from airflow_tx.transaction.commit.update import Update

@@ -23,22 +23,26 @@ from airflow_tx.base.errors import (
     StateError,
 )
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.answers import (
+from airflow_tx.ledger import (
+    AcquireAnswer,
+    AcquireRequest,
     AlreadyCommitted,
+    BoundStep,
     Committed,
     Granted,
     NotYet,
     Processed,
     Restarted,
     ToBeSkipped,
+    Token,
+    Written,
+    code_of,
+    shortened,
+    tasks_of,
 )
-from airflow_tx.ledger.attempt import Token, Written, code_of, tasks_of
-from airflow_tx.ledger.audit.loss import shortened
-from airflow_tx.ledger.steps.begin import BoundStep
-from airflow_tx.ledger.steps.commit import AcquireAnswer, AcquireRequest
-from airflow_tx.sources.api import SourceKind
-from airflow_tx.spark.new_values import newest_outputs
-from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.sources import SourceKind
+from airflow_tx.spark import newest_outputs
+from airflow_tx.state import Grant, StateKind
 from airflow_tx.transaction.commit import handoff
 from airflow_tx.transaction.commit.case import (
     CommitCase,

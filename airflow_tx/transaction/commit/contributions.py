@@ -16,27 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import NotTakenBack, StateError
-from airflow_tx.ledger.attempt import RowsDigest, TaskTry, TransactionAttempt
-from airflow_tx.state.aggregators import (
+from airflow_tx.ledger import RowsDigest, TaskTry, TransactionAttempt
+from airflow_tx.state import (
     REFUSALS,
     Cells,
+    CheckedRows,
     Columns,
+    QueryableState,
     can_invert,
     canonical_number,
+    converted,
     difference,
     encode_key,
     is_same,
     partition_of,
 )
-from airflow_tx.state.api import QueryableState
-from airflow_tx.state.column_types import converted
-from airflow_tx.state.rows import CheckedRows
 from airflow_tx.transaction.commit.write import RowsToWrite, StagedRows
 
 if TYPE_CHECKING:
-    from airflow_tx.outputs.journal import Contribution
-    from airflow_tx.outputs.staging import StagingArea, TryDir
-    from airflow_tx.outputs.staging.area import Output
+    from airflow_tx.outputs import Contribution, Output, StagingArea, TryDir
 
 
 # --- contributions ------------------------------------------------------------------------------------------------
@@ -451,10 +449,9 @@ def _stage(
     place: StagingPlace, parts: Iterable[_Part], types: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Stage rows as two outputs; the reference of each."""
-    from airflow_tx.outputs.staging import write_manifest, write_rows
-    from airflow_tx.outputs.staging.row_hash import digest_of_batch
-    from airflow_tx.spark.new_values import joined
-    from airflow_tx.state.arrow import to_arrow
+    from airflow_tx.outputs import digest_of_batch, write_manifest, write_rows
+    from airflow_tx.spark import joined
+    from airflow_tx.state import to_arrow
 
     where = place.new_try()
     written: dict[str, list[Output]] = {_NAME: [], _INSTEAD: []}

@@ -27,19 +27,25 @@ from airflow_tx.base.errors import (
     TxError,
     UnknownMessage,
 )
-from airflow_tx.ledger.answers import AlreadySkipped, Begun, Committed, NotYet
-from airflow_tx.ledger.attempt import TaskTry, of_lane
-from airflow_tx.ledger.ledger import Ledger, LedgerReads
-from airflow_tx.ledger.records import Phase, TransactionRecord
-from airflow_tx.ledger.steps.end import skip_refused
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
-from airflow_tx.ledger.view import open_records
-from airflow_tx.outputs.journal import JournalArea
-from airflow_tx.outputs.messages.stores import AckerStore
-from airflow_tx.outputs.messages.tree import Origin, TreeReport, origin_of
-from airflow_tx.sources.lag import Lag
-from airflow_tx.spark.new_values import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
-from airflow_tx.state.api import FencedState, StateKind
+from airflow_tx.ledger import (
+    LIVE_RUN_STATES,
+    AlreadySkipped,
+    Begun,
+    Committed,
+    Ledger,
+    LedgerReads,
+    NotYet,
+    Phase,
+    TaskTry,
+    TransactionRecord,
+    of_lane,
+    open_records,
+    skip_refused,
+)
+from airflow_tx.outputs import AckerStore, JournalArea, Origin, TreeReport, origin_of
+from airflow_tx.sources import Lag
+from airflow_tx.spark import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
+from airflow_tx.state import FencedState, StateKind
 from airflow_tx.transaction.alarms import AlarmChange, certain, changes
 from airflow_tx.transaction.commit.run_slots import Runs, start_yielded
 from airflow_tx.transaction.metrics import Metric, lag_of, send_failure
@@ -47,9 +53,8 @@ from airflow_tx.transaction.processing.begin import note_failed
 from airflow_tx.transaction.spec import TransactionSpec
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.attempt import Grant, TransactionAttempt
-    from airflow_tx.outputs.staging import StagingArea
-    from airflow_tx.outputs.staging.area import Output
+    from airflow_tx.ledger import Grant, TransactionAttempt
+    from airflow_tx.outputs import Output, StagingArea
     from airflow_tx.transaction.commit.update import Update
 
 
@@ -337,7 +342,7 @@ class NewValues:
         """Make all of them visible; returns references by name."""
         if not self.outputs:
             return {}
-        from airflow_tx.outputs.staging import write_manifest
+        from airflow_tx.outputs import write_manifest
 
         outputs = {name: joined(output.parts) for name, output in self.outputs.items()}
         where = next(iter(self.outputs.values())).place.where

@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.audit.rebuild import keys_gone
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.outputs.journal import Contribution, Entry, JournalArea, StagedFiles
-from airflow_tx.state.aggregators import can_invert
-from airflow_tx.state.api import FencedState, QueryableState, StateKind
-from airflow_tx.state.rows import reducers_of
-from airflow_tx.state.sole_writer import SoleWriterState
+from airflow_tx.ledger import dumps, keys_gone
+from airflow_tx.outputs import Contribution, Entry, JournalArea, StagedFiles
+from airflow_tx.state import (
+    FencedState,
+    QueryableState,
+    SoleWriterState,
+    StateKind,
+    can_invert,
+    reducers_of,
+)
 from airflow_tx.transaction.commit.case import NOTHING_REPLACED, Replacing
 from airflow_tx.transaction.commit.contributions import Difference, StagingPlace, difference_of
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.commit.write import RowsToWrite, StagedRows
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.answers import Processed
-    from airflow_tx.ledger.records import TopologyRecord
-    from airflow_tx.sources.api import Source
+    from airflow_tx.ledger import Processed, TopologyRecord
+    from airflow_tx.sources import Source
     from airflow_tx.transaction.commit.case import CommitCase
     from airflow_tx.transaction.spec import TransactionSpec
 

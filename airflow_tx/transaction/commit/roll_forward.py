@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import JournalError, NotTakenBack, RollForwardRefused, StateError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.attempt import (
+from airflow_tx.ledger import (
     Grant,
+    Outcome,
     Receipt,
+    RolledState,
+    Rolling,
     Token,
     TransactionAttempt,
     Written,
+    dumps,
+    fence_batch,
     is_shortened,
 )
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.records import Outcome
-from airflow_tx.ledger.steps.end import fence_batch
-from airflow_tx.ledger.steps.roll_forward import RolledState, Rolling
-from airflow_tx.state.api import FencedState, QueryableState, RowTally, StateKind, StoredState
+from airflow_tx.state import FencedState, QueryableState, RowTally, StateKind, StoredState
 from airflow_tx.transaction.commit.contributions import StagingPlace, difference_of
 from airflow_tx.transaction.commit.restatement import contributions, misfit, still_held
 from airflow_tx.transaction.commit.state_history import StateHistory, StateLook
@@ -36,9 +37,8 @@ from airflow_tx.transaction.commit.write import (
 )
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.audit.chain import LedgerEvidence
-    from airflow_tx.outputs.journal import Contribution, Entry, JournalArea
-    from airflow_tx.outputs.staging import StagingArea
+    from airflow_tx.ledger import LedgerEvidence
+    from airflow_tx.outputs import Contribution, Entry, JournalArea, StagingArea
 
 _Rows = Iterable[Mapping[str, Any]]
 

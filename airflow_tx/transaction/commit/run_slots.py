@@ -14,13 +14,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Outbid
-from airflow_tx.ledger.reading import LedgerReader
-from airflow_tx.ledger.steps.replay import LIVE_RUN_STATES
+from airflow_tx.ledger import LIVE_RUN_STATES, LedgerReader
 from airflow_tx.transaction.processing.begin import conf_of
 from airflow_tx.transaction.spec import TransactionSpec
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.ledger import Ledger
+    from airflow_tx.ledger import Ledger
 
 QUEUED = "queued"
 _BACKFILL = "backfill"
@@ -64,8 +63,7 @@ def yield_slot(
     :param missing: the logical date of that run, if it has no transaction yet: `blocking` will be its txid.
     :raises Yielded: this run ends now, and its reason says that nothing is lost.
     """
-    from airflow_tx.ledger.answers import Done
-    from airflow_tx.ledger.steps.recovery import Waiter
+    from airflow_tx.ledger import Done, Waiter
 
     ti = context["ti"]
     with spec.store() as store:

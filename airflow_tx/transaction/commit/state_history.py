@@ -10,11 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from airflow_tx.base.errors import RollForwardRefused, UnreadableRecord
-from airflow_tx.ledger.attempt import Receipt, Token
-from airflow_tx.ledger.audit.chain import LedgerEvidence
-from airflow_tx.ledger.audit.rebuild import ACCEPT_CHANGE
-from airflow_tx.ledger.records import RepairRecord
-from airflow_tx.state.api import Fence, StoredState
+from airflow_tx.ledger import ACCEPT_CHANGE, LedgerEvidence, Receipt, RepairRecord, Token
+from airflow_tx.state import Fence, StoredState
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,18 @@ from typing import Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import RollingForward
-from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.attempt import of_lane
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.reading import TurnReading, listed_acks
-from airflow_tx.ledger.records import Phase, TransactionRecord
-from airflow_tx.ledger.steps.processing import missing_acks, must_ack
+from airflow_tx.ledger import (
+    LedgerReads,
+    Paths,
+    Phase,
+    Store,
+    TransactionRecord,
+    TurnReading,
+    listed_acks,
+    missing_acks,
+    must_ack,
+    of_lane,
+)
 from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.commit import Commit, Completion, skip_now
 

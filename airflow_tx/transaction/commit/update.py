@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.state.api import FencedState, QueryableState, StateUpdate
+from airflow_tx.state import FencedState, QueryableState, StateUpdate
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +83,7 @@ def persistent_aggregate(
         is refused, unless the batch itself is empty: a forgotten ``return`` would lose rows. ``[]`` is no rows, too.
     :raises ConfigError: `keys`, `values`, `kind`, `writers`, `spark_from_rows`, `spark` or `new_values` cannot be used.
     """
-    from airflow_tx.state.persisted import as_aggregate
+    from airflow_tx.state import as_aggregate
 
     _refuse_table("persistent_aggregate", state)
     state = as_aggregate(state, keys, values, kind)
@@ -161,7 +161,7 @@ def partition_persist(
     :param allow_empty: see `persistent_aggregate`.
     :raises ConfigError: the state cannot take them, or there is no updater that could return rows.
     """
-    from airflow_tx.state.persisted import Writers, as_fenced
+    from airflow_tx.state import Writers, as_fenced
 
     _refuse_table("partition_persist", state)
     if new_values is not None:

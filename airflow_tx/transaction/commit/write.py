@@ -15,34 +15,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.base.errors import ConfigError, OutputChanged, StagingError, StateError, TxError
-from airflow_tx.ledger.answers import Granted
-from airflow_tx.ledger.attempt import Grant, RowsDigest, TransactionAttempt, Written
-from airflow_tx.ledger.records import output_text
-from airflow_tx.outputs.staging.area import (
+from airflow_tx.ledger import Grant, Granted, RowsDigest, TransactionAttempt, Written, output_text
+from airflow_tx.outputs import (
     check_emitted,
     check_readable,
+    literal,
     open_output,
     read_schema,
     refuse,
     rows_from_json,
 )
-from airflow_tx.outputs.staging.files import literal
-from airflow_tx.state.aggregators import partition_of
-from airflow_tx.state.api import FencedState, RowTally, StateKind
-from airflow_tx.state.arrow import from_arrow, types_of
-from airflow_tx.state.persisted import PersistedState
-from airflow_tx.state.rows import combined, combined_at_once, has_reducers, reducers_of
-from airflow_tx.state.sole_writer import REPLACING
+from airflow_tx.state import (
+    REPLACING,
+    FencedState,
+    PersistedState,
+    RowTally,
+    StateKind,
+    combined,
+    combined_at_once,
+    from_arrow,
+    has_reducers,
+    partition_of,
+    reducers_of,
+    types_of,
+)
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.outputs import Acks, acked, is_ref, xcom_fingerprint
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.outputs.staging import StagingArea
-    from airflow_tx.spark.writers import WriteJob
-    from airflow_tx.state.api import AppendTable
+    from airflow_tx.ledger import Ledger
+    from airflow_tx.outputs import StagingArea
+    from airflow_tx.spark import WriteJob
+    from airflow_tx.state import AppendTable
     from airflow_tx.transaction.commit.handoff import NewValuesOutput
 
 
@@ -151,7 +157,7 @@ class StagedRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read them as Arrow batches, in the order of the files and of the rows in them."""
-        from airflow_tx.outputs.staging import read_batches
+        from airflow_tx.outputs import read_batches
 
         return read_batches(self._area, self.ref, columns=self.columns)
 
@@ -596,7 +602,7 @@ def write_by_spark(
     :raises StateError: what an executor was refused with.
     :raises WritersFailed: the job ended without an answer.
     """
-    from airflow_tx.spark.writers import (
+    from airflow_tx.spark import (
         WriteJob,
         portions_of,
         read_by,
@@ -640,14 +646,13 @@ def _connect_url(spark: str) -> str | None:
         return spark
     if _MASTER.match(spark):
         return None
-    from airflow_tx.base.connections.spark import connect_url, spark_connection
+    from airflow_tx.base.connections import connect_url, spark_connection
 
     return connect_url(spark) if spark_connection(spark).conn_type == "spark_connect" else None
 
 
 def _on_server(url: str, spark: str, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
-    from airflow_tx.spark.connect import session
-    from airflow_tx.spark.writers import run
+    from airflow_tx.spark import run, session
 
     with session(url, tag=job.name, server=spark_label(spark)) as connected:
         return run(connected, job, sealed)
@@ -658,9 +663,14 @@ def _by_driver(
 ) -> list[dict[str, Any]]:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    from airflow_tx.base.connections.spark import spark_connection
-    from airflow_tx.spark import writers
-    from airflow_tx.spark.submit import driver_environment
+    from airflow_tx.base.connections import spark_connection
+    from airflow_tx.spark import (
+        WRITERS_PROGRAM,
+        WritersFailed,
+        driver_environment,
+        sealed_pipe,
+        write_job,
+    )
 
     conn_id = spark
     if _MASTER.match(spark):
@@ -674,23 +684,21 @@ def _by_driver(
     local = (connection.host or "").startswith("local")
     os.environ.update(driver_environment(os.environ, dag_file=dag_file, binary=binary, local=local))
     with tempfile.TemporaryDirectory(prefix="airflow-tx-writers-") as folder:
-        writers.write_job(f"{folder}/job", job)
+        write_job(f"{folder}/job", job)
         # Where the driver is on another machine, the pipe would not reach it.
         hook = SparkSubmitHook(
             conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client"
         )
-        with writers.sealed_pipe(f"{folder}/pipe", sealed):
+        with sealed_pipe(f"{folder}/pipe", sealed):
             try:
-                hook.submit(str(Path(writers.__file__)))
+                hook.submit(WRITERS_PROGRAM)
                 return list(json.loads(Path(folder, "told").read_text()))
             except TxError:
                 raise
             except Exception as error:
                 reason = str(error).strip().splitlines()
                 first = reason[0] if reason else type(error).__name__
-                raise writers.WritersFailed(
-                    state=state.name, txid=grant.txid, reason=first
-                ) from error
+                raise WritersFailed(state=state.name, txid=grant.txid, reason=first) from error
             finally:
                 with suppress(Exception):
                     hook.on_kill()

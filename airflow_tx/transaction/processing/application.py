@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.outputs.staging import (
+from airflow_tx.outputs import (
     Ackers,
     AppendTo,
     Descriptor,
     Manifest,
+    Output,
+    refuse,
     with_content,
     write_manifest,
     write_rows,
 )
-from airflow_tx.outputs.staging.area import Output, refuse
-from airflow_tx.state.api import Misfit
+from airflow_tx.state import Misfit
 from airflow_tx.transaction.processing.batch import inputs_of
 
 if TYPE_CHECKING:

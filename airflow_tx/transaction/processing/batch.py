@@ -7,16 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.base.errors import StagingError
-from airflow_tx.ledger.attempt import COUNT, RowsDigest
+from airflow_tx.ledger import COUNT, RowsDigest
 from airflow_tx.transaction.processing.task import Processing
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger.answers import Begun
-    from airflow_tx.ledger.attempt import TransactionAttempt
-    from airflow_tx.ledger.steps.processing import OutputName
-    from airflow_tx.outputs.staging import StagingArea, TryDir
-    from airflow_tx.outputs.staging.area import Output
-    from airflow_tx.outputs.staging.descriptor import Input
+    from airflow_tx.ledger import Begun, OutputName, TransactionAttempt
+    from airflow_tx.outputs import Input, Output, StagingArea, TryDir
     from airflow_tx.transaction.processing.outputs import RowsReading
     from airflow_tx.transaction.spec import TransactionSpec
 
@@ -96,7 +92,7 @@ class CurrentBatch:
         :return: the reference to the rows, which the task returns.
         :raises StagingError: a column would change a value, or the task has staged an output of this name before.
         """
-        from airflow_tx.outputs.staging import write_manifest
+        from airflow_tx.outputs import write_manifest
 
         staged = self._processing.staged
         where = self._processing.where
@@ -133,9 +129,7 @@ class CurrentBatch:
 
 def _written(where: TryDir, name: str, rows: Any) -> Output:
     """Write one Parquet file, with the digest of its rows, so that readers prove what they have read."""
-    from airflow_tx.outputs.staging import with_content, write_rows
-    from airflow_tx.outputs.staging.area import batches_of, refuse
-    from airflow_tx.outputs.staging.row_hash import digest_of_batch
+    from airflow_tx.outputs import batches_of, digest_of_batch, refuse, with_content, write_rows
 
     output = write_rows(where, name, rows)
     if not output.columns:
@@ -166,7 +160,7 @@ def locate_output(
     :param begun: the attempt that the reader works on.
     :raises StagingError: it is no reference, or the new values are not kept any more.
     """
-    from airflow_tx.spark.new_values import are_new_values, newest_of
+    from airflow_tx.spark import are_new_values, newest_of
     from airflow_tx.transaction.processing.outputs import is_ref
 
     area = spec.staging().of_topology(begun.incarnation)
@@ -192,13 +186,13 @@ def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[di
 
     :raises StagingError: exactly this output is not there whole.
     """
-    from airflow_tx.outputs.staging.area import (
+    from airflow_tx.outputs import (
         batches_of,
         check_readable,
         open_output,
         rows_from_json,
     )
-    from airflow_tx.state.arrow import from_arrow, types_of
+    from airflow_tx.state import from_arrow, types_of
 
     area, found, of = locate_output(spec, ref, begun)
     where, output = open_output(area, found, attempt=of)
@@ -219,8 +213,7 @@ def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) ->
 
 
 def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
-    from airflow_tx.outputs.staging.area import check_readable, open_output
-    from airflow_tx.outputs.staging.descriptor import Input
+    from airflow_tx.outputs import Input, check_readable, open_output
 
     single = isinstance(value, (str, Mapping)) or not isinstance(value, Iterable)
     files = list[str]()
@@ -237,8 +230,8 @@ def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
 
 def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
     """Name the outputs that are read as one; none, if new values are among them, which no task has acked."""
-    from airflow_tx.ledger.steps.processing import OutputName, content_of
-    from airflow_tx.spark.new_values import are_new_values
+    from airflow_tx.ledger import OutputName, content_of
+    from airflow_tx.spark import are_new_values
 
     if any(are_new_values(ref) for ref in refs):
         return ()

@@ -13,34 +13,34 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import AheadOfOrder, RestateRefused, SourceError, TxError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.answers import (
+from airflow_tx.ledger import (
     AlreadyCommitted,
     Batch,
     BeginRequest,
     Begun,
+    LedgerReads,
     NoData,
     Outside,
+    Paths,
     PreviousBatch,
     Replaced,
     RestatedBatch,
+    Store,
+    TopologyRecord,
+    TransactionAttempt,
     WindowFull,
+    dumps,
+    in_lane,
+    is_shortened,
 )
-from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.attempt import TransactionAttempt, is_shortened
-from airflow_tx.ledger.json_text import dumps
-from airflow_tx.ledger.ledger import LedgerReads
-from airflow_tx.ledger.records import TopologyRecord
-from airflow_tx.ledger.view import in_lane
-from airflow_tx.sources.api import Source, SourceKind
-from airflow_tx.sources.dates import order_end
+from airflow_tx.sources import Source, SourceKind, order_end
 from airflow_tx.transaction.metrics import send_lag
 from airflow_tx.transaction.spec import COMMITTED, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow_tx.base.compat import RunInfo
-    from airflow_tx.ledger.attempt import TaskTry
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.outputs.journal import Entry
+    from airflow_tx.ledger import Ledger, TaskTry
+    from airflow_tx.outputs import Entry
 
 
 # --- order --------------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def ask(
             answer = ledger.begin(request, outside)
             decider.note(answer)
         if isinstance(answer, Begun) and spec.ackers:
-            from airflow_tx.outputs.messages.tree import origin_of
+            from airflow_tx.outputs import origin_of
 
             failpoint("begin.before_open", topology=spec.topology, txid=answer.txid)
             with spec.open_ackers(store) as ackers:
@@ -364,7 +364,7 @@ def _read_entry(
 
     :raises JournalError: its entry cannot be used; RestateRefused: its rows are gone.
     """
-    from airflow_tx.outputs.journal import JournalArea
+    from airflow_tx.outputs import JournalArea
 
     topology = ledger.topology()
     entry = JournalArea(spec.staging(), topology.incarnation).read(replaces.entry)

@@ -16,12 +16,19 @@ from uuid import UUID
 
 from airflow_tx.base.compat import as_xcom, canonical, from_xcom
 from airflow_tx.base.errors import StagingError
-from airflow_tx.base.rows.arrow import first_line, is_frame, is_same_value, shown_value
-from airflow_tx.ledger.attempt import COUNT, RowsDigest, TaskTry, TransactionAttempt
-from airflow_tx.ledger.json_text import digest
-from airflow_tx.ledger.records import Ack
-from airflow_tx.ledger.steps.processing import OutputName, RowsRead, in_words
-from airflow_tx.outputs.staging.area import OutputRef
+from airflow_tx.base.rows import first_line, is_frame, is_same_value, shown_value
+from airflow_tx.ledger import (
+    COUNT,
+    Ack,
+    OutputName,
+    RowsDigest,
+    RowsRead,
+    TaskTry,
+    TransactionAttempt,
+    digest,
+    in_words,
+)
+from airflow_tx.outputs import OutputRef
 from airflow_tx.transaction.spec import TransactionSpec
 
 # --- consumed rows ------------------------------------------------------------------------------------------------

@@ -29,22 +29,17 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt, code_digest, is_shortened
-from airflow_tx.sources.api import SourceKind
+from airflow_tx.ledger import TaskTry, TransactionAttempt, code_digest, is_shortened
+from airflow_tx.sources import SourceKind
 from airflow_tx.transaction.metrics import send_failure
 from airflow_tx.transaction.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.ledger.answers import Begun, Done
-    from airflow_tx.ledger.ledger import Ledger
-    from airflow_tx.ledger.steps.begin import BoundStep
-    from airflow_tx.outputs.messages.messages import TaskEmitter
-    from airflow_tx.outputs.messages.stores import AckerStore
-    from airflow_tx.outputs.staging import StagingArea
-    from airflow_tx.outputs.staging.area import Output, TryDir
-    from airflow_tx.sources.api import Source
+    from airflow_tx.ledger import Begun, BoundStep, Done, Ledger
+    from airflow_tx.outputs import AckerStore, Output, StagingArea, TaskEmitter, TryDir
+    from airflow_tx.sources import Source
     from airflow_tx.transaction.processing.outputs import AnyReading
 
 
@@ -80,8 +75,7 @@ class TaskMessages:
         :raises AirflowFailException: they are refused, and would be in another try; the run is to be replayed.
         :raises AckersUnavailable: the ackers cannot be reached.
         """
-        from airflow_tx.outputs.messages.messages import TaskEmitter
-        from airflow_tx.outputs.messages.tree import origin_of
+        from airflow_tx.outputs import TaskEmitter, origin_of
 
         if self._emitter is None:
             begun = self._begun
@@ -150,8 +144,7 @@ def check_upstream(
 
     :raises AirflowFailException: naming those tasks.
     """
-    from airflow_tx.ledger.api import ack_element
-    from airflow_tx.ledger.ledger import LedgerReads
+    from airflow_tx.ledger import LedgerReads, ack_element
 
     before = sorted(context["task"].upstream_task_ids.intersection(spec.tasks))
     if not before:
@@ -194,7 +187,7 @@ def _batches(value: Any) -> Iterator[TransactionAttempt]:
 
 def failure_reason(context: Context) -> str:
     """Name the task and its error, for the ledger; of an error in the JVM its root cause."""
-    from airflow_tx.spark.app import jvm_cause
+    from airflow_tx.spark import jvm_cause
 
     task = f"task {context['ti'].task_id}"
     error = context.get("exception")
@@ -344,7 +337,7 @@ class Processing:
         """Tell the ledger that this try works; a second call does nothing. Raises as `running`."""
         if not self.anchored or self.started:
             return
-        from airflow_tx.ledger.answers import AlreadyCommitted
+        from airflow_tx.ledger import AlreadyCommitted
 
         with self._final_refusals(), self._connected() as ledger:
             answer = ledger.start(self.attempt, self.task, is_current=self._is_current)
@@ -373,7 +366,7 @@ class Processing:
                 emitter.check_read(self.attempt)
         finally:
             self.close()
-        from airflow_tx.ledger.steps.processing import consumed
+        from airflow_tx.ledger import consumed
         from airflow_tx.transaction.processing.outputs import fullest, repeated
 
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
@@ -399,7 +392,7 @@ class Processing:
         """Refer to what its code has staged: who reads it proves that it read all rows."""
         if not self.staged:
             return []
-        from airflow_tx.outputs.staging.area import make_ref
+        from airflow_tx.outputs import make_ref
 
         outputs = self.staged.items()
         return [make_ref(self.where, name, output).to_json() for name, output in outputs]
@@ -475,7 +468,7 @@ class Processing:
 
     def _is_replaced(self) -> bool:
         """Whether `begin` of its own run has given it another attempt, or is about to."""
-        from airflow_tx.ledger.answers import Begun
+        from airflow_tx.ledger import Begun
 
         value = compat.pull(self._ti, self.spec.begin)
         return (

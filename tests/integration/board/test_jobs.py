@@ -14,7 +14,7 @@ from airflow_tx.ledger.steps.replay import WishRequest, want, wishes
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.outputs.journal import Entry, JournalArea
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People
 from tests.integration.board.server import ROOT, STRANGER, Board

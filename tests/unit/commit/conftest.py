@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.outputs.messages.stores import ZnodeAckers
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.transaction.commit import write
 from airflow_tx.transaction.commit.update import Update

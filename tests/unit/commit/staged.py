@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
-from airflow_tx.outputs.staging.area import Output
+from airflow_tx.outputs.staging.area import Output, StagingArea, write_manifest, write_rows
 
 ATTEMPT = TransactionAttempt(1, 1)
 

@@ -18,8 +18,7 @@ import pytest
 
 from airflow_tx.base.errors import FenceOutranked, RowsDiffer, StateError
 from airflow_tx.ledger.attempt import RowsDigest, Written
-from airflow_tx.outputs.staging import StagingArea
-from airflow_tx.outputs.staging.area import Output, StagedFile
+from airflow_tx.outputs.staging.area import Output, StagedFile, StagingArea
 from airflow_tx.spark import connect, writers
 from airflow_tx.spark.writers import WriteJob, WritersFailed
 from airflow_tx.state import Count, MemoryState

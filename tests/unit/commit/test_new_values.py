@@ -160,7 +160,7 @@ def test_a_batch_without_rows_leaves_none(make: Any, state: MemoryState) -> None
 
 
 def test_each_portion_of_a_large_update_is_a_file(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_tx.outputs.staging import write_manifest, write_rows
+    from airflow_tx.outputs.staging.area import write_manifest, write_rows
 
     monkeypatch.setattr(writing, "ROWS_A_WRITE", 4)
     values: Any = {"mean": Avg(), "seen": CollectSet()}

@@ -385,7 +385,7 @@ def test_an_output_of_a_task_that_said_nothing_of_its_attempt_is_refused(with_c:
 
 
 def test_a_reference_says_itself_of_which_attempt_it_is(with_c: PhaseRun, of_d: MemoryState) -> None:
-    from airflow_tx.outputs.staging import write_manifest, write_rows
+    from airflow_tx.outputs.staging.area import write_manifest, write_rows
 
     with_c.acquire()
     with_c.returns("c", "what the operator returned")

@@ -11,7 +11,7 @@ import pytest
 from airflow_tx.base.errors import RowsDiffer, StagingError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.records import same_output
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Avg, Count, MemoryState, SqlState, Sum
 from airflow_tx.state.api import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance

@@ -328,7 +328,7 @@ def test_new_values_are_those_that_a_map_holds_after_the_commit(make: Callable[.
 def test_large_output_goes_portion_by_portion_under_one_begin(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_tx.outputs.staging import write_manifest, write_rows
+    from airflow_tx.outputs.staging.area import write_manifest, write_rows
 
     monkeypatch.setattr(writing, "ROWS_A_WRITE", 4)
     backing = MemoryMap[Any]()

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_tx.base.errors import ConfigError, FenceOutranked, LedgerBehind, RowsDiffer, StateError, StoreUnavailable
 from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.outputs.staging import StagingArea, write_manifest, write_rows
+from airflow_tx.outputs.staging.area import StagingArea, write_manifest, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.spark.writers import rebuilt_error, total
 from airflow_tx.state import Avg, Count, MemoryState, SqlState

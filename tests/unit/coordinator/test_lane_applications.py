@@ -18,8 +18,15 @@ from airflow_tx.coordinator import lane_applications
 from airflow_tx.ledger.answers import NoData
 from airflow_tx.ledger.attempt import RowsDigest
 from airflow_tx.ledger.steps.processing import RowsRead
-from airflow_tx.outputs.staging import Manifest, StagingArea, TryDir, read_manifest, write_manifest, write_rows
-from airflow_tx.outputs.staging.area import dir_of
+from airflow_tx.outputs.staging.area import (
+    Manifest,
+    StagingArea,
+    TryDir,
+    dir_of,
+    read_manifest,
+    write_manifest,
+    write_rows,
+)
 from airflow_tx.spark import connect
 from airflow_tx.spark.connect import SessionTraces
 from airflow_tx.testing.eventually import eventually

@@ -10,7 +10,7 @@ from airflow_tx.ledger.api import Create, Paths
 from airflow_tx.ledger.records import Binding, encode
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.outputs.journal import JournalArea, forgotten_details
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from tests.unit.journal.entries import entry
 
 PATHS = Paths("/tx", "flights")

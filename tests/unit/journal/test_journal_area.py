@@ -13,7 +13,7 @@ import pytest
 from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError, StagingUnavailable
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.outputs.journal import INLINE_ROWS, ROWS_A_FILE, Contribution, JournalArea, StagedFiles
-from airflow_tx.outputs.staging import StagingArea, write_rows
+from airflow_tx.outputs.staging.area import StagingArea, write_rows
 from tests.unit.journal.entries import COLUMNS, DAY, entry, kept, rows
 
 LIFE = "life-1"

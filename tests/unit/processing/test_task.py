@@ -24,7 +24,7 @@ from airflow_tx.ledger.attempt import code_digest
 from airflow_tx.ledger.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.ledger.steps.processing import OutputName
 from airflow_tx.operators.commit import BeginTransactionOperator
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.run.data_interval import DataIntervalSource

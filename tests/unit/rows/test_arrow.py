@@ -16,7 +16,7 @@ import pytest
 from airflow_tx.base.errors import StagingError
 from airflow_tx.base.rows.arrow import NoTable, table_of
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.outputs.staging import StagingArea, write_rows
+from airflow_tx.outputs.staging.area import StagingArea, write_rows
 
 DAY = dt.date(2024, 1, 1)
 NOON = dt.datetime(2024, 1, 1, 12)

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_tx import RabbitQueueSource
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.outputs.staging import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.sources.api import SourceKind, rebuild
 from airflow_tx.sources.rabbit import QueueMessage, TakenMessages, is_staged, read_ids, read_taken
 

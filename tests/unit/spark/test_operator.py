@@ -21,8 +21,7 @@ from packaging.version import Version
 from airflow_tx.base.errors import ConfigError, StagingError
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.operators.spark import SparkBatchOperator
-from airflow_tx.outputs.staging import (
-    Ackers,
+from airflow_tx.outputs.staging.area import (
     OutputRef,
     StagingArea,
     read_descriptor,
@@ -31,13 +30,14 @@ from airflow_tx.outputs.staging import (
     write_manifest,
     write_rows,
 )
+from airflow_tx.outputs.staging.descriptor import Ackers
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.submit import ApplicationFailed
 from airflow_tx.transaction.processing.task import TaskMessages
 
 SUBMIT = f"""#!{sys.executable}
 import json, sys
-from airflow_tx.outputs.staging import *
+from airflow_tx.outputs import *
 from airflow_tx.outputs.staging.area import dir_of
 arguments = sys.argv
 uri = next(argument for argument in arguments if argument.endswith("_descriptor.json"))

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, StagingError
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.outputs.staging import Descriptor, StagingArea, TryDir, read_manifest
-from airflow_tx.outputs.staging.descriptor import Input
+from airflow_tx.outputs.staging.area import StagingArea, TryDir, read_manifest
+from airflow_tx.outputs.staging.descriptor import Descriptor, Input
 from airflow_tx.spark.app import Failure, write_failure
 from airflow_tx.spark.submit import (
     ApplicationFailed,

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_tx.base.errors import RowsDiffer
 from airflow_tx.ledger.attempt import COUNT, RowsDigest, TaskTry, TransactionAttempt
-from airflow_tx.outputs.staging import OutputRef, StagingArea, read_output, write_manifest, write_rows
+from airflow_tx.outputs.staging.area import OutputRef, StagingArea, read_output, write_manifest, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 
 Row: TypeAlias = dict[str, Any]
@@ -111,7 +111,7 @@ def test_a_column_without_any_value_is_the_same_in_every_type() -> None:
 
 LOADED = """
 import json, sys
-from airflow_tx.outputs.staging import OutputRef, StagingArea, read_batches
+from airflow_tx.outputs import OutputRef, StagingArea, read_batches
 
 area, ref = StagingArea(sys.argv[1]), OutputRef.from_json(json.loads(sys.argv[2]))
 count = sum(batch.num_rows for batch in read_batches(area, ref))

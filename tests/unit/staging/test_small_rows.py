@@ -17,8 +17,18 @@ from hypothesis import strategies as st
 
 from airflow_tx.base.errors import RowsDiffer, StagingError
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.outputs.staging import StagingArea, TryDir, read_output, with_content, write_manifest, write_rows
-from airflow_tx.outputs.staging.area import MANIFEST, SMALL_ROWS, rows_as_json, rows_from_json
+from airflow_tx.outputs.staging.area import (
+    MANIFEST,
+    SMALL_ROWS,
+    StagingArea,
+    TryDir,
+    read_output,
+    rows_as_json,
+    rows_from_json,
+    with_content,
+    write_manifest,
+    write_rows,
+)
 
 ROWS = [{"key": f"k{n}", "n": n, "day": date(2013, 1, n + 1), "cost": Decimal("1.50")} for n in range(5)]
 

@@ -12,8 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 
 from airflow_tx.base.errors import ConfigError, StagingError, StagingUnavailable, StagingUnreachable
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.outputs.staging import (
-    Descriptor,
+from airflow_tx.outputs.staging.area import (
     OutputRef,
     StagingArea,
     TryDir,
@@ -26,6 +25,7 @@ from airflow_tx.outputs.staging import (
     write_manifest,
     write_rows,
 )
+from airflow_tx.outputs.staging.descriptor import Descriptor
 
 ROWS = [{"carrier": "UA", "flights": 3}, {"carrier": "AA", "flights": None}]
 TRY = TaskTry("count", -1, "0190-aa")

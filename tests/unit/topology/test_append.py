@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tx import CommitOperator, SparkBatchOperator, append, partition_persist, persistent_aggregate
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.outputs.staging import AppendTo
+from airflow_tx.outputs.staging.descriptor import AppendTo
 from airflow_tx.state import DeltaTable
 from airflow_tx.transaction.processing.application import appended_by
 from tests.unit.topology.blocks import block, count, dag, refused, state
