@@ -39,12 +39,10 @@ class BlockedOperator(RetriedOperator):
         """
         from datetime import datetime, timezone
 
-        from airflow_tx.ledger import open_records
-
         spec = self.transaction
         with spec.store() as store:
-            opened = open_records(store, spec.paths)
             ledger = spec.ledger(store)
+            opened = ledger.open_records()
             blocked = ledger.topology().blocked
             shown = ledger.raised_alarms().get(AlarmKind.BLOCKED.value, {})
         found = spec.alarm_topology.find(opened, blocked=blocked, now=datetime.now(timezone.utc))

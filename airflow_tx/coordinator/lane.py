@@ -38,7 +38,6 @@ from airflow_tx.ledger import (
     TaskTry,
     TransactionAttempt,
     WindowFull,
-    dumps,
 )
 from airflow_tx.transaction import CommitCase, allocate, clean_up, commit_in_turn, send_failure
 
@@ -227,10 +226,10 @@ class Lane(NoLane):
     def opened(self) -> Iterator[None]:
         """Let it be open as long as the block; what it has not committed by its end, leaves it."""
         committer = threading.Thread(target=self._commit_all, name="airflow_tx-lane", daemon=True)
-        shown = dumps({"run_id": self._ti.run_id, "task_try": str(self._ti.id)})
+        shown = {"run_id": self._ti.run_id, "task_try": str(self._ti.id)}
         # An application, in its thread, would find the context of the coordinator.
         context = compat.without_context() if self.plan.applications else nullcontext()
-        with context, self._store.announce(self._spec.paths.lane(self.task_try), shown.encode()):
+        with context, self._ledger.announce_lane(self.task_try, shown):
             committer.start()
             try:
                 self._applications.prepare(
@@ -392,7 +391,7 @@ class Lane(NoLane):
                 until = self._clock() + self._patience
             if self._stopping.is_set() or self._clock() >= until:
                 raise TurnNotReached(seconds=self._patience, current=current, restated=restated)
-            with self._store.watch(self._spec.paths.current) as watch:
+            with self._ledger.watch_turn() as watch:
                 if self._ledger.current() == current:
                     watch.wait(_POLL)
 

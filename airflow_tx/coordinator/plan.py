@@ -22,7 +22,6 @@ from airflow_tx.ledger import (
     Store,
     TransactionRecord,
     Wish,
-    in_lane,
     most_restated,
     of_lane,
     wishes_to_start,
@@ -100,7 +99,7 @@ class SnapshotReader:
             base=found.base,
             now=self._now(),
             owner=self._owner(found),
-            lane=in_lane(self.store, self._paths, found.opened),
+            lane=LedgerReads(self.store, self._paths).in_lane(found.opened),
             wishes=LedgerReads(self.store, self._paths).wishes() if found.exists else (),
         )
 

@@ -181,7 +181,7 @@ class Coordination:
     def _until_turn_moves(self, seconds: float) -> None:
         """Wait for a commit, which makes room for another transaction."""
         reads = LedgerReads(self._store, self.spec.paths)
-        with self._store.watch(self.spec.paths.current) as watch:
+        with reads.watch_turn() as watch:
             # A change before the watch was set would never be noticed.
             if reads.current() == self._turn:
                 watch.wait(seconds)

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
         Put as Put,
         Requirement as Requirement,
         Store as Store,
-        SystemClock as SystemClock,
-        SystemIds as SystemIds,
         Unchanged as Unchanged,
         Write as Write,
         ack_element as ack_element,
@@ -93,6 +91,7 @@ if TYPE_CHECKING:
         RESET as RESET,
         HeldState as HeldState,
         Repairs as Repairs,
+        bound_after as bound_after,
         keys_gone as keys_gone,
         reason_of as reason_of,
     )
@@ -108,7 +107,6 @@ if TYPE_CHECKING:
         LedgerReader as LedgerReader,
         LedgerReading as LedgerReading,
         TurnReading as TurnReading,
-        listed_acks as listed_acks,
     )
     from airflow_tx.ledger.records import (
         Ack as Ack,
@@ -121,7 +119,6 @@ if TYPE_CHECKING:
         Skipped as Skipped,
         TopologyRecord as TopologyRecord,
         TransactionRecord as TransactionRecord,
-        decode as decode,
         output_text as output_text,
         same_output as same_output,
     )
@@ -158,8 +155,6 @@ if TYPE_CHECKING:
         consumed as consumed,
         content_of as content_of,
         in_words as in_words,
-        missing_acks as missing_acks,
-        must_ack as must_ack,
         names_from_json as names_from_json,
         names_to_json as names_to_json,
     )
@@ -192,26 +187,18 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.view import (
         Alarms as Alarms,
         HealthCode as HealthCode,
+        LedgerView as LedgerView,
         TopologyState as TopologyState,
         TopologyView as TopologyView,
         TransactionDetails as TransactionDetails,
         failure as failure,
-        final_transaction as final_transaction,
-        final_txids as final_txids,
-        has_topology as has_topology,
-        in_lane as in_lane,
-        kept_batch as kept_batch,
         listed_topologies as listed_topologies,
-        open_records as open_records,
-        open_txids as open_txids,
         topologies as topologies,
         topology_health as topology_health,
-        topology_record as topology_record,
         topology_view as topology_view,
         transaction_details as transaction_details,
         transaction_remedy as transaction_remedy,
         waiting_runs as waiting_runs,
-        with_restatements as with_restatements,
     )
 
     __all__: list[str]

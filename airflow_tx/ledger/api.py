@@ -317,3 +317,9 @@ def ack_element(name: str) -> tuple[str, int]:
     """Read the task id and the map index that `ack_name` wrote."""
     task, _, index = name.rpartition("@")
     return decode_name(task), int(index)
+
+
+def txids_below(store: Store, path: str) -> list[int]:
+    """Name the transactions that have a record below a path, in order."""
+    children = store.children(path)
+    return sorted(int(name) for name in (children.names if children else ()) if name.isdigit())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,17 +17,33 @@ from airflow_tx.base.errors import (
     StoreError,
     StoreUnavailable,
     TooMuchContention,
+    UnknownTransaction,
     UnreadableRecord,
 )
 from airflow_tx.ledger import answers
 from airflow_tx.ledger.answers import BeginRequest, Loss, Outside, TopologyRequest
-from airflow_tx.ledger.api import Clock, Create, Ids, Paths, Store
-from airflow_tx.ledger.attempt import TaskTry, Token
+from airflow_tx.ledger.api import (
+    Clock,
+    Create,
+    Ids,
+    Paths,
+    Store,
+    SystemClock,
+    SystemIds,
+    Watch,
+    ack_element,
+    ack_name,
+    encode_name,
+    txids_below,
+)
+from airflow_tx.ledger.attempt import TaskTry, Token, of_lane
 from airflow_tx.ledger.audit import loss
+from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.reading import (
     NO_TOPOLOGY,
     RotatingTransactionalState,
     TurnReading,
+    listed_acks,
     read_opened,
 )
 from airflow_tx.ledger.records import (
@@ -221,6 +238,91 @@ class LedgerReads:
         """Like `topology`; None: the topology has not begun."""
         return self.reader.peek_if_any(TopologyRecord, self.paths.record)
 
+    def is_listed(self) -> bool:
+        """Ask whether the root lists this topology, without a read that depends on its name."""
+        children = self.store.children(self.paths.root.rstrip("/") or "/")
+        return children is not None and encode_name(self.paths.topology) in children.names
+
+    def existing_topology(self) -> TopologyRecord:
+        """Read what holds for all transactions of a topology.
+
+        :raises UnknownTransaction: there is no such topology.
+        """
+        record = self.topology_if_any()
+        if record is None:
+            raise UnknownTransaction(
+                what=f"topology {self.paths.topology!r}", path=self.paths.record
+            )
+        return record
+
+    def open_records(self) -> dict[int, TransactionRecord]:
+        """Read the records of all open transactions, by txid."""
+        txids = txids_below(self.store, self.paths.transactions)
+        found = {
+            txid: self.reader.peek_if_any(TransactionRecord, self.paths.transaction(txid))
+            for txid in txids
+        }
+        return {txid: record for txid, record in found.items() if record is not None}
+
+    def in_lane(self, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
+        """Find the transactions that a living lane works on. A transaction with an error has left its lane."""
+        tries = {
+            txid: each.request
+            for txid, each in opened.items()
+            if of_lane(each.request) and each.error is None
+        }
+        alive = {
+            each
+            for each in set(tries.values())
+            if self.store.get(self.paths.lane(each)) is not None
+        }
+        return frozenset(txid for txid, each in tries.items() if each in alive)
+
+    def watch_turn(self) -> AbstractContextManager[Watch]:
+        """Watch whose turn it is to commit."""
+        return self.store.watch(self.paths.current)
+
+    def watch_line(self, txids: Iterable[int], acks: str) -> AbstractContextManager[Watch]:
+        """Watch the turn, the records of transactions, and the acks of one attempt.
+
+        :param acks: as the record of the transaction has it.
+        """
+        records = map(self.paths.transaction, txids)
+        return self.store.watch(self.paths.current, self.paths.acks(acks), *records)
+
+    def announce_owner(self, nonce: str, shown: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Show who holds the turn, for display alone."""
+        return self.store.announce(self.paths.owner(nonce), dumps(shown).encode())
+
+    def announce_lane(
+        self, task_try: str, shown: Mapping[str, Any]
+    ) -> AbstractContextManager[None]:
+        """Show that a lane works on the transactions that it has begun under this try, for display alone."""
+        return self.store.announce(self.paths.lane(task_try), dumps(shown).encode())
+
+    def acked(self, record: TransactionRecord) -> frozenset[tuple[str, int]] | None:
+        """Name the task instances that have started or acked; None: the transaction is final by now."""
+        children = self.store.children(self.paths.acks(record.acks))
+        return None if children is None else frozenset(map(ack_element, children.names))
+
+    def has_all_acks(
+        self,
+        record: TransactionRecord,
+        acked: Collection[tuple[str, int]],
+        mapped: Collection[str],
+    ) -> bool:
+        """Ask whether every task that must ack has.
+
+        :param acked: as `acked` gives it; `mapped`: tasks that ack by their instances only.
+        """
+        names = [ack_name(*instance) for instance in acked]
+        acks = listed_acks(self.store, self.paths.acks(record.acks), names)
+        return not processing.missing_acks(acks, processing.must_ack(record, acks, mapped))
+
+    def was_restated(self) -> bool:
+        """Ask whether a restatement was ever requested."""
+        return self.store.children(self.paths.wishes) is not None
+
     def raised_alarms(self) -> Mapping[str, Mapping[str, Any]]:
         """Read which alarms are raised, and for what."""
         return recovery.raised_alarms(self.reader, self.paths)
@@ -269,16 +371,23 @@ class Ledger(LedgerReads):
     records that it wrote itself, so that its next step need not read them again; such a memory is only ever used for a
     multi that checks it. Several threads may run steps on one ledger.
 
+    :param clock: None: the machine's time; `ids`: None: its random numbers.
     :param history: how many final transactions are remembered.
     """
 
     def __init__(
-        self, store: Store, paths: Paths, *, clock: Clock, ids: Ids, history: int = 1000
+        self,
+        store: Store,
+        paths: Paths,
+        *,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        history: int = 1000,
     ) -> None:
         self.store = store
         self.paths = paths
-        self.clock = clock
-        self.ids = ids
+        self.clock = clock or SystemClock()
+        self.ids = ids or SystemIds()
         self.history = history
         self._known = KnownRecords()
 

@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord, typed
-from airflow_tx.ledger.api import Paths, Store, decode_name, encode_name
+from airflow_tx.ledger.api import Paths, Store, decode_name, txids_below
 from airflow_tx.ledger.attempt import of_lane
+from airflow_tx.ledger.ledger import LedgerReads
 from airflow_tx.ledger.reading import (
     LedgerReader,
     LedgerReading,
@@ -21,7 +22,6 @@ from airflow_tx.ledger.reading import (
 )
 from airflow_tx.ledger.records import (
     Ack,
-    Binding,
     History,
     Metadata,
     Outcome,
@@ -44,8 +44,7 @@ from airflow_tx.ledger.status import (
     view_final,
     view_open,
 )
-from airflow_tx.ledger.steps.replay import Wish, wishes
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.steps.replay import Wish
 
 # --- view ---------------------------------------------------------------------------------------------------------
 
@@ -146,242 +145,204 @@ def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
     return tuple(sorted(decode_name(element) for element in (children.names if children else ())))
 
 
-def has_topology(store: Store, paths: Paths) -> bool:
-    """Ask whether the root lists this topology, without a read that depends on its name."""
-    children = store.children(paths.root.rstrip("/") or "/")
-    return children is not None and encode_name(paths.topology) in children.names
+class LedgerView(LedgerReads):
+    """Reads what commands and the Transactions page show of a topology."""
 
+    def view(self, *, recent: int = RECENT) -> TopologyView:
+        """Read a topology with its open transactions and the `recent` last final ones.
 
-def topology_record(store: Store, paths: Paths) -> TopologyRecord:
-    """Read what holds for all transactions of a topology.
+        Records that become final while it reads appear in their old or their new form, never twice.
 
-    :raises UnknownTransaction: there is no such topology.
-    """
-    record = Reader(store).peek_if_any(TopologyRecord, paths.record)
-    if record is None:
-        raise UnknownTransaction(what=f"topology {paths.topology!r}", path=paths.record)
-    return record
+        :raises UnknownTransaction: there is no such topology.
+        :raises UnreadableRecord: naming the record.
+        """
+        ledger = self._reading()
+        views = [
+            view_open(self.paths.topology, txid, ledger, self._acks(record))
+            for txid, record in ledger.opened.items()
+        ]
+        found = {
+            txid: self.skipped(txid) for txid in txids_below(self.store, self.paths.all_skipped)
+        }
+        skipped = {txid: each for txid, each in found.items() if each is not None}
+        final = [
+            txid
+            for txid in txids_below(self.store, self.paths.histories)
+            if txid not in ledger.opened
+        ]
+        wanted = {
+            *final[max(len(final) - recent, 0) :],
+            *(txid for txid, each in skipped.items() if can_return(each)),
+        }
+        for txid in sorted(wanted - set(ledger.opened)):
+            history = self._history(txid, skipped.get(txid))
+            if history is not None:  # else the history was rotated in between
+                views.append(view_final(history, skipped.get(txid)))
+        ordered = tuple(sorted(self.with_restatements(views), key=lambda view: -view.txid))
+        return TopologyView(
+            name=self.paths.topology,
+            record=ledger.topology,
+            current=ledger.current,
+            allocated=ledger.allocated,
+            transactions=ordered,
+            rotating_state=self.paths.metas,
+            owner=self._owner(ledger),
+            repairs=self.repairs(),
+            wishes=self.wishes(),
+        )
+
+    def details(self, txid: int) -> TransactionDetails:
+        """Read one transaction, open or final.
+
+        :raises UnknownTransaction: there is none of this txid, or its history is forgotten.
+        """
+        ledger = self._reading(last=txid)
+        topology = ledger.topology
+        if txid not in ledger.opened and not self._is_remembered(txid):
+            raise self._unknown(txid)
+        batch = self.kept_batch(txid)
+        if txid in ledger.opened:
+            record = ledger.opened[txid]
+            found = self._acks(record)
+            before = self.kept_batch(txid - 1)
+            return TransactionDetails(
+                transaction=view_open(self.paths.topology, txid, ledger, found),
+                batch=batch,
+                acks={_task(key): entry for key, entry in found.items()},
+                partitioned=topology.partitioned,
+                receipt=record.claim,
+                fenced=tuple(record.fenced),
+                before=topology.origin
+                if before is None or before.position is None
+                else before.position,
+            )
+        skipped = self.skipped(txid)
+        if skipped is not None and can_return(skipped):
+            batch = Metadata(0, skipped.rows, None)
+        history = self._history(txid, skipped)
+        if history is None:
+            raise self._unknown(txid)
+        (final,) = self.with_restatements([view_final(history, skipped)])
+        return TransactionDetails(
+            final, batch, partitioned=topology.partitioned, receipt=history.receipt
+        )
+
+    def final_txids(self) -> tuple[int, ...]:
+        """Name the final transactions that are remembered, in order."""
+        return tuple(txids_below(self.store, self.paths.histories))
+
+    def open_txids(self) -> tuple[int, ...]:
+        """Name the open transactions, in order."""
+        return tuple(txids_below(self.store, self.paths.transactions))
+
+    def final_transaction(self, txid: int) -> TransactionView | None:
+        """Read one final transaction; None: it is not remembered."""
+        history = self.outcome(txid)
+        if history is not None and history.outcome is Outcome.COMMITTED:
+            return view_final(history, None)
+        skipped = self.skipped(txid)
+        if history is None and skipped is not None:
+            history = forgotten(txid, skipped)
+        return None if history is None else view_final(history, skipped)
+
+    def with_restatements(self, views: Iterable[TransactionView]) -> list[TransactionView]:
+        """Add to committed transactions who wants them restated, and which transaction counts instead.
+
+        Their bindings say that. None is read in a ledger in which no restatement was ever requested.
+        """
+        if not self.was_restated():
+            return list(views)
+        return [
+            self._with_restatement(view) if view.status == Outcome.COMMITTED.value else view
+            for view in views
+        ]
+
+    def _with_restatement(self, view: TransactionView) -> TransactionView:
+        binding = self.binding(view.key) if view.key else None
+        wish = self.reader.peek_if_any(Wish, self.paths.wish(view.txid))
+        if wish is not None:
+            view = replace(view, restate=person(vars(wish)))
+        # A rebuilt ledger binds a run to what it knows: never to what came later.
+        if binding is None or binding.txid <= view.txid:
+            return view
+        return replace(view, restated_by=binding.txid)
+
+    def repairs(self) -> tuple[RepairRecord, ...]:
+        """Read what people did to the ledger of a topology, oldest first."""
+        found = (
+            self.reader.peek_if_any(RepairRecord, self.paths.repair(number))
+            for number in txids_below(self.store, self.paths.repairs)
+        )
+        return tuple(record for record in found if record is not None)
+
+    def kept_batch(self, txid: int) -> Metadata | None:
+        """Read the rows and the position of a batch; None once the ledger does not keep them any more."""
+        if self.store.get(self.paths.meta(txid)) is None:
+            return None
+        try:
+            return RotatingTransactionalState(self.reader, self.paths).get_state(txid)
+        except UnreadableRecord:
+            if self.store.get(self.paths.meta(txid)) is None:
+                return None  # it was removed in between
+            raise
+
+    def _reading(self, *, last: int | None = None) -> LedgerReading:
+        found = LedgerReader(self.store, self.paths).settled(last=last)
+        if not found.exists:
+            raise UnknownTransaction(
+                what=f"topology {self.paths.topology!r}", path=self.paths.record
+            )
+        return found
+
+    def _history(self, txid: int, skipped: Skipped | None) -> History | None:
+        found = self.outcome(txid)
+        return forgotten(txid, skipped) if found is None and skipped is not None else found
+
+    def _acks(self, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
+        folder = self.paths.acks(record.acks)
+        children = self.store.children(folder)
+        return listed_acks(self.store, folder, children.names if children else ())
+
+    def _owner(self, ledger: LedgerReading) -> Mapping[str, Any] | None:
+        first = ledger.opened.get(ledger.current)
+        if first is None or not first.nonce:
+            return None
+        node = self.store.get(
+            self.paths.lane(first.request)
+            if of_lane(first.request)
+            else self.paths.owner(first.nonce)
+        )
+        try:
+            owner = None if node is None else json.loads(node.data)
+        except ValueError:
+            return None  # the owner is for display only
+        return owner if isinstance(owner, dict) else None
+
+    def _is_remembered(self, txid: int) -> bool:
+        """Ask whether there is a record of a final transaction, without a read that depends on the txid."""
+        return txid in txids_below(self.store, self.paths.histories) or txid in txids_below(
+            self.store, self.paths.all_skipped
+        )
+
+    def _unknown(self, txid: int) -> UnknownTxid:
+        return UnknownTxid(txid=txid, topology=self.paths.topology, path=self.paths.history(txid))
 
 
 def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> TopologyView:
-    """Read a topology with its open transactions and the `recent` last final ones.
-
-    Records that become final while it reads appear in their old or their new form, never twice.
-
-    :raises UnknownTransaction: there is no such topology.
-    :raises UnreadableRecord: naming the record.
-    """
-    ledger = _reading(store, paths)
-    views = [
-        view_open(paths.topology, txid, ledger, _acks(store, paths, record))
-        for txid, record in ledger.opened.items()
-    ]
-    found = {
-        txid: Reader(store).peek_if_any(Skipped, paths.skipped(txid))
-        for txid in _txids(store, paths.all_skipped)
-    }
-    skipped = {txid: each for txid, each in found.items() if each is not None}
-    final = [txid for txid in _txids(store, paths.histories) if txid not in ledger.opened]
-    wanted = {
-        *final[max(len(final) - recent, 0) :],
-        *(txid for txid, each in skipped.items() if can_return(each)),
-    }
-    for txid in sorted(wanted - set(ledger.opened)):
-        history = _history(store, paths, txid, skipped.get(txid))
-        if history is not None:  # else the history was rotated in between
-            views.append(view_final(history, skipped.get(txid)))
-    ordered = tuple(sorted(with_restatements(store, paths, views), key=lambda view: -view.txid))
-    return TopologyView(
-        name=paths.topology,
-        record=ledger.topology,
-        current=ledger.current,
-        allocated=ledger.allocated,
-        transactions=ordered,
-        rotating_state=paths.metas,
-        owner=_owner(store, paths, ledger),
-        repairs=repairs(store, paths),
-        wishes=wishes(store, paths),
-    )
+    """Read a topology with its open transactions and the `recent` last final ones: see `LedgerView.view`."""
+    return LedgerView(store, paths).view(recent=recent)
 
 
 def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDetails:
-    """Read one transaction, open or final.
-
-    :raises UnknownTransaction: there is none of this txid, or its history is forgotten.
-    """
-    ledger = _reading(store, paths, last=txid)
-    topology = ledger.topology
-    if txid not in ledger.opened and not _is_remembered(store, paths, txid):
-        raise _unknown(paths, txid)
-    batch = kept_batch(store, paths, txid)
-    if txid in ledger.opened:
-        record = ledger.opened[txid]
-        found = _acks(store, paths, record)
-        before = kept_batch(store, paths, txid - 1)
-        return TransactionDetails(
-            transaction=view_open(paths.topology, txid, ledger, found),
-            batch=batch,
-            acks={_task(key): entry for key, entry in found.items()},
-            partitioned=topology.partitioned,
-            receipt=record.claim,
-            fenced=tuple(record.fenced),
-            before=topology.origin
-            if before is None or before.position is None
-            else before.position,
-        )
-    skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
-    if skipped is not None and can_return(skipped):
-        batch = Metadata(0, skipped.rows, None)
-    history = _history(store, paths, txid, skipped)
-    if history is None:
-        raise _unknown(paths, txid)
-    (final,) = with_restatements(store, paths, [view_final(history, skipped)])
-    return TransactionDetails(
-        final, batch, partitioned=topology.partitioned, receipt=history.receipt
-    )
-
-
-def final_txids(store: Store, paths: Paths) -> tuple[int, ...]:
-    """Name the final transactions that are remembered, in order."""
-    return tuple(_txids(store, paths.histories))
-
-
-def open_txids(store: Store, paths: Paths) -> tuple[int, ...]:
-    """Name the open transactions, in order."""
-    return tuple(_txids(store, paths.transactions))
-
-
-def final_transaction(store: Store, paths: Paths, txid: int) -> TransactionView | None:
-    """Read one final transaction; None: it is not remembered."""
-    history = Reader(store).peek_if_any(History, paths.history(txid))
-    if history is not None and history.outcome is Outcome.COMMITTED:
-        return view_final(history, None)
-    skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
-    if history is None and skipped is not None:
-        history = forgotten(txid, skipped)
-    return None if history is None else view_final(history, skipped)
-
-
-def with_restatements(
-    store: Store, paths: Paths, views: Iterable[TransactionView]
-) -> list[TransactionView]:
-    """Add to committed transactions who wants them restated, and which transaction counts instead.
-
-    Their bindings say that. None is read in a ledger in which no restatement was ever requested.
-    """
-    if store.children(paths.wishes) is None:
-        return list(views)
-    return [
-        _with_restatement(store, paths, view) if view.status == Outcome.COMMITTED.value else view
-        for view in views
-    ]
-
-
-def _with_restatement(store: Store, paths: Paths, view: TransactionView) -> TransactionView:
-    read = Reader(store)
-    binding = read.peek_if_any(Binding, paths.run(view.key)) if view.key else None
-    wish = read.peek_if_any(Wish, paths.wish(view.txid))
-    if wish is not None:
-        view = replace(view, restate=person(vars(wish)))
-    # A rebuilt ledger binds a run to what it knows: never to what came later.
-    if binding is None or binding.txid <= view.txid:
-        return view
-    return replace(view, restated_by=binding.txid)
-
-
-def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
-    """Read what people did to the ledger of a topology, oldest first."""
-    found = (
-        Reader(store).peek_if_any(RepairRecord, paths.repair(number))
-        for number in _txids(store, paths.repairs)
-    )
-    return tuple(record for record in found if record is not None)
-
-
-def open_records(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
-    """Read the records of all open transactions, by txid."""
-    txids = _txids(store, paths.transactions)
-    found = {
-        txid: Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid))
-        for txid in txids
-    }
-    return {txid: record for txid, record in found.items() if record is not None}
-
-
-def in_lane(store: Store, paths: Paths, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
-    """Find the transactions that a living lane works on. A transaction with an error has left its lane."""
-    tries = {
-        txid: each.request
-        for txid, each in opened.items()
-        if of_lane(each.request) and each.error is None
-    }
-    alive = {each for each in set(tries.values()) if store.get(paths.lane(each)) is not None}
-    return frozenset(txid for txid, each in tries.items() if each in alive)
+    """Read one transaction, open or final: see `LedgerView.details`."""
+    return LedgerView(store, paths).details(txid)
 
 
 # --- records -----------------------------------------------------------------------------------------------------
 
 
-def _reading(store: Store, paths: Paths, *, last: int | None = None) -> LedgerReading:
-    found = LedgerReader(store, paths).settled(last=last)
-    if not found.exists:
-        raise UnknownTransaction(what=f"topology {paths.topology!r}", path=paths.record)
-    return found
-
-
-def _history(store: Store, paths: Paths, txid: int, skipped: Skipped | None) -> History | None:
-    found = Reader(store).peek_if_any(History, paths.history(txid))
-    return forgotten(txid, skipped) if found is None and skipped is not None else found
-
-
-def kept_batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
-    """Read the rows and the position of a batch; None once the ledger does not keep them any more."""
-    if store.get(paths.meta(txid)) is None:
-        return None
-    try:
-        return RotatingTransactionalState(Reader(store), paths).get_state(txid)
-    except UnreadableRecord:
-        if store.get(paths.meta(txid)) is None:
-            return None  # it was removed in between
-        raise
-
-
-def _acks(store: Store, paths: Paths, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
-    folder = paths.acks(record.acks)
-    children = store.children(folder)
-    return listed_acks(store, folder, children.names if children else ())
-
-
 def _task(key: tuple[str, int]) -> str:
     return key[0] if key[1] < 0 else f"{key[0]}[{key[1]}]"
-
-
-def _owner(store: Store, paths: Paths, ledger: LedgerReading) -> Mapping[str, Any] | None:
-    first = ledger.opened.get(ledger.current)
-    if first is None or not first.nonce:
-        return None
-    node = store.get(
-        paths.lane(first.request) if of_lane(first.request) else paths.owner(first.nonce)
-    )
-    try:
-        owner = None if node is None else json.loads(node.data)
-    except ValueError:
-        return None  # the owner is for display only
-    return owner if isinstance(owner, dict) else None
-
-
-def _is_remembered(store: Store, paths: Paths, txid: int) -> bool:
-    """Ask whether there is a record of a final transaction, without a read that depends on the txid."""
-    return txid in _txids(store, paths.histories) or txid in _txids(store, paths.all_skipped)
-
-
-def _unknown(paths: Paths, txid: int) -> UnknownTxid:
-    return UnknownTxid(txid=txid, topology=paths.topology, path=paths.history(txid))
-
-
-def _txids(store: Store, path: str) -> list[int]:
-    children = store.children(path)
-    return sorted(int(name) for name in (children.names if children else ()) if name.isdigit())
 
 
 # --- health -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError, StagingNotRemoved
 from airflow_tx.ledger import (
     LedgerReads,
+    LedgerView,
     Metadata,
     Outcome,
     Paths,
@@ -27,7 +28,6 @@ from airflow_tx.ledger import (
     TransactionView,
     dumps,
     moment,
-    with_restatements,
 )
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import CONVERT, Columns, from_arrow, from_plain, to_plain, type_of, types_of
@@ -602,7 +602,7 @@ def forgotten_details(
         entry = journal.read(name)
         binding = LedgerReads(store, paths).binding(entry.key)
         if binding is not None and _stands_for(journal, binding.entry, name):
-            (view,) = with_restatements(store, paths, [_view(entry)])
+            (view,) = LedgerView(store, paths).with_restatements([_view(entry)])
             return TransactionDetails(view, Metadata(0, entry.metadata, None))
     return None
 

@@ -140,12 +140,11 @@ def oldest_seconds(opened: Mapping[int, TransactionRecord], now: datetime) -> fl
 
 def send_open_of(ledger: Ledger) -> None:
     """Read what is open, and send it."""
-    from airflow_tx.ledger import open_records
 
     if not compat.sends_metrics():
         return
     try:
-        opened = open_records(ledger.store, ledger.paths)
+        opened = ledger.open_records()
         record = ledger.topology()
     except TxError as error:
         log.info("Metrics of topology %s are missing: %s", ledger.paths.topology, error)

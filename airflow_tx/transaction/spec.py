@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_tx.base.compat import is_live, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import TransactionDefinitionError, UnscheduledTask
-from airflow_tx.ledger import Paths, SystemClock, SystemIds
+from airflow_tx.ledger import Paths
 from airflow_tx.sources import Source
 from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
 
@@ -165,9 +165,7 @@ class TransactionSpec:
     def ledger(self, store: Store) -> Ledger:
         from airflow_tx.ledger import Ledger
 
-        return Ledger(
-            store, self.paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history
-        )
+        return Ledger(store, self.paths, history=Settings.load().history)
 
     @property
     def timeout(self) -> float:

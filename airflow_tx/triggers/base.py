@@ -26,8 +26,6 @@ from airflow_tx.ledger import (
     Ledger,
     Paths,
     Store,
-    SystemClock,
-    SystemIds,
     TurnReading,
     Waiter,
 )
@@ -259,11 +257,12 @@ class SlotWatch:
         run = self._run
         waiter = Waiter(run["run_id"], run["txid"], run["task_try"], blocking)
         # A leader that has not yielded after so long is dead.
-        overdue = SystemClock().now() - timedelta(seconds=2 * run["grace"] + _LEAST)
-        return self._ledger(store).bid(waiter, overdue=overdue.isoformat(timespec="milliseconds"))
+        ledger = self._ledger(store)
+        overdue = ledger.clock.now() - timedelta(seconds=2 * run["grace"] + _LEAST)
+        return ledger.bid(waiter, overdue=overdue.isoformat(timespec="milliseconds"))
 
     def _ledger(self, store: Store) -> Ledger:
-        return Ledger(store, self._paths, clock=SystemClock(), ids=SystemIds())
+        return Ledger(store, self._paths)
 
 
 class OrderWatch(SlotWatch):

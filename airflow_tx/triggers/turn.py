@@ -46,7 +46,7 @@ class TurnTrigger(WaitTrigger):
         self._logged: tuple[Any, ...] = ()
 
     def event(self, store: Store) -> Event | None:
-        line = read_line(store, self.paths, self.txid, self.mapped, places=self.places)
+        line = read_line(LedgerReads(store, self.paths), self.txid, self.mapped, places=self.places)
         event = line.wake_event(op=self.op, waited=self.waited)
         first = line.earlier.get(line.current)
         if event is None and first is not None and (line.current, first.phase) != self._logged:

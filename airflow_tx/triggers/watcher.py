@@ -21,7 +21,7 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow_tx.base.config import Settings
 from airflow_tx.base.described import check_no_template
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.ledger import Paths, Store, SystemClock, SystemIds, has_topology, listed_topologies
+from airflow_tx.ledger import Paths, Store, listed_topologies
 from airflow_tx.sources import rebuild
 from airflow_tx.triggers.base import Event, LedgerTrigger, WaitTrigger, until
 
@@ -119,7 +119,7 @@ class CommitsProducer(SharedStreamProducer):
         ledger = self._ledger(store)
         trigger = self._trigger
         if self._stored is None:
-            if store.get(trigger.paths.record) is None:
+            if ledger.topology_if_any() is None:
                 self._waited = True
                 return None
             found = ledger.open_watcher(trigger.watcher, from_first=self._waited)
@@ -146,7 +146,7 @@ class CommitsProducer(SharedStreamProducer):
     def _ledger(self, store: Store) -> Ledger:
         from airflow_tx.ledger import Ledger
 
-        return Ledger(store, self._trigger.paths, clock=SystemClock(), ids=SystemIds())
+        return Ledger(store, self._trigger.paths)
 
 
 def _restates(ended: History) -> bool:
@@ -240,7 +240,9 @@ def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | 
 
 def missing_topology(store: Store, paths: Paths) -> str | None:
     """Say that a topology has not begun, with the names that may be meant; None: it has begun."""
-    if has_topology(store, paths):
+    from airflow_tx.ledger import LedgerReads
+
+    if LedgerReads(store, paths).is_listed():
         return None
     names = listed_topologies(store, paths.root)
     near = get_close_matches(paths.topology, names, n=_NAMED) or names[:_NAMED]

@@ -38,7 +38,7 @@ from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.ledger.view import repairs, topology_view
+from airflow_tx.ledger.view import LedgerView, topology_view
 from airflow_tx.state import Sum
 from airflow_tx.state.api import Fence, StateKind
 from airflow_tx.state.sql.state import SqlState
@@ -761,7 +761,7 @@ def test_every_repair_is_noted_with_who_when_and_why(
     pipeline.ledger.run(state_lost, "a.totals", Audit("ada", "the disk died"))
     fixes.ledger_lost(held_by(pipeline), pipeline.request, Audit("bob", ""))
     fixes.reset(pipeline.request, Audit("eve", "start over"), clear=pipeline.states[0].clear)
-    noted = repairs(store, pipeline.paths)
+    noted = LedgerView(store, pipeline.paths).repairs()
     assert [(each.number, each.what, each.who, each.why, each.generation) for each in noted] == [
         (1, "state-lost", "ada", "the disk died", 2),
         (2, "ledger-lost", "bob", "", 3),

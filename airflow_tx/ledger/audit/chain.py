@@ -20,6 +20,7 @@ from airflow_tx.ledger.api import Paths, Store, decode_name
 from airflow_tx.ledger.attempt import Receipt, Token, digest_of, is_shortened
 from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, RESET
 from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.ledger import LedgerReads
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
@@ -33,7 +34,6 @@ from airflow_tx.ledger.records import (
     TransactionRecord,
 )
 from airflow_tx.ledger.steps.step import Reader
-from airflow_tx.ledger.view import topology_record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -156,7 +156,7 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: naming the record.
     """
-    topology_record(store, paths)
+    LedgerReads(store, paths).existing_topology()
     found = _at_one_moment(store, paths)
     histories = dict(_numbered(store, paths.histories, paths.history, History))
     skipped = dict(_numbered(store, paths.all_skipped, paths.skipped, Skipped))

@@ -38,7 +38,7 @@ from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.begin import missing_folders
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
 from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, put_or_create
-from airflow_tx.ledger.view import repairs, topologies
+from airflow_tx.ledger.view import LedgerView, topologies
 
 # --- rebuild plan -------------------------------------------------------------------------------------------------
 # The plan of a rebuilt ledger: what the fences of its states say. Source: docs/protocol.md §§5, 7.
@@ -356,6 +356,18 @@ def _emptied(
         if int(name) >= first:
             writes.append(Delete(f"{paths.histories}/{name}"))
     return writes
+
+
+def bound_after(planned: Decision[Repaired], paths: Paths, txid: int, key: str) -> int | None:
+    """Give the transaction to which a planned rebuild binds the run of an open one; None: to none.
+
+    :param key: of the run.
+    """
+    path = paths.run(key)
+    last = next((each for each in planned.writes if each.path == path), None)
+    if last is None:
+        return txid
+    return None if isinstance(last, Delete) else decode(Binding, path, last.data).txid
 
 
 def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
@@ -696,7 +708,7 @@ def keys_gone(
     :param renamed: per earlier name of a state, its name now.
     """
     found = set[str]()
-    for record in repairs(ledger.store, ledger.paths):
+    for record in LedgerView(ledger.store, ledger.paths).repairs():
         change = record.change
         if record.what == RESET:
             found.clear()  # another life of the ledger begins

@@ -164,6 +164,10 @@ class Mover:
             problem = f"transaction {found.txid} has begun since the runs of open transactions were looked at"
             raise self._refused(problem, "Pause the DAG, end its runs, and repeat.")
 
+    def check_name(self, new: Paths) -> None:
+        """Refuse a name that the topology cannot have. Raises as `check_free`."""
+        self.check_free(Reader(self._store), new)
+
     def check_free(self, read: Reader, new: Paths) -> bool:
         """Find out whether a topology may be called so, and whether there is something that has to go first.
 

@@ -23,7 +23,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Refused, TxError
 from airflow_tx.base.inquiry import Inquiry
-from airflow_tx.ledger import Audit, Ledger, Paths, SystemClock, SystemIds, open_records
+from airflow_tx.ledger import Audit, Ledger, Paths
 from airflow_tx.operations.actions.action import ActionTarget, PersonalAction
 from airflow_tx.operations.actions.dags import checked_dag, elsewhere, transactional_dag
 from airflow_tx.operations.actions.request import ActionRequest
@@ -193,7 +193,7 @@ class DagServer:
         try:
             ledger = _ledger(question.conn_id, question.paths)
             connect = partial(shared_ackers, spec.acker_store, ledger.store, ledger.paths.root)
-            opened = open_records(ledger.store, ledger.paths)
+            opened = ledger.open_records()
             watch.ask_ackers(connect, opened, ledger.incarnation())
         except TxError as error:
             log.info("The ackers of topology %s are not shown: %s", question.name, error)
@@ -259,7 +259,7 @@ def _ledger(conn_id: str, paths: Paths) -> Ledger:
 
     store = shared_store(conn_id)
     history = Settings.load().history
-    return Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=history)
+    return Ledger(store, paths, history=history)
 
 
 def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:

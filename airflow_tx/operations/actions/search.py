@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.ledger import (
     Ledger,
     LedgerReads,
+    LedgerView,
     Paths,
     Store,
     TransactionView,
     batch_in_words,
-    final_txids,
     is_shortened,
-    kept_batch,
-    open_txids,
     view_final,
-    with_restatements,
 )
 from airflow_tx.sources import Span, span_of
 
@@ -76,8 +73,9 @@ def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) 
 
     :param seconds: after which it ends with what it has found.
     """
+    view = LedgerView(ledger.store, ledger.paths)
     every = sorted(
-        {*open_txids(ledger.store, ledger.paths), *final_txids(ledger.store, ledger.paths)},
+        {*view.open_txids(), *view.final_txids()},
         reverse=True,
     )
     source = source.in_zone(ledger.topology().zone)
@@ -106,7 +104,7 @@ def _metadata(ledger: Ledger, txid: int) -> Any:
     history = LedgerReads(ledger.store, ledger.paths).outcome(txid)
     if history is not None:
         return (history.receipt or {}).get("metadata")
-    batch = kept_batch(ledger.store, ledger.paths, txid)
+    batch = LedgerView(ledger.store, ledger.paths).kept_batch(txid)
     return None if batch is None else batch.rows
 
 
@@ -290,7 +288,7 @@ class SearchedLedger:
     def _newest_first(self) -> Iterator[tuple[TransactionView | None, Any]]:
         """Give each transaction with the metadata of its batch; None: the ledger has forgotten it since."""
         for view in sorted(self.opened, key=lambda each: -each.txid):
-            batch = kept_batch(self.store, self.paths, view.txid)
+            batch = LedgerView(self.store, self.paths).kept_batch(view.txid)
             yield view, None if batch is None else batch.rows
         for txid in reversed(self.final):
             history = LedgerReads(self.store, self.paths).outcome(txid)
@@ -301,7 +299,7 @@ class SearchedLedger:
             )
 
     def _restated(self, found: Sequence[TextMatch]) -> tuple[TextMatch, ...]:
-        views = with_restatements(self.store, self.paths, [each.view for each in found])
+        views = LedgerView(self.store, self.paths).with_restatements([each.view for each in found])
         return tuple(
             TextMatch(view, each.batch, each.part, each.text)
             for view, each in zip(views, found, strict=True)

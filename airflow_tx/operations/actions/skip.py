@@ -15,13 +15,13 @@ from airflow_tx.ledger import (
     AlreadySkipped,
     Audit,
     Committed,
+    LedgerView,
     NotYet,
     Skipped,
     TransactionRecord,
     batch_in_words,
     check_undoable,
     dumps,
-    kept_batch,
     transaction_details,
 )
 from airflow_tx.operations.actions.action import (
@@ -73,7 +73,7 @@ class TransactionSkip(PersonalAction):
             self.check(record)
         except Refused as refused:
             return self.refused(version, refused, self.txid, record.run_id)
-        batch = kept_batch(self.ledger.store, self.ledger.paths, self.txid)
+        batch = LedgerView(self.ledger.store, self.ledger.paths).kept_batch(self.txid)
         rows = "unknown rows" if batch is None else _shown(batch.rows)
         sentence = (
             f"Skip transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run {record.run_id}, "

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import typed
-from airflow_tx.ledger import LIVE_RUN_STATES, Store, Wish, dumps, most_restated, topology_record
+from airflow_tx.ledger import (
+    LIVE_RUN_STATES,
+    LedgerReads,
+    Store,
+    Wish,
+    dumps,
+    most_restated,
+)
 from airflow_tx.operations.actions.action import ActionTarget, dated_transactions
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
@@ -121,7 +128,7 @@ def accept_change(args: Namespace) -> None:
 def target_of(store: Store, args: Namespace) -> ActionTarget:
     """:raises UnknownTransaction: there is no such topology."""
 
-    record = topology_record(store, paths_of(args))
+    record = LedgerReads(store, paths_of(args)).existing_topology()
     return ActionTarget(ledger_on(store, args), record, lambda: dag_of(args, record.dag_id))
 
 
@@ -276,7 +283,7 @@ class RestatedWork:
         self._target.runs.start(piece.run_id, piece.wish.key, past_limit=True, latest=True)
 
     def await_commit(self, seconds: float) -> None:
-        with self._ledger.store.watch(self._ledger.paths.current) as watch:
+        with self._ledger.watch_turn() as watch:
             # A change before the watch was set would never be noticed.
             if self._turn() == self._current:
                 watch.wait(seconds)

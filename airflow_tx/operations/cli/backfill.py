@@ -164,7 +164,7 @@ class BackfilledDates:
 
     def await_commit(self, seconds: float) -> None:
         """Wait until the turn is passed on after it was read last, so many seconds at most."""
-        with self.ledger.store.watch(self.spec.paths.current) as watch:
+        with self.ledger.watch_turn() as watch:
             # A change before the watch was set would never be noticed.
             if self._turn() == self._current:
                 watch.wait(seconds)

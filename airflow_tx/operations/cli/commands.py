@@ -24,9 +24,7 @@ from airflow_tx.ledger import (
     TopologyView,
     TransactionDetails,
     TransactionView,
-    has_topology,
     topologies,
-    topology_record,
     topology_view,
     transaction_details,
 )
@@ -212,7 +210,7 @@ def _asked_there(
     try:
         store = stores.enter_context(ZooKeeperHook(conn_id).store())
         # A topology that is not there has not begun yet.
-        return [ask(store, each) for each in places if has_topology(store, each.paths)]
+        return [ask(store, each) for each in places if LedgerReads(store, each.paths).is_listed()]
     except TxError as error:
         return [away(each, error) for each in places]
 
@@ -282,7 +280,7 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
         return replace(details, transaction=_with_run_end(store, paths, details.transaction))
     except UnknownTransaction:
         with suppress(TxError):  # staging says nothing: the ledger does
-            incarnation = topology_record(store, paths).incarnation
+            incarnation = LedgerReads(store, paths).existing_topology().incarnation
             journal = JournalArea(staging_of(args), incarnation)
             found = forgotten_details(store, paths, journal, args.txid)
             if found is not None:
@@ -291,7 +289,7 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
 
 
 def _with_run_end(store: Store, paths: Paths, view: TransactionView) -> TransactionView:
-    record = topology_record(store, paths)
+    record = LedgerReads(store, paths).existing_topology()
     alone = TopologyView(paths.topology, record, 0, 0, (view,), rotating_state="")
     return with_known_run_ends([alone])[0].transactions[0]
 

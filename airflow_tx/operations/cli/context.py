@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import ConfigError, TxError, UnknownTransaction, typed, without_controls
-from airflow_tx.ledger import Paths, Store, SystemClock, SystemIds
+from airflow_tx.ledger import Paths, Store
 from airflow_tx.operations.cli import render
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ def ledger_at(store: Store, paths: Paths) -> Ledger:
     """Return the ledger of the topology at `paths`."""
     from airflow_tx.ledger import Ledger
 
-    return Ledger(
-        store, paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history
-    )
+    return Ledger(store, paths, history=Settings.load().history)
 
 
 def conn_id_of(args: Namespace) -> str:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -21,18 +22,17 @@ from airflow_tx.ledger import (
     Chain,
     LedgerEvidence,
     LedgerReads,
+    LedgerView,
     Outcome,
     Receipt,
     RowsDigest,
     StateEvidence,
     Store,
-    SystemClock,
     TransactionAttempt,
     Verified,
     batch_in_words,
     counted,
     dumps,
-    final_txids,
     is_shortened,
     ledger_evidence,
     restated,
@@ -232,7 +232,7 @@ def _entries(evidence: _Evidence, args: Namespace) -> Iterator[str]:
     if decisive is None:
         return
     journal = JournalArea(staging_of(args), evidence.ledger.topology.incarnation)
-    since = (SystemClock().now() - evidence.spec.journal_time).date().isoformat()
+    since = (datetime.now(timezone.utc) - evidence.spec.journal_time).date().isoformat()
     last = evidence.ledger.current - 1 if args.last is None else args.last
     for key, name in sorted(decisive.entries.items(), key=lambda each: decisive.bindings[each[0]]):
         txid = decisive.bindings[key]
@@ -360,7 +360,7 @@ class _Search:
     def __call__(self, store: Store, place: LedgerPlace) -> SearchedTopology:
         try:
             view = topology_view(store, place.paths, recent=0)
-            final = final_txids(store, place.paths)
+            final = LedgerView(store, place.paths).final_txids()
             ledger = SearchedLedger(store, place.paths, view.record.zone, view.opened, final)
             wanted = WantedText(self.what)
             return SearchedTopology(place.name, ledger.look(wanted, most=MOST_LOOKED_THROUGH))

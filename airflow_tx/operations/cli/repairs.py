@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord
 from airflow_tx.ledger import (
-    Binding,
-    Create,
-    Delete,
     LedgerReads,
     Paths,
     Phase,
-    Put,
     Store,
     TransactionRecord,
-    Write,
-    decode,
-    open_records,
-    topology_record,
 )
 from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
 from airflow_tx.operations.cli import render
@@ -60,7 +52,7 @@ def of_kept(
 
     :param more: what it does beside the ledger.
     """
-    opened = open_records(ledger.store, ledger.paths)
+    opened = ledger.open_records()
     granted = {txid: record for txid, record in opened.items() if record.phase is Phase.COMMITTING}
     outranked = [EffectLine(txid, record.run_id, _OUTRANKED) for txid, record in granted.items()]
     return _preview(planned, sentence, more, outranked)
@@ -74,9 +66,9 @@ def of_rebuilt(
     :param fences: by state.
     """
     what = f"{ledger.paths.topology} ({_in_words(fences)}): {planned.result.summary}"
-    opened = open_records(ledger.store, ledger.paths)
+    opened = ledger.open_records()
     effects = [
-        EffectLine(txid, record.run_id, _becomes(ledger, planned.writes, txid, record))
+        EffectLine(txid, record.run_id, _becomes(ledger, planned, txid, record))
         for txid, record in opened.items()
     ]
     return _preview(planned, f"Rebuild the ledger of topology {what}.", (), effects)
@@ -90,7 +82,7 @@ def of_reset(
     :param fences: by state.
     """
     try:
-        opened = open_records(ledger.store, ledger.paths)
+        opened = ledger.open_records()
     except UnreadableRecord:
         opened = {}  # a reset removes what cannot be read, too
     what = (
@@ -112,13 +104,16 @@ def of_reset(
     )
 
 
-def _becomes(ledger: Ledger, writes: Iterable[Write], txid: int, record: TransactionRecord) -> str:
+def _becomes(
+    ledger: Ledger, planned: Decision[Repaired], txid: int, record: TransactionRecord
+) -> str:
     """Say what a rebuilt ledger makes of an open transaction: its multi removes the record, and may unbind the run."""
-    path = ledger.paths.run(record.key)
-    last = next((each for each in writes if each.path == path), None)
-    if isinstance(last, Delete):
+    from airflow_tx.ledger import bound_after
+
+    bound = bound_after(planned, ledger.paths, txid, record.key)
+    if bound is None:
         return "forgotten: its run begins again when it is cleared"
-    if isinstance(last, Put | Create) and (bound := decode(Binding, path, last.data).txid) != txid:
+    if bound != txid:
         return f"forgotten: its rows belong to skipped transaction {bound} again"
     return "closed: the states say that it was committed"
 
@@ -284,7 +279,7 @@ def _roll_forward(args: Namespace, store: Store) -> None:
     from airflow_tx.operations.actions.roll_forward import RollForwardRepair
     from airflow_tx.outputs import JournalArea
 
-    record = topology_record(store, paths_of(args))
+    record = LedgerReads(store, paths_of(args)).existing_topology()
     _, states = checked_dag(args.dag_id or record.dag_id, paths_of(args), conn_id_of(args))
     area = staging_of(args)
     repair = RollForwardRepair(

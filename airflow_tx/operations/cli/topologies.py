@@ -16,8 +16,6 @@ from airflow_tx.ledger import (
     TopologyRecord,
     TransactionRecord,
     dumps,
-    open_records,
-    topology_record,
 )
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.actions import check_reason
@@ -56,11 +54,11 @@ def rename(args: Namespace) -> None:
         dag_id, missing = _dag_of(args, new.topology, record)
         _check_runs(store, old, record.dag_id)
         if new != old and not mover.is_at(new, record):
-            mover.check_free(LedgerReads(store, new).reader, new)
+            mover.check_name(new)
             _check_runs(store, new, dag_id)
         what = f"Rename topology {old.topology} of DAG {record.dag_id} to topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
-        opened = open_records(store, old)
+        opened = LedgerReads(store, old).open_records()
         after = (
             f"{_txids(opened)} Then: {typed(f'airflow tx replay {new.topology} --failed', new.topology)}."
             if opened
@@ -154,7 +152,7 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
     """:raises MoveRefused: a run of an open transaction is alive."""
     from airflow_tx.base import compat
 
-    runs = [record.run_id for record in open_records(store, paths).values()]
+    runs = [record.run_id for record in LedgerReads(store, paths).open_records().values()]
     live = {
         run_id: state
         for run_id, state in compat.runs_of(dag_id, runs).items()
@@ -176,7 +174,7 @@ def _left(store: Store, paths: Paths) -> str:
     skipped = [txid for txid, each in ledger.all_skipped().items() if each.readmitted_as is None]
     current = ledger.current_if_any()
     what = "" if current is None else f", whose last final transaction is {current - 1}"
-    opened = open_records(store, paths)
+    opened = ledger.open_records()
     what += f". {_txids(opened)} Their rows are counted nowhere" if opened else ""
     return what + (
         f". Skipped, and never re-admitted: {', '.join(map(str, skipped))}" if skipped else ""
@@ -233,7 +231,7 @@ def rename_stored_state(args: Namespace) -> None:
         ledger = ledger_on(store, args)
         repairs = Repairs(ledger)
         audit = audit_of(args)
-        record = topology_record(store, paths_of(args))
+        record = ledger.existing_topology()
         state = _renamed(args, record)
         planned = repairs.rename_state.preview(args.old, args.new, audit=audit)
         moved = args.old in record.states and state.has_fence

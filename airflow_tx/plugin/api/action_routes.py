@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Refused, TxError, UnreadableRecord, without_controls
-from airflow_tx.ledger import Audit, Ledger, Paths, SystemClock, SystemIds, TopologyRecord
+from airflow_tx.ledger import Audit, Ledger, Paths, TopologyRecord
 from airflow_tx.operations import (
     ActionName,
     ActionRequest,
@@ -247,7 +247,7 @@ def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:
     settings = Settings.load()
     store = ledger_client(request.conn_id).store_of_steps()
     paths = Paths(request.root, request.topology)
-    ledger = Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=settings.history)
+    ledger = Ledger(store, paths, history=settings.history)
     target = ActionTarget(ledger, record, _no_dag, request.may_create, request.sees_audit)
     return request.action(target)
 

@@ -376,7 +376,7 @@ def jobs_of(snapshot: TopologySnapshot, now: datetime | None = None) -> Jobs:
 def _restatements(snapshot: TopologySnapshot, now: datetime) -> Iterator[JobLine]:
     if snapshot.store is None or snapshot.view is None:
         return
-    if snapshot.store.children(snapshot.paths.wishes) is None:
+    if not LedgerReads(snapshot.store, snapshot.paths).was_restated():
         return  # none was ever wanted
     for wanted in _by_person(_all_wanted(snapshot)):
         # Of a transaction that was skipped and wanted again, the newest restatement counts.

@@ -27,6 +27,7 @@ from airflow_tx.ledger import (
     HOUR,
     HealthCode,
     LedgerReads,
+    LedgerView,
     Paths,
     Store,
     TopologyRecord,
@@ -35,16 +36,10 @@ from airflow_tx.ledger import (
     TransactionDetails,
     TransactionView,
     batch_in_words,
-    final_transaction,
-    final_txids,
-    has_topology,
-    kept_batch,
     topologies,
     topology_health,
-    topology_record,
     topology_view,
     transaction_details,
-    with_restatements,
 )
 from airflow_tx.operations import LedgerPlace, LedgerPlaces, ledger_places, with_run_ends
 from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
@@ -323,9 +318,8 @@ class TopologySnapshot:
         found = self.finals.get(txid)
         if found is None and self.store is not None:
             is_watched = self.unwatched is None or self.finals.is_skipped(txid)
-            found = final_transaction(
-                self.store if is_watched else self.unwatched or self.store, self.paths, txid
-            )
+            store = self.store if is_watched else self.unwatched or self.store
+            found = LedgerView(store, self.paths).final_transaction(txid)
             if found is not None:
                 self.finals.note(found)
         return found
@@ -339,14 +333,18 @@ class TopologySnapshot:
             for txid in txids
         )
         views = [each for each in found if each is not None]
-        return views if self.store is None else with_restatements(self.store, self.paths, views)
+        return (
+            views
+            if self.store is None
+            else LedgerView(self.store, self.paths).with_restatements(views)
+        )
 
     def named(self, view: TransactionView) -> TransactionView:
         """Name the batch of an open transaction, which has a name as long as the ledger keeps its rows."""
         if not view.open or self.store is None:
             return view
         try:
-            batch = kept_batch(self.store, self.paths, view.txid)
+            batch = LedgerView(self.store, self.paths).kept_batch(view.txid)
         except UnreadableRecord:
             return view  # its page shows the error
         return view if batch is None else replace(view, batch=batch_in_words(batch.rows))
@@ -482,7 +480,9 @@ class LedgerSnapshots:
         place = self._places.named(name)
         self._finals.forget_oldest(name)
         self._check(place.conn_id)
-        if not self._asked(lambda store: has_topology(store, place.paths), place.conn_id):
+        if not self._asked(
+            lambda store: LedgerReads(store, place.paths).is_listed(), place.conn_id
+        ):
             self.forget(name)
             return None
         return self._snapshot(place)
@@ -589,7 +589,7 @@ class LedgerSnapshots:
     def _topology(self, store: Store, place: LedgerPlace) -> TopologySnapshot | None:
         paths = place.paths
         try:
-            record = topology_record(store, paths)
+            record = LedgerReads(store, paths).existing_topology()
         except (UnknownTransaction, UnreadableRecord):
             return None  # its DAG cannot be read either, so no user may see it
         try:
@@ -598,7 +598,7 @@ class LedgerSnapshots:
         except (UnreadableRecord, UnknownTransaction) as error:
             return TopologySnapshot(record, place, store, None, problem=str(error))
         opened = {each.txid for each in view.opened}
-        final = tuple(txid for txid in final_txids(store, paths) if txid not in opened)
+        final = tuple(txid for txid in LedgerView(store, paths).final_txids() if txid not in opened)
         finals = self._finals.of(place.name, record, final)
         unwatched = ledger_client(place.conn_id).store_of_steps()
         return TopologySnapshot(record, place, store, view, final, alarms, finals, unwatched)

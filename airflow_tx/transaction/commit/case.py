@@ -17,7 +17,6 @@ from airflow_tx.ledger import (
     Ledger,
     Processed,
     Written,
-    dumps,
 )
 from airflow_tx.outputs import StagingArea
 from airflow_tx.state import FencedState, Grant
@@ -202,9 +201,7 @@ def _shown(case: CommitCase, grant: Grant) -> AbstractContextManager[None]:
         "run_id": case.run.run_id,
         "task_try": case.run.task_try,
     }
-    return case.ledger.store.announce(
-        case.spec.paths.owner(grant.token.nonce), dumps(shown).encode()
-    )
+    return case.ledger.announce_owner(grant.token.nonce, shown)
 
 
 def _clean_up(case: CommitCase) -> None:

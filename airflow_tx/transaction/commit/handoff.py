@@ -39,7 +39,6 @@ from airflow_tx.ledger import (
     TaskTry,
     TransactionRecord,
     of_lane,
-    open_records,
     skip_refused,
 )
 from airflow_tx.outputs import AckerStore, JournalArea, Origin, TreeReport, origin_of
@@ -396,8 +395,8 @@ def raise_own_alarms(spec: TransactionSpec, context: Any, log: Any) -> None:
         return
     try:
         with spec.store() as store:
-            opened = open_records(store, spec.paths)
             ledger = spec.ledger(store)
+            opened = ledger.open_records()
             found = (
                 None if spec.limits.max_lag is None else lag_of(spec.topology, spec.source, ledger)
             )

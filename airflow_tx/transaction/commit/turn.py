@@ -13,14 +13,10 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import RollingForward
 from airflow_tx.ledger import (
     LedgerReads,
-    Paths,
     Phase,
     Store,
     TransactionRecord,
     TurnReading,
-    listed_acks,
-    missing_acks,
-    must_ack,
     of_lane,
 )
 from airflow_tx.transaction.commit.case import CommitCase
@@ -131,21 +127,24 @@ class WaitingLine(TurnReading):
             return {"reason": "its turn is near", "current": self.current}
         return {"reason": "its record changed"} if self.op != op else None
 
-    def watched(self, paths: Paths) -> tuple[str, ...]:
-        """The records whose change may change the decision; every ack touches the one that holds the acks."""
-        own = self.opened.get(self.txid)
-        acks = paths.acks("" if own is None else own.acks)
+    @property
+    def watched(self) -> tuple[int, ...]:
+        """The transactions whose records may change the decision."""
         # Many may wait far away: only the turn itself wakes them.
         earlier = self.earlier if self.is_near else ()
-        return (paths.current, acks, *map(paths.transaction, (*earlier, self.txid)))
+        return (*earlier, self.txid)
+
+    @property
+    def acks(self) -> str:
+        """The name of its own acks, as its record has it."""
+        own = self.opened.get(self.txid)
+        return "" if own is None else own.acks
 
 
 def read_line(
-    store: Store,
-    paths: Paths,
+    ledger: LedgerReads,
     txid: int,
     mapped: Collection[str],
-    look: LedgerReads | None = None,
     *,
     places: int = WARM_PLACES,
     works_again: bool = False,
@@ -153,40 +152,31 @@ def read_line(
     """Read the line; what is far away is not read.
 
     :param mapped: the tasks with map indexes: how many instances they will have is not known here.
-    :param look: reads the records, for a caller who wants to keep them.
     :param works_again: a task of its own works again, so that its own record matters at its turn, too.
     """
-    look = look or LedgerReads(store, paths)
-    current = look.current()
+    current = ledger.current()
     line = WaitingLine(current=current, txid=txid, places=places)
     if current >= txid and not works_again:
         return line
     near = range(current, min(txid, current + places))
-    line = replace(line, opened=look.opened((*near, txid)))
+    line = replace(line, opened=ledger.opened((*near, txid)))
     if not line.is_near:
         return line
-    ready = (
-        each for each, record in line.earlier.items() if _is_ready(store, paths, record, mapped)
-    )
+    ready = (each for each, record in line.earlier.items() if _is_ready(ledger, record, mapped))
     return replace(line, ready=frozenset(ready))
 
 
-def _is_ready(
-    store: Store, paths: Paths, record: TransactionRecord, mapped: Collection[str]
-) -> bool:
+def _is_ready(ledger: LedgerReads, record: TransactionRecord, mapped: Collection[str]) -> bool:
     """Ask whether nothing but its commit is to come for a transaction."""
     if record.phase in _ON_THEIR_WAY:
         return True
 
-    folder = paths.acks(record.acks)
-    children = store.children(folder)
-    if children is None:
+    acked = ledger.acked(record)
+    if acked is None:
         return True  # it became final in between
-    if record.phase is Phase.FAILED or len(children.names) > MOST_ACKS_READ:
+    if record.phase is Phase.FAILED or len(acked) > MOST_ACKS_READ:
         return False
-
-    acks = listed_acks(store, folder, children.names)
-    return not missing_acks(acks, must_ack(record, acks, mapped))
+    return ledger.has_all_acks(record, acked, mapped)
 
 
 # --- the next move ------------------------------------------------------------------------------------------------
@@ -334,7 +324,12 @@ def commit_in_turn(
             # Nothing that can be watched says when this is over.
             if clock() >= times.deadline:
                 commit.case.log.info("%s", rolling)
-                return _read(commit.case, store, places=places, works_again=False)
+                return _read(
+                    commit.case,
+                    LedgerReads(store, commit.case.spec.paths),
+                    places=places,
+                    works_again=False,
+                )
             time.sleep(_ROLLING_POLL)
 
 
@@ -349,7 +344,7 @@ def _in_turn(
         look = LedgerReads(store, case.spec.paths)
         before = line
         works_again = completion is Completion.NOT_YET
-        line = _read(case, store, look, places=places, works_again=works_again)
+        line = _read(case, look, places=places, works_again=works_again)
         case.ledger.remember(look)
         now = clock()
         pace = (pace or LinePace(line.current, line.current, now, now)).seen(line.current, now)
@@ -387,28 +382,26 @@ def _in_turn(
 
 def _read(
     case: CommitCase,
-    store: Store,
-    look: LedgerReads | None = None,
+    look: LedgerReads,
     *,
     places: int,
     works_again: bool,
 ) -> WaitingLine:
     spec = case.spec
     return read_line(
-        store,
-        spec.paths,
+        look,
         case.begun.txid,
         spec.mapped,
-        look,
         places=places,
         works_again=works_again,
     )
 
 
 def _watch(case: CommitCase, store: Store, line: WaitingLine, seconds: float) -> None:
-    with store.watch(*line.watched(case.spec.paths)) as watch:
+    look = LedgerReads(store, case.spec.paths)
+    with look.watch_line(line.watched, line.acks) as watch:
         # A change before the watches were set would never be noticed.
-        if _read(case, store, places=line.places, works_again=line.op is not None) == line:
+        if _read(case, look, places=line.places, works_again=line.op is not None) == line:
             case.log.info(
                 "Transaction %s of %s waits: the turn is at %s",
                 line.txid,

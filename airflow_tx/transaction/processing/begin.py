@@ -30,7 +30,6 @@ from airflow_tx.ledger import (
     TransactionAttempt,
     WindowFull,
     dumps,
-    in_lane,
     is_shortened,
 )
 from airflow_tx.sources import Source, SourceKind, order_end
@@ -120,7 +119,7 @@ def is_in_lane(store: Store, paths: Paths, key: str) -> bool:
     if binding is None:
         return False
     record = ledger.status(binding.txid)
-    return record is not None and bool(in_lane(store, paths, {binding.txid: record}))
+    return record is not None and bool(ledger.in_lane({binding.txid: record}))
 
 
 def comes_soon(

@@ -144,19 +144,17 @@ def check_upstream(
 
     :raises AirflowFailException: naming those tasks.
     """
-    from airflow_tx.ledger import LedgerReads, ack_element
+    from airflow_tx.ledger import LedgerReads
 
     before = sorted(context["task"].upstream_task_ids.intersection(spec.tasks))
     if not before:
         return
     with spec.store() as store:
-        record = LedgerReads(store, spec.paths).status(attempt.txid)
-        if record is None:
-            return  # it is final, as its start will find
-        found = store.children(spec.paths.acks(record.acks))
-    if found is None:
-        return
-    acked = {ack_element(name) for name in found.names}
+        ledger = LedgerReads(store, spec.paths)
+        record = ledger.status(attempt.txid)
+        acked = None if record is None else ledger.acked(record)
+    if acked is None:
+        return  # it is final, as its start will find
     states = compat.instance_states(context["ti"], before, spec.mapped)
     stale = sorted(
         {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import final_txids, topology_view
+from airflow_tx.ledger.view import LedgerView, topology_view
 from airflow_tx.operations.actions.search import SearchedLedger, TextFound, WantedText
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
@@ -18,7 +18,7 @@ def found(
     pipeline: Pipeline, wanted: WantedText, *, most: int = 100, most_found: int = 50, seconds: float = 600
 ) -> TextFound:
     view = topology_view(pipeline.store, pipeline.paths, recent=0)
-    final = final_txids(pipeline.store, pipeline.paths)
+    final = LedgerView(pipeline.store, pipeline.paths).final_txids()
     ledger = SearchedLedger(pipeline.store, pipeline.paths, view.record.zone, view.opened, final)
     return ledger.look(wanted, most=most, most_found=most_found, until=time.monotonic() + seconds)
 

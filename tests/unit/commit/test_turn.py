@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.api import Children, Delete, Paths, Put
+from airflow_tx.ledger.api import Children, Delete, Put
 from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.ledger import LedgerReads
 from airflow_tx.ledger.records import Phase, TransactionRecord, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.memory import MemoryStore
@@ -106,15 +107,13 @@ def test_it_is_woken_to_skip_the_transaction_whose_turn_it_is() -> None:
 
 
 def test_it_watches_the_turn_its_own_records_and_those_of_the_ones_before_it() -> None:
-    paths = Paths("/tx", "t")
     near = changed(line(5, 3, t3=True, t4=True), 5, acks="5.1-x")
-    assert near.watched(paths) == (paths.current, paths.acks("5.1-x"), *(paths.transaction(txid) for txid in (3, 4, 5)))
+    assert (near.watched, near.acks) == ((3, 4, 5), "5.1-x")
 
 
 def test_far_from_its_turn_it_watches_none_of_the_ones_before_it() -> None:
-    paths = Paths("/tx", "t")
     far = changed(line(5, 1, t1=True, t2=True), 5, acks="5.1-x")
-    assert far.watched(paths) == (paths.current, paths.acks("5.1-x"), paths.transaction(5))
+    assert (far.watched, far.acks) == ((5,), "5.1-x")
 
 
 # --- the line as it is read --------------------------------------------------------------------------------------
@@ -137,7 +136,7 @@ def run(topology: Topology, number: int) -> Run:
 
 
 def read(topology: Topology, txid: int, *mapped: str) -> WaitingLine:
-    return read_line(topology.store(), topology.paths, txid, mapped)
+    return read_line(LedgerReads(topology.store(), topology.paths), txid, mapped)
 
 
 def test_at_its_turn_nothing_else_is_read(topology: Topology) -> None:
@@ -150,7 +149,7 @@ def test_of_those_before_it_the_near_ones_are_read(topology: Topology) -> None:
     assert read(topology, 4) == WaitingLine(txid=4, current=1, opened=near)
     assert set(read(topology, 2).earlier) == {1}
     assert read(topology, 9).op is None
-    assert set(read_line(topology.store(), topology.paths, 4, (), places=3).earlier) == {1, 2, 3}
+    assert set(read_line(LedgerReads(topology.store(), topology.paths), 4, (), places=3).earlier) == {1, 2, 3}
 
 
 def test_one_before_it_is_ready_once_all_of_its_tasks_have_acked(topology: Topology) -> None:

@@ -11,7 +11,7 @@ import pytest
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import final_txids, topology_view
+from airflow_tx.ledger.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api import airflow_runs
 from airflow_tx.plugin.api.airflow_runs import Backfill, FailedRun, JobLine, jobs_of
@@ -55,7 +55,7 @@ def wanted(pipeline: Pipeline, *txids: int, who: str = "ada", why: str = "a bug"
 
 def snapshot(pipeline: Pipeline) -> TopologySnapshot:
     view = topology_view(pipeline.store, pipeline.paths, recent=0)
-    final = final_txids(pipeline.store, pipeline.paths)
+    final = LedgerView(pipeline.store, pipeline.paths).final_txids()
     place = LedgerPlace("flights", "zookeeper", pipeline.paths)
     return TopologySnapshot(view.record, place, pipeline.store, view, final)
 

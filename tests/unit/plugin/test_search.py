@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.base.errors import StoreUnavailable
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import final_txids, topology_view
+from airflow_tx.ledger.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api import routes
 from airflow_tx.plugin.api.routes import SearchBusy, searched_all
@@ -48,7 +48,7 @@ def snapshot(name: str, transactions: int = 2) -> TopologySnapshot:
         pipeline.run(f"r{number}")
     view = topology_view(pipeline.store, pipeline.paths, recent=0)
     place = LedgerPlace(name, "zookeeper", pipeline.paths)
-    final = final_txids(pipeline.store, pipeline.paths)
+    final = LedgerView(pipeline.store, pipeline.paths).final_txids()
     return TopologySnapshot(view.record, place, pipeline.store, view, final)
 
 

@@ -15,7 +15,7 @@ from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.steps.end import note_readmission
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.ledger.view import final_txids, topology_view, transaction_details
+from airflow_tx.ledger.view import LedgerView, topology_view, transaction_details
 from airflow_tx.operations.actions.skip import TransactionSkip
 from airflow_tx.operations.cli import receipts, render
 from airflow_tx.operators.commit import LineageOperator, note_commit
@@ -212,7 +212,7 @@ def snapshot(books: Books, finals: FinalViews) -> TopologySnapshot:
     """What the board has read, and what it keeps of committed transactions."""
     view = topology_view(books.store, books.pipeline.paths, recent=0)
     place: Any = SimpleNamespace(name="flights", paths=books.pipeline.paths)
-    final = final_txids(books.store, books.pipeline.paths)
+    final = LedgerView(books.store, books.pipeline.paths).final_txids()
     return TopologySnapshot(view.record, place, books.store, view, final, finals=finals)
 
 

@@ -15,7 +15,7 @@ from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.records import Counter, Metadata, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import TopologyView, repairs, topologies, topology_view, transaction_details
+from airflow_tx.ledger.view import LedgerView, TopologyView, topologies, topology_view, transaction_details
 from tests.model.driver import Run, Topology
 
 
@@ -144,7 +144,7 @@ def test_what_is_listed_and_gone_before_it_is_read_is_left_out(
         store.also[folder] = (name,)
     store.ensure(paths.repairs)
     assert shown(topology) == {1: "COMMITTED", 2: "PROCESSING", 3: "PROCESSING"}
-    assert repairs(store, paths) == ()
+    assert LedgerView(store, paths).repairs() == ()
 
 
 def test_an_ack_that_is_gone_before_it_is_read_is_left_out(store: Meddled, topology: Topology, runs: list[Run]) -> None:
