@@ -20,7 +20,7 @@ from airflow_tx.transaction import PlacedTask, TransactionSpec, coordinator_id
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.coordinator.lane import NoLane
+    from airflow_tx.coordinator.lane import AnyLane
     from airflow_tx.coordinator.monitor import CoordinatorAlarms
     from airflow_tx.coordinator.plan import CoordinatorMemory
     from airflow_tx.coordinator.worker import Pace
@@ -112,7 +112,7 @@ class CoordinateOperator(PlacedTask, BaseOperator):
             return
         self._defer(pace, memory, max(hold, pace.hold))
 
-    def _lane(self, store: ZooKeeperStore, ti: Any) -> NoLane:
+    def _lane(self, store: ZooKeeperStore, ti: Any) -> AnyLane:
         from airflow_tx.coordinator.lane import Lane, NoLane
 
         if self.lane is None:

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -152,37 +153,72 @@ class TurnNotReached(TxError):
     template = "its turn has not come within {seconds:g} s: it waits for transaction {current}"
 
 
-class NoLane:
-    """In place of a lane where there is none: every new transaction becomes a run.
+class AnyLane(ABC):
+    """A lane as its coordinator uses it: a `Lane`, or `NoLane` in its place.
 
     :ivar begun: how many transactions it has begun; `left`: how many of them have left it.
     """
 
-    task_try = ""
     begun = 0
     left = 0
+
+    @property
+    @abstractmethod
+    def working(self) -> frozenset[int]:
+        """The transactions that it has begun, that are not final and have not left it."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether it begins no more: the DAG file, or an application's, is another one by now, or may be."""
+
+    @property
+    @abstractmethod
+    def rests(self) -> bool:
+        """Whether it begins no more, because what it begins leaves it."""
+
+    @abstractmethod
+    def opened(self) -> AbstractContextManager[None]:
+        """Let it be open as long as the block; what it has not committed by its end, leaves it."""
+
+    @abstractmethod
+    def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
+        """Give the transactions that a lane works on."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Wait until a transaction has ended, or left, but not longer than so many seconds."""
+
+    @abstractmethod
+    def work(self, seconds: float) -> Begun | NoData | WindowFull:
+        """Begin and process transactions for so many seconds, as long as there are some; the last answer.
+
+        :raises Refused, SourceError, ConfigError: nothing was begun.
+        :raises StoreError: the ledger cannot be reached.
+        """
+
+
+class NoLane(AnyLane):
+    """In place of a lane where there is none: every new transaction becomes a run."""
+
     working: frozenset[int] = frozenset()
     is_over = False
     rests = True
 
     def opened(self) -> AbstractContextManager[None]:
-        """Do nothing."""
         return nullcontext()
 
     def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
-        """Give the transactions that a lane works on, as far as the ledger shows."""
         return look.lane
 
     def wait(self, seconds: float) -> None:
-        """Wait for nothing: it works on no transaction."""
         raise AssertionError("there is no lane")
 
     def work(self, seconds: float) -> Begun | NoData | WindowFull:
-        """Begin nothing: it rests."""
         raise AssertionError("there is no lane")
 
 
-class Lane(NoLane):
+class Lane(AnyLane):
     """Works on transactions of a topology, in order: `work` begins and processes them, a thread commits them.
 
     :param store: of the ledger, connected as long as the lane.
@@ -224,7 +260,6 @@ class Lane(NoLane):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Let it be open as long as the block; what it has not committed by its end, leaves it."""
         committer = threading.Thread(target=self._commit_all, name="airflow_tx-lane", daemon=True)
         shown = {"run_id": self._ti.run_id, "task_try": str(self._ti.id)}
         # An application, in its thread, would find the context of the coordinator.
@@ -248,36 +283,27 @@ class Lane(NoLane):
         return self._spec.staging().try_dir(self._spec.topology, TransactionAttempt(0, 1), task)
 
     @property
-    def working(self) -> frozenset[int]:  # type: ignore[override]
-        """The transactions that it has begun, that are not final and have not left it."""
+    def working(self) -> frozenset[int]:
         return self._window.txids
 
     @property
-    def is_over(self) -> bool:  # type: ignore[override]
-        """Whether it begins no more: the DAG file, or an application's, is another one by now, or may be."""
+    def is_over(self) -> bool:
         changed = any(_version(file) != version for file, version in self._files.items())
         return changed or self._clock() - self._opened_at > STINT
 
     @property
-    def rests(self) -> bool:  # type: ignore[override]
-        """Whether it begins no more, because what it begins leaves it."""
+    def rests(self) -> bool:
         return self._left_in_a_row >= LEFT_IN_A_ROW
 
     def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
-        """Give the transactions that a lane works on; of its own ones it knows that better than the ledger."""
+        # Of its own transactions it knows more than the ledger.
         own = {txid for txid, record in look.opened.items() if record.request == self.task_try}
         return (look.lane - own) | (own & self.working)
 
     def wait(self, seconds: float) -> None:
-        """Wait until a transaction has ended, or left, but not longer than so many seconds."""
         self._wait_below(len(self.working), seconds)
 
     def work(self, seconds: float) -> Begun | NoData | WindowFull:
-        """Begin and process transactions for so many seconds, as long as there are some; the last answer.
-
-        :raises Refused, SourceError, ConfigError: nothing was begun.
-        :raises StoreError: the ledger cannot be reached.
-        """
         until = self._clock() + seconds
         while True:
             self._wait_below(self._spec.window, until - self._clock())

@@ -14,7 +14,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.compat import is_live, text
 from airflow_tx.base.errors import ConfigError, Refused, SourceError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.coordinator.lane import NoLane
+from airflow_tx.coordinator.lane import AnyLane, NoLane
 from airflow_tx.coordinator.plan import (
     Action,
     Allocate,
@@ -85,7 +85,7 @@ class Coordination:
         memory: CoordinatorMemory,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
-        lane: NoLane | None = None,
+        lane: AnyLane | None = None,
         alarms: CoordinatorAlarms | None = None,
     ) -> None:
         self.spec = spec

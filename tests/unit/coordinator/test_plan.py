@@ -19,7 +19,7 @@ from airflow_tx import coordinator_dag
 from airflow_tx.base import compat
 from airflow_tx.base.errors import FenceForeign, SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.coordinator.dag import CoordinateOperator, known
-from airflow_tx.coordinator.lane import NoLane
+from airflow_tx.coordinator.lane import AnyLane, NoLane
 from airflow_tx.coordinator.plan import (
     LONGEST_BACKOFF,
     Action,
@@ -669,7 +669,7 @@ class World:
         self.spec = MemorySpec("numbers", "numbers", self.source, max_pending=4, memory=self.store, tasks=("count",))
 
     def coordination(
-        self, memory: CoordinatorMemory | None = None, lane: NoLane | None = None, sleeps: bool = True, **pace: Any
+        self, memory: CoordinatorMemory | None = None, lane: AnyLane | None = None, sleeps: bool = True, **pace: Any
     ) -> Coordination:
         fields: dict[str, Any] = {"rules": RULES, "poll": 1.0, "linger": 5.0, "hold": 2.0, **pace}
         return Coordination(
