@@ -97,13 +97,13 @@ def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> P
         def mark(step: Any) -> Any:
             time.sleep(max(0.0, at["granted"] + COMMIT - time.time()))
             at["marking"] = time.time()
-            return ports.run(step)
+            return ports.mark(step)
 
         def clean_up() -> None:
             at["marked"] = time.time()
             ports.clean_up()
 
-        return write_and_mark(case, replace(ports, run=mark, clean_up=clean_up), prepared, granted)
+        return write_and_mark(case, replace(ports, mark=mark, clean_up=clean_up), prepared, granted)
 
     def asked(step: Any) -> Any:
         at["asked"] = time.time()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_tx.ledger.attempt import Token
-from airflow_tx.spark.writers import WriteJob, run, seal, total, written_by
+from airflow_tx.spark.writers import WriteJob, run_writers, seal, total, written_by
 from airflow_tx.state import Grant
 from benchmarks import topology
 from benchmarks.figures import machine, quiet
@@ -49,7 +49,7 @@ class Ours:
         copied = self.state.for_executors()
         assert copied is not None
         self.state.raise_fence(grant)
-        answers = run(self.spark, job, seal(copied, grant, pq.read_schema(self.files[0])))
+        answers = run_writers(self.spark, job, seal(copied, grant, pq.read_schema(self.files[0])))
         self.state.write(replace(grant, written=written_by(answers)), (), complete=True)
         self.last[self.state.name] = txid
         return total(answers)[0]

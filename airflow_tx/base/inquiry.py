@@ -49,7 +49,9 @@ class Inquiry(Generic[_Answer]):
             if now - self._asked_at < self._every or not self.wait(0.0):
                 return
             self._asked_at = now
-            thread = Thread(target=self._run, args=(prepare(), now), name=self._name, daemon=True)
+            thread = Thread(
+                target=self._find_answer, args=(prepare(), now), name=self._name, daemon=True
+            )
             thread.start()
             self._thread = thread  # not before: another caller may wait for it
             thread.join(self._patience)
@@ -68,7 +70,7 @@ class Inquiry(Generic[_Answer]):
         """Seconds since the question was asked that was answered last."""
         return self._clock() - self._answer_of
 
-    def _run(self, question: _Question[_Answer], asked_at: float) -> None:
+    def _find_answer(self, question: _Question[_Answer], asked_at: float) -> None:
         try:
             self.answer = question()
             self.error = None

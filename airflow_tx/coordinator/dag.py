@@ -99,7 +99,7 @@ class CoordinateOperator(PlacedTask, BaseOperator):
                     alarms=alarms,
                 )
                 with lane.opened():
-                    hold = work.run()
+                    hold = work.work_until_idle()
                 memory = work.memory
                 event["refresh"] |= lane.is_over
         except StoreError as error:

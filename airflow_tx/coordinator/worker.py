@@ -112,7 +112,7 @@ class Coordination:
         self._asked_at = float("-inf")
         self._said: dict[str, str] = {}
 
-    def run(self) -> float:
+    def work_until_idle(self) -> float:
         """Plan and do, again and again.
 
         :return: seconds for which there is certainly nothing to do.

@@ -277,7 +277,12 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
                     "Transaction %s is an empty batch: there is nothing to run", processing.attempt
                 )
                 return
-            acknowledge(context, processing, self._run(context, processing), reliable=self.reliable)
+            acknowledge(
+                context,
+                processing,
+                self._process_in_session(context, processing),
+                reliable=self.reliable,
+            )
 
     def on_kill(self) -> None:
         if self._session is not None:
@@ -304,10 +309,10 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         given = (self.application_args if arguments is None else arguments) or ()
         return ConnectApplication(script, tuple(map(str, given)), dag_file)
 
-    def _run(self, context: Context, processing: Processing) -> Manifest:
-        from airflow_tx.base.connections import connect_url
-        from airflow_tx.spark import process, session
-        from airflow_tx.transaction import describe_batch
+    def _process_in_session(self, context: Context, processing: Processing) -> Manifest:
+        from airflow_tx.base.connections.spark import connect_url
+        from airflow_tx.spark.connect import process, session
+        from airflow_tx.transaction.processing.application import describe_batch
 
         descriptor = describe_batch(processing, self.inputs)
         application = self.found_from(context["dag"].fileloc)

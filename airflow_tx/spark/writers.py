@@ -108,7 +108,7 @@ def seal(
 # --- in the driver, or the client ---------------------------------------------------------------------------------
 
 
-def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
+def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
     """Let the executors write. Returns what each chunk reports: `keys`, or `error` and its `fields`."""
     from pyspark.sql import functions as F
 
@@ -263,7 +263,7 @@ def main(folder: str) -> int:
 
     spark = SparkSession.builder.appName(job.name).getOrCreate()
     try:
-        told = run(spark, job, sealed)
+        told = run_writers(spark, job, sealed)
     finally:
         spark.stop()
     with open(f"{folder}/told.part", "w") as file:

@@ -130,25 +130,25 @@ class CrashKit:
         :raises AssertionError: names the line, and what the run has added.
         """
 
-        def run() -> str:
+        def start_run() -> str:
             self._runs += 1
             run_id = f"crash_{self._runs:03}"
             feed(run_id)
-            self._run(dag_id, run_id, first_date)
+            self._trigger_and_wait(dag_id, run_id, first_date)
             return run_id
 
         self._wait_for_dag(dag_id)
         self._wait_for_runs(dag_id)
-        lines = self._lines(dag_id, topology or dag_id, run)
-        once = _added(totals, run)
+        lines = self._lines(dag_id, topology or dag_id, start_run)
+        once = _added(totals, start_run)
         if not once:
             raise AssertionError(f"{dag_id}: a run without a crash added nothing. {_NO_ROWS}")
         for line in lines:
             killed = self._arm(line, "kill", topology or dag_id)
-            _compare(f"{dag_id}, killed at {line}", _added(totals, run), once)
+            _compare(f"{dag_id}, killed at {line}", _added(totals, start_run), once)
             if not killed.reached:
                 raise AssertionError(f"{dag_id}: no process reached {line}.")
-        last = run()
+        last = start_run()
         _compare(
             f"{dag_id}, cleared after its commit",
             _added(totals, lambda: self._clear(dag_id, last)),
@@ -156,7 +156,7 @@ class CrashKit:
         )
         return [str(line) for line in lines]
 
-    def _lines(self, dag_id: str, topology: str, run: Callable[[], object]) -> list[Line]:
+    def _lines(self, dag_id: str, topology: str, start_run: Callable[[], object]) -> list[Line]:
         """Find the lines that a run passes: each pause has ended before it begins."""
         tasks = [task["task_id"] for task in self.airflow.listed(f"dags/{dag_id}/tasks", "tasks")]
         lines = [Line(point) for point in _POINTS]
@@ -164,7 +164,7 @@ class CrashKit:
         armed = {line: self._arm(line, "pause", topology) for line in lines}
         for each in armed.values():
             each.release()
-        run()
+        start_run()
         found = [line for line in lines if armed[line].reached]
         for each in armed.values():
             each.disarm()
@@ -200,7 +200,7 @@ class CrashKit:
         match = {"task": line.task} if line.task else {}
         return self.failpoints.arm(line.point, action, topology=topology, **match)
 
-    def _run(self, dag_id: str, run_id: str, first_date: datetime | None) -> None:
+    def _trigger_and_wait(self, dag_id: str, run_id: str, first_date: datetime | None) -> None:
         date = None if first_date is None else first_date + timedelta(days=self._runs - 1)
         self.airflow.trigger(dag_id, run_id, logical_date=date)
         self.airflow.wait_run(dag_id, run_id)
@@ -225,9 +225,9 @@ def _why_unknown(dags: list[str], errors: Mapping[str, str]) -> str:
     return f"no DAG file defines it. The folder defines: {names}. Check the dag_id"
 
 
-def _added(totals: Callable[[], Totals], run: Callable[[], object]) -> dict[Any, float]:
+def _added(totals: Callable[[], Totals], start: Callable[[], object]) -> dict[Any, float]:
     before = dict(totals())
-    run()
+    start()
     after = dict(totals())
     added = {key: after.get(key, 0) - before.get(key, 0) for key in [*after, *before]}
     return {key: number for key, number in added.items() if number}

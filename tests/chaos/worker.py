@@ -118,7 +118,7 @@ def coordinate(topology: FiredTopology, ti: LittleTi) -> str:
         lane = NoLane() if plan is None else Lane(plan, store, ti, log, patience=10)
         pace = Pace(rules, poll=_IMPATIENT, linger=2.0, hold=1.0)
         with lane.opened():
-            Coordination(spec, pace, store, ti, log, memory=CoordinatorMemory(), lane=lane).run()
+            Coordination(spec, pace, store, ti, log, memory=CoordinatorMemory(), lane=lane).work_until_idle()
     return "success"
 
 

@@ -64,8 +64,8 @@ def test_redis_is_asked_once_and_told_once_for_ten_thousand_keys(redis: LocalRed
     grants.commit_rows(1, state, rows(1))
     grant = grants(2)
     state.raise_fence(grant)
-    run = state._server.run
-    state._server.run = lambda calls, **how: (trips.append(len(calls)), run(calls, **how))[1]  # type: ignore[func-returns-value, method-assign]
+    run = state._server.run_scripts
+    state._server.run_scripts = lambda calls, **how: (trips.append(len(calls)), run(calls, **how))[1]  # type: ignore[func-returns-value, method-assign]
     assert state.write(grant, rows(-3), chunk=1, complete=False) == KEYS
     assert len(trips) <= 2 * KEYS // 10_000
     trips.clear()

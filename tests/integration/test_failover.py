@@ -52,7 +52,9 @@ class Standby(LocalPostgres):
         self._give()
         primary = self._primary.url().replace("+psycopg2", "")
         backup = postgres_program("pg_basebackup")
-        self._run(backup, "-D", str(self.data_dir / "data"), "-d", primary, "-R", "--checkpoint=fast", "--no-sync")
+        self._run_program(
+            backup, "-D", str(self.data_dir / "data"), "-d", primary, "-R", "--checkpoint=fast", "--no-sync"
+        )
 
 
 @pytest.fixture

@@ -716,14 +716,14 @@ def test_a_lost_answer_to_the_last_write_is_not_told_as_nothing_written(redis: L
         grants.commit(1, state, {"a": 1})
         grant = grants(2)
         state.raise_fence(grant)
-        run = state._server.run
+        run = state._server.run_scripts
 
         def eaten(calls: Any, **options: Any) -> Any:
             if options.get("last"):
                 proxy.eat()
             return run(calls, **options)
 
-        state._server.run = eaten  # type: ignore[method-assign]
+        state._server.run_scripts = eaten  # type: ignore[method-assign]
         with pytest.raises(StateOutcomeUnknown, match="may have been written"):
             state.write(grant, rows({"a": 1}))
     assert totals(direct) == {"a": 2}

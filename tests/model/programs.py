@@ -283,7 +283,7 @@ def coordinate(env: Env, shape: Shape) -> Any:
         sleep=clock.sleep,
     )
     own._looker._now = env.now
-    own.run()
+    own.work_until_idle()
 
 
 def lane(env: Env, shape: Shape) -> Any:

@@ -53,5 +53,5 @@ class SqlServer(LocalServer):
             for path in (self.data_dir, *paths):
                 shutil.chown(path, self.system_user, self.system_user)
 
-    def _run(self, *command: str) -> None:
-        super()._run(*as_system_user(self.system_user), *command)
+    def _run_program(self, *command: str) -> None:
+        super()._run_program(*as_system_user(self.system_user), *command)

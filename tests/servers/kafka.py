@@ -234,7 +234,7 @@ class LocalKafka(JavaServer):
         settings = self._file("server.properties")
         _write_properties(settings, {**self._settings, **self._addresses(), **self._login()})
         if not (self._file("data") / "meta.properties").exists():
-            self._run(*self._java(), "kafka.tools.StorageTool", "format", *self._format(), "-c", str(settings))
+            self._run_program(*self._java(), "kafka.tools.StorageTool", "format", *self._format(), "-c", str(settings))
 
     def _format(self) -> list[str]:
         """Say which cluster its data belong to."""

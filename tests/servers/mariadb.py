@@ -52,7 +52,7 @@ class LocalMariaDB(SqlServer):
 
     def _install(self) -> None:
         """Make the system's tables."""
-        self._run(
+        self._run_program(
             *(_binary("mariadb-install-db"), "--no-defaults", f"--datadir={self.data_dir / 'data'}"),
             *("--skip-test-db", "--auth-root-authentication-method=normal"),
         )

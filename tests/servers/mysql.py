@@ -52,7 +52,7 @@ class LocalMySQL(LocalMariaDB):
     def _install(self) -> None:
         data = ("--no-defaults", f"--datadir={self.data_dir / 'data'}")
         options = [f"--{name}={self._settings[name]}" for name in ("user", "basedir", "secure-file-priv")]
-        self._run(*self._program(), *data, *options, "--initialize-insecure")
+        self._run_program(*self._program(), *data, *options, "--initialize-insecure")
 
 
 def mysql_root() -> Path:

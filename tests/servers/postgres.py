@@ -81,7 +81,7 @@ class LocalPostgres(SqlServer):
         password = self.data_dir / "password"
         password.write_text(POSTGRES_PASSWORD, encoding="utf-8")
         self._give(password)
-        self._run(
+        self._run_program(
             postgres_program("initdb"),
             *("-D", str(self.data_dir / "data"), "-U", POSTGRES_USER, f"--pwfile={password}"),
             # Tests connect thousands of times, and scram is made to be slow.

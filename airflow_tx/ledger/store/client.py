@@ -70,7 +70,7 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return super().create_connection(*args, timeout=min(timeout, self._patience), **kwargs)
 
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        def run() -> None:
+        def noting_error() -> None:
             try:
                 func(*args, **kwargs)
             except (
@@ -78,7 +78,7 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
             ) as error:  # a login that is refused; else it would be a trace on the screen
                 self.error = error
 
-        return super().spawn(run)
+        return super().spawn(noting_error)
 
 
 class ConnectionLog(Adapter):

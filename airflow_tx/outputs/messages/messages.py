@@ -390,10 +390,12 @@ class Collector:
     def _fill(self, stream: Stream) -> None:
         self._filled.add(stream)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="airflow_tx-acks", daemon=True)
+            self._thread = threading.Thread(
+                target=self._send_regularly, name="airflow_tx-acks", daemon=True
+            )
             self._thread.start()
 
-    def _run(self) -> None:
+    def _send_regularly(self) -> None:
         away = False
         while not self._ended.wait(self._interval):
             errors = self._send()

@@ -76,7 +76,7 @@ class RedisServer:
             return kind(state=self._state, where=self._where, reason=failure.text)
         return self.refused(f"{'the server says: ' if failure.answered else ''}{failure.text}")
 
-    def run(
+    def run_scripts(
         self,
         calls: list[tuple[str, list[str], list[Any]]],
         *,
@@ -234,7 +234,9 @@ class RedisFence:
             raise self._behind(grant, self.vanished(reply))
         cursor = reply[1]
         while cursor != b"0":
-            ((answer, *rest),) = self.server.run([(UNDO, self.keys, [grant_text(grant), cursor])])
+            ((answer, *rest),) = self.server.run_scripts(
+                [(UNDO, self.keys, [grant_text(grant), cursor])]
+            )
             if answer == b"outranked":
                 raise self.outranked(grant)
             (cursor,) = rest
@@ -342,7 +344,7 @@ class RedisTransaction:
         raising = self._fence.raise_calls(
             self._held, self._raised, grant, undoing=self._write.undoing
         )
-        raised, *replies = self._fence.server.run(
+        raised, *replies = self._fence.server.run_scripts(
             [*raising, *calls[:1]], whole=True, last=len(calls) == 1
         )
         if not self._fence.has_raised(raised, self._held, grant):
@@ -357,13 +359,13 @@ class RedisTransaction:
         # The script that completes the update waits for the replies to all others.
         others = len(calls) - 1 if self._write.complete else len(calls)
         for start in range(0, others, self.scripts_at_once):
-            for reply in self._fence.server.run(
+            for reply in self._fence.server.run_scripts(
                 calls[start : min(start + self.scripts_at_once, others)]
             ):
                 self._check(reply)
             failpoint("redis_state.between_portions", state=self._write.state)
         for call in calls[max(others, 0) :]:
-            (reply,) = self._fence.server.run([call], last=True)
+            (reply,) = self._fence.server.run_scripts([call], last=True)
             self._check(reply)
 
 
@@ -383,7 +385,7 @@ class FencedInRedis(Addressed[RedisFence], StoredState):
         return sorted((_stored_receipt(fields) for _, fields in found), key=lambda each: each.txid)
 
     def accept_values(self) -> None:
-        self._server.run([(RECOUNT, self._fence.keys, [])])
+        self._server.run_scripts([(RECOUNT, self._fence.keys, [])])
 
     def fence_of(self, old: str) -> Fence | None:
         moved = RedisFence(

@@ -360,7 +360,7 @@ class _RedisUpdate(RedisTransaction):
         arguments += [_token(grant) if mine else "", self._writer]
         calls: list[Call] = [(FETCH, self._fence.keys, [*arguments, _lines(own)]) for own in fields]
         found = list[list[Any]]()
-        for answer, *rest in self._fence.server.run(calls):
+        for answer, *rest in self._fence.server.run_scripts(calls):
             if answer == b"moved":
                 raise FenceMoved if self._write.raising else self._fence.outranked(grant)
             if answer == b"conflict":

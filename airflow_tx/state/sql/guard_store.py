@@ -135,7 +135,7 @@ class GuardStore(FencedStore):
                 )
             self._note(connection, -grant.txid)
             connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
-            self._run(connection, grant, given, rows)
+            self._execute(connection, grant, given, rows)
             self._check_open(connection, grant.txid)
             self._note(connection, grant.txid)
         return len(rows)
@@ -162,7 +162,7 @@ class GuardStore(FencedStore):
             self._guard.update().where(self._guard.c.guard == self._guard_name).values(mine)
         )
 
-    def _run(
+    def _execute(
         self,
         connection: Connection,
         grant: Grant,

@@ -264,7 +264,7 @@ class LocalServer(ABC):
             message=f"{where} {how} while starting; its log {self.log} ends: {_last_lines(log)}"
         )
 
-    def _run(self, *command: str) -> None:
+    def _run_program(self, *command: str) -> None:
         """Run a program that prepares a start, to its end.
 
         :raises TxError: it failed.

@@ -55,7 +55,7 @@ class SourceLedger:
             self.asked.begun(len(self.places) - 1, plain(batch.metadata))
         self.close()
 
-    def run(self) -> RunInfo | None:
+    def next_run(self) -> RunInfo | None:
         """Return the next run, if the batch of the source belongs to a run."""
         for run in self.suite.runs():
             if run is None or self.suite.make().key(run) not in self.keys:
@@ -64,7 +64,7 @@ class SourceLedger:
 
     def take(self) -> Batch | None:
         """Decide the next batch and keep it."""
-        run = self.run()
+        run = self.next_run()
         if run is None and self.suite.make().per_run:
             return None
         batch = self.decide(run=run)

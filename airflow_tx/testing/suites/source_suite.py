@@ -109,7 +109,7 @@ class SourceSuite(SourceCase):
         if not self.make().per_run:
             pytest.skip("any run takes the next rows")
         self.added()
-        run = ledger.run()
+        run = ledger.next_run()
         assert run is not None, "`runs` should give the runs of what `add` adds"
         first = ledger.decide(run=run)
         source = self.make()
@@ -241,7 +241,7 @@ class SourceSuite(SourceCase):
         self, ledger: SourceLedger
     ) -> None:
         added = self.added()
-        run = ledger.run()
+        run = ledger.next_run()
         assert ledger.decide(run=run) is not None
         added += self.added()
         again = ledger.decide(attempt=2, run=run)
@@ -255,7 +255,7 @@ class SourceSuite(SourceCase):
         if self.make().kind is not SourceKind.OPAQUE:
             pytest.skip("a replay of a transactional source has the same rows")
         added = self.added()
-        run = ledger.run()
+        run = ledger.next_run()
         first = ledger.decide(run=run)
         assert first is not None
         self.lose_rows()

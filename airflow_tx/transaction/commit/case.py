@@ -119,13 +119,13 @@ class CommitCase:
 class CommitPorts:
     """What differs between a committer of its own and a lane.
 
-    :param run: runs the step that marks the commit.
+    :param mark: runs the step that marks the commit.
     :param show: shows in the ledger who holds the turn, as long as the block lasts.
     :param log: writes a line for a step of the commit.
     :param clean_up: removes what no task needs after the commit.
     """
 
-    run: Callable[[BoundStep[Committed]], Committed]
+    mark: Callable[[BoundStep[Committed]], Committed]
     show: Callable[[Grant], AbstractContextManager[None]]
     log: Callable[..., None]
     clean_up: Callable[[], None]

@@ -321,7 +321,7 @@ def write_and_mark(
         for name, each in written.items():
             ports.log("State %s: %s keys", name, each.keys)
         left = staged.finish()
-        committed = ports.run(mark_step(case, grant, prepared.processed, written))
+        committed = ports.mark(mark_step(case, grant, prepared.processed, written))
     after(case, ports, committed)
     return left
 
@@ -704,7 +704,7 @@ def mark_in_phase(case: CommitCase) -> int | None:
     _check_states(case)
     written = {name: Written(**each) for name, each in _collected(case, shared).items()}
     ports = ports_of(case)
-    after(case, ports, ports.run(mark_step(case, grant, processed, written)))
+    after(case, ports, ports.mark(mark_step(case, grant, processed, written)))
     return processed.rows
 
 

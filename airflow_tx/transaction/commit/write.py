@@ -652,10 +652,11 @@ def _connect_url(spark: str) -> str | None:
 
 
 def _on_server(url: str, spark: str, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
-    from airflow_tx.spark import run, session
+    from airflow_tx.spark.connect import session
+    from airflow_tx.spark.writers import run_writers
 
     with session(url, tag=job.name, server=spark_label(spark)) as connected:
-        return run(connected, job, sealed)
+        return run_writers(connected, job, sealed)
 
 
 def _by_driver(

@@ -68,7 +68,7 @@ class Server:
         self.job: WriteJob | None = None
         self.sessions: list[tuple[str, Any, Any]] = []
         monkeypatch.setattr(connect, "session", self.session)
-        monkeypatch.setattr(writers, "run", self.run)
+        monkeypatch.setattr(writers, "run_writers", self.run)
         monkeypatch.setattr(writers, "seal", self.seal)
 
     def session(self, url: str, *, tag: str, server: str) -> AbstractContextManager[str]:

@@ -229,7 +229,7 @@ class LaneWorld:
             self.plan().spec, Pace(**fields), store or self.store, ti, self.log, memory=memory, lane=lane, alarms=alarms
         )
         with lane.opened():
-            own.run()
+            own.work_until_idle()
         return own
 
     def coordinate_by_two(self) -> None:

@@ -747,7 +747,7 @@ def test_it_does_not_ask_airflow_for_the_state_of_a_run_that_it_has_just_created
         return world.airflow.runs.get(run_id)
 
     monkeypatch.setattr(compat, "run_state", run_state)
-    world.coordination().run()
+    world.coordination().work_until_idle()
     assert set(starts_before) == {4}
 
 
@@ -759,7 +759,7 @@ def test_a_commit_wakes_a_coordinator_whose_window_is_full(world: World) -> None
         run.commit_now()
 
     worker = world.coordination(sleeps=False, poll=3600.0, linger=3600.0)
-    thread = Thread(target=worker.run, daemon=True)
+    thread = Thread(target=worker.work_until_idle, daemon=True)
     thread.start()
     eventually(lambda: len(world.airflow.starts) == 4, 60, "four runs are started", interval=0.01)
     commit_run("tx-1")
@@ -773,7 +773,7 @@ def test_a_commit_wakes_a_coordinator_whose_window_is_full(world: World) -> None
 
 
 def test_it_allocates_until_the_window_is_full_and_creates_the_runs(world: World) -> None:
-    world.coordination().run()
+    world.coordination().work_until_idle()
     assert world.airflow.starts == [(f"tx-{txid}", False) for txid in (1, 2, 3, 4)]
     assert world.airflow.conf["tx-1"] == {"airflow_tx": {"key": "tx-1"}}
     assert world.seen.allocated == 4
@@ -782,7 +782,7 @@ def test_it_allocates_until_the_window_is_full_and_creates_the_runs(world: World
 
 def test_a_batch_that_the_trigger_has_found_is_taken_however_long_it_would_have_paused(world: World) -> None:
     event = {"due": ["Allocate"], "memory": CoordinatorMemory(source_wait=30.0).to_json()}
-    world.coordination(known(event)).run()
+    world.coordination(known(event)).work_until_idle()
     assert world.seen.allocated == 4
     assert known({**event, "due": ["Replay"]}).source_wait == 30.0
 
@@ -792,7 +792,7 @@ def test_a_run_that_somebody_starts_takes_its_own_batch_in_between(world: World)
     coordination.step()
     assert world.begin("by hand").attempt == TransactionAttempt(2, 1)
     world.airflow.runs["by hand"] = "running"
-    coordination.run()
+    coordination.work_until_idle()
     assert [each.run_id for each in world.seen.opened.values()] == ["tx-1", "by hand", "tx-3", "tx-4"]
 
 
@@ -802,7 +802,7 @@ def test_one_that_was_killed_between_the_ledger_and_airflow_is_mended(world: Wor
     assert world.seen.allocated == 1
     assert world.airflow.runs == {}
     world.airflow.refuses = False
-    world.coordination().run()
+    world.coordination().work_until_idle()
     assert world.airflow.starts[0] == ("tx-1", False)
     assert world.seen.allocated == 4
 
@@ -820,7 +820,7 @@ def test_a_run_that_cannot_be_created_is_told_of_once_and_tried_later_and_later(
 
 def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World) -> None:
     coordination = world.coordination(rules=replace(RULES, max_replays=2))
-    coordination.run()
+    coordination.work_until_idle()
     for attempt in (1, 2, 3):
         world.fail("tx-1", 1, attempt)
         for _ in range(100):
@@ -840,7 +840,7 @@ def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World
 
 def test_a_second_blocked_transaction_is_marked_once_a_person_has_seen_to_the_first(world: World) -> None:
     coordination = world.coordination(rules=replace(RULES, max_replays=0))
-    coordination.run()
+    coordination.work_until_idle()
     world.fail("tx-2", 2, 1)
     for _ in range(100):
         coordination.step()
@@ -864,7 +864,7 @@ def test_a_second_blocked_transaction_is_marked_once_a_person_has_seen_to_the_fi
 
 def test_a_commit_that_was_refused_for_good_is_blocked_at_once_by_the_refusals_own_line(world: World) -> None:
     coordination = world.coordination()
-    coordination.run()
+    coordination.work_until_idle()
     begun = world.begin("tx-1")
     store: Any = world.store
     ledger, task = world.spec.ledger(store), TaskTry("count", -1, "try")
@@ -888,7 +888,7 @@ def test_a_commit_that_was_refused_for_good_is_blocked_at_once_by_the_refusals_o
 
 def test_two_coordinators_replay_once(world: World) -> None:
     one, other = world.coordination(), world.coordination()
-    one.run()
+    one.work_until_idle()
     world.fail("tx-1", 1, 1)
     for _ in range(20):
         one.step()
@@ -907,7 +907,7 @@ def test_two_coordinators_at_once_allocate_in_order(world: World) -> None:
 
 
 def test_a_replay_whose_author_was_killed_is_taken_over(world: World) -> None:
-    world.coordination().run()
+    world.coordination().work_until_idle()
     world.fail("tx-1", 1, 1)
     world.airflow.refuses = True
     first = world.coordination()
@@ -926,7 +926,7 @@ def test_a_replay_whose_author_was_killed_is_taken_over(world: World) -> None:
 def test_a_source_that_fails_stops_nothing_else_and_is_told_of_once(world: World) -> None:
     world.spec = replace(world.spec, source=Finite())
     coordination = world.coordination()
-    coordination.run()
+    coordination.work_until_idle()
     world.fail("tx-1", 1, 1)
     for _ in range(60):
         coordination.step()
@@ -938,7 +938,7 @@ def test_a_source_that_fails_stops_nothing_else_and_is_told_of_once(world: World
 
 def test_a_source_without_data_keeps_nobody_in_the_worker(world: World) -> None:
     world.spec = replace(world.spec, source=NoData())
-    world.coordination().run()
+    world.coordination().work_until_idle()
     assert world.time == 5.0
     assert world.airflow.starts == []
 
@@ -948,7 +948,7 @@ def test_a_source_whose_batch_is_the_runs_own_is_recovered_only(world: World) ->
     source = Numbers()
     source.per_run = True  # type: ignore[misc]
     world.spec = replace(world.spec, source=source)
-    world.coordination().run()
+    world.coordination().work_until_idle()
     assert world.airflow.starts == [("r1", True)]
     assert world.seen.allocated == 1
 
@@ -956,7 +956,7 @@ def test_a_source_whose_batch_is_the_runs_own_is_recovered_only(world: World) ->
 @pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
 def test_nothing_is_started_while_the_dag_or_the_coordinator_is_paused(world: World, dag_id: str) -> None:
     world.airflow.paused = {dag_id}
-    assert world.coordination().run() == PAUSED
+    assert world.coordination().work_until_idle() == PAUSED
     assert world.airflow.starts == []
     assert [line for line in world.log.lines if f"DAG {dag_id} is paused" in line]
 
@@ -971,11 +971,11 @@ def test_a_coordinator_at_work_stops_within_two_seconds_of_a_pause(
         return world.airflow.start_run(*arguments, **options)
 
     monkeypatch.setattr(compat, "start_run", pauses_after_the_first)
-    assert world.coordination().run() == PAUSED
+    assert world.coordination().work_until_idle() == PAUSED
     assert (world.seen.allocated, len(world.airflow.starts)) == (1, 1)
     world.airflow.paused = set()
     monkeypatch.setattr(compat, "start_run", world.airflow.start_run)
-    world.coordination().run()
+    world.coordination().work_until_idle()
     assert world.seen.allocated == 4
 
 
@@ -1006,14 +1006,14 @@ def test_a_moved_batch_is_replayed_when_the_one_before_it_is_decided(world: Worl
 
     world.spec = replace(world.spec, source=Growing())
     coordination = world.coordination(rules=replace(RULES, max_pending=2))
-    coordination.run()
+    coordination.work_until_idle()
     Growing.size = 7
     for run_id in ("tx-1", "tx-2"):
         world.begin(run_id)
         world.airflow.runs[run_id] = "running"
     world.begin("tx-1")
     assert world.seen.opened[1].ended == digest(7)
-    coordination.run()
+    coordination.work_until_idle()
     assert world.airflow.starts[2:] == [("tx-2", True)]
     assert any("not counted" in line for line in world.log.lines)
 
@@ -1065,7 +1065,7 @@ def test_the_ledger_is_looked_at_now_and_then_while_all_goes_well_in_a_lane_and_
 
     lane = Flowing(world, leave)
     monkeypatch.setattr(SnapshotReader, "look", noted)
-    world.coordination(lane=lane).run()
+    world.coordination(lane=lane).work_until_idle()
     assert [begun for begun in found if begun < 40] == looked
 
 
@@ -1074,5 +1074,5 @@ def test_a_lane_begins_no_more_soon_after_its_dag_is_paused(world: World) -> Non
         world.airflow.paused |= {"numbers"} if begun == 12 else set()
 
     lane = Flowing(world, pause)
-    assert world.coordination(lane=lane).run() == PAUSED
+    assert world.coordination(lane=lane).work_until_idle() == PAUSED
     assert lane.begun <= 12 + LOOK_EVERY / 0.25
