@@ -115,8 +115,8 @@ def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> P
         with spec.store() as store:
             case = CommitCase(spec, begun, [topology.update(TASK, state)], spec.ledger(store), ti, log)
             commit = Commit(case, replace(WHOLE_COMMIT, use=use))
-            commit_now = commit.commit
-            commit.commit = lambda: asked(commit_now)()  # type: ignore[method-assign]
+            commit_now = commit.try_to_commit
+            commit.try_to_commit = lambda: asked(commit_now)()  # type: ignore[method-assign]
             line = turn.commit_in_turn(commit, store, patience=60)
     finally:
         turn.read_line = look

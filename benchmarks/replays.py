@@ -103,7 +103,7 @@ class Pipeline:
         assert isinstance(done, Processed), done
         granted = self.ledger.run(commit.acquire, AcquireRequest(begun.attempt, done.epoch, begun.rows_digest))
         assert isinstance(granted, Granted), granted
-        assert self.ledger.run(commit.commit, granted.grant.token, states=()) == Committed(txid, here=True)
+        assert self.ledger.run(commit.commit, granted.grant.token, states=()) == Committed(txid, by_this_call=True)
 
 
 def main() -> None:

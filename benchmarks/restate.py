@@ -71,7 +71,7 @@ class Flights:
             run.end(processing, counted(rows, 60 if run_id in wrong else 1))
             commit = run.commit_of([update(self.state)])
             commit.complete()
-            assert commit.commit()
+            assert commit.try_to_commit()
 
     def restate(self, runs: Sequence[str]) -> None:
         """Do runs over, whose job is mended."""

@@ -36,7 +36,7 @@ def commit(stage: Stage, state: SqlState, number: int) -> None:
     run.end(processing, [{"carrier": f"C{key}", "n": key + number} for key in range(KEYS)])
     commit = run.commit_of([update(state)])
     commit.complete()
-    commit.commit()
+    commit.try_to_commit()
 
 
 def main(days: int = DAYS) -> None:

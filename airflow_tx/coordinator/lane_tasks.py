@@ -168,7 +168,7 @@ class LaneCommit:
         self.commit.take(case.ledger.run(case.ledger.joined(noted, turn)).then)
 
     def commit_granted(self) -> bool:
-        """Write and mark, if the turn is taken already. Raises as `Commit.commit`."""
+        """Write and mark, if the turn is taken already. Raises as `Commit.try_to_commit`."""
         if self.commit.granted is None:
             return False
         self.commit.use()

@@ -250,7 +250,7 @@ class Committed:
     """
 
     txid: int
-    here: bool
+    by_this_call: bool
     waiting: tuple[str, ...] = ()
     skip: bool = False
 

@@ -657,7 +657,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; the process with the turn skips it, this task if it can."""
-        from airflow_tx.transaction import TaskRuns, pass_on, states_of, take_skip_in_peace
+        from airflow_tx.transaction.commit.handoff import pass_on, states_of, take_skip_or_wait
+        from airflow_tx.transaction.commit.run_slots import TaskRuns
 
         spec = self.transaction
         txid = begun.attempt.txid
@@ -669,7 +670,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             ledger = spec.ledger(store)
             states = states_of(context["dag"])
             try:
-                ended = take_skip_in_peace(ledger, txid, states, log=self.log)
+                ended = take_skip_or_wait(ledger, txid, states, log=self.log)
             except Refused as error:
                 raise AirflowFailException(str(error)) from None
             pass_on(ledger, states, TaskRuns(spec.dag_id, context["ti"]), ended, log=self.log)

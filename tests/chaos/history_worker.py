@@ -158,7 +158,7 @@ def record_ends(recorder: Recorder, chance: random.Random) -> None:
             answer: Any = run(self, step, *args, **kwargs)
             first = answer.first if isinstance(answer, Joined) else answer
             # It found the transaction final: by its own unanswered step, or by another process.
-            own.outcome = "ok" if first.here else "unknown"
+            own.outcome = "ok" if first.by_this_call else "unknown"
             return answer
 
     Ledger.run = recorded  # type: ignore[method-assign]

@@ -52,7 +52,7 @@ def committed(stage: Stage, run_id: str, *updates: Update, rows: list[dict[str, 
 def commit(run: StageRun, *updates: Update) -> None:
     making = run.commit_of(updates)
     making.complete()
-    assert making.commit()
+    assert making.try_to_commit()
 
 
 def kept(table: DeltaTable) -> list[tuple[Any, ...]]:

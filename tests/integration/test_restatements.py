@@ -187,7 +187,7 @@ def test_a_committer_thought_dead_writes_nothing_more(days: Days, points: Failpo
     zombie.complete()
     points.arm("commit.before_write", "raise", state=days.states[1].name)
     with pytest.raises(FailpointError):
-        zombie.commit()
+        zombie.try_to_commit()
     days.begin("day 1", in_another_order(new), retry=True, run=run)
     days.commit(run)
     with pytest.raises((FenceOutranked, Outranked)):

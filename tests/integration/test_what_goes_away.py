@@ -52,7 +52,7 @@ class Numbered:
         """Commit as a committer that has just started."""
         commit = run.commit_of([update(state) for state in self.states])
         commit.complete()
-        commit.commit()
+        commit.try_to_commit()
 
     def run(self, run_id: str) -> None:
         self.commit(self.processed(run_id))

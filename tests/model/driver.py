@@ -159,7 +159,7 @@ class Topology:
     def skip(self, txid: int) -> None:
         """A person skips `txid`, whose turn it is."""
         self.note_skip(txid)
-        assert self.take_skip(txid) == Committed(txid, here=True)
+        assert self.take_skip(txid) == Committed(txid, by_this_call=True)
 
     def skipper(self, txid: int) -> Skipper:
         """A process that is about to skip `txid`, and may stop between any two steps."""

@@ -223,8 +223,8 @@ def test_the_same_commit_said_twice_is_one_commit(topology: Topology) -> None:
     run.begin(1)
     run.process({"a": 1})
     committer = run.written()
-    assert committer.mark() == Committed(1, here=True)
-    assert committer.mark() == Committed(1, here=False)
+    assert committer.mark() == Committed(1, by_this_call=True)
+    assert committer.mark() == Committed(1, by_this_call=False)
     assert topology.totals() == {"a": 1}
 
 
@@ -236,7 +236,7 @@ def test_a_committer_failed_from_outside_between_its_write_and_its_mark_is_follo
     run.process({"a": 1})
     failed = run.written()
     run.commit()
-    assert failed.mark() == Committed(1, here=False)
+    assert failed.mark() == Committed(1, by_this_call=False)
     assert topology.totals() == {"a": 1}
 
 

@@ -186,7 +186,7 @@ class TestRestatement:
         zombie = run.written()
         journaled.note_replay(1, 1)
         Run(journaled, "r1").whole(2, {"a": 10})
-        assert zombie.mark() == Committed(1, here=False)
+        assert zombie.mark() == Committed(1, by_this_call=False)
         restated(journaled, 1, {"a": 12})
         assert journaled.totals() == {"a": 12}
 
@@ -554,7 +554,7 @@ class TestGivenUp:
             "its run failed; transaction 1, which it restates, still counts",
         )
         assert journaled.topology.blocked is None
-        assert journaled.take_skip(2) == Committed(2, here=True)
+        assert journaled.take_skip(2) == Committed(2, by_this_call=True)
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
         Run(journaled, "r2").whole(1, {"b": 1})
         assert journaled.totals() == {"a": 10, "b": 1}

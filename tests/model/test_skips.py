@@ -64,7 +64,7 @@ class TestTrace2:
         committer = run.committer()
         committer.processed()
         assert committer.ask() == ToBeSkipped(1)
-        assert topology.take_skip(1) == Committed(1, here=True)
+        assert topology.take_skip(1) == Committed(1, by_this_call=True)
         assert topology.totals() == {}
         with pytest.raises(SkippedTransaction):
             committer.ask()
@@ -226,7 +226,7 @@ class TestTrace5And6:
         with pytest.raises(StaleBatch):
             topology.take_skip(2)
         assert second.begin(2).metadata == [1, 3]
-        assert topology.take_skip(2) == Committed(2, here=True)
+        assert topology.take_skip(2) == Committed(2, by_this_call=True)
         topology.readmit(2)
         assert second.whole(9, {"a": 2}).metadata == [1, 3]
 
@@ -239,8 +239,8 @@ class TestTrace5And6:
         assert topology.take_skip(2) == NotYet(1)
         first.process({"a": 1})
         committer = first.written()
-        assert committer.mark() == Committed(1, here=True, skip=True)
-        assert topology.take_skip(2) == Committed(2, here=True)
+        assert committer.mark() == Committed(1, by_this_call=True, skip=True)
+        assert topology.take_skip(2) == Committed(2, by_this_call=True)
         third.process({"a": 1})
         third.commit()
         assert topology.totals() == {"a": 2}
@@ -262,9 +262,9 @@ class TestWhileItIsSkipped:
     def test_a_skip_that_dies_midway_is_repeated_by_another(self, two_states: Topology, steps: list[str]) -> None:
         _, dead = _skip_that_dies(two_states, steps)
         assert two_states.phase(1) is Phase.COMMITTING
-        assert two_states.take_skip(1) == Committed(1, here=True)
+        assert two_states.take_skip(1) == Committed(1, by_this_call=True)
         assert two_states.totals() == {}
-        assert dead.mark() == Committed(1, here=False)
+        assert dead.mark() == Committed(1, by_this_call=False)
 
     @pytest.mark.parametrize("steps", [["acquire"], ["acquire", "raise_fences", "write"]])
     def test_a_skip_that_died_midway_and_was_withdrawn_is_replayed_and_counts_once(
@@ -297,7 +297,7 @@ class TestWhileItIsSkipped:
         run.processed(1, {"a": 1})
         committer = run.written()
         topology.note_skip(1)
-        assert committer.mark() == Committed(1, here=True)
+        assert committer.mark() == Committed(1, by_this_call=True)
         with pytest.raises(AlreadyFinal, match="is committed"):
             topology.take_skip(1)
         assert topology.totals() == {"a": 1}
@@ -312,7 +312,7 @@ class TestWhileItIsSkipped:
         with pytest.raises(Outranked):
             committer.mark()
         skipper.raise_fences().write()
-        assert skipper.mark() == Committed(1, here=True)
+        assert skipper.mark() == Committed(1, by_this_call=True)
         assert topology.totals() == {}
 
     def test_a_task_that_starts_again_while_it_is_skipped_makes_the_skip_begin_again(self, topology: Topology) -> None:
@@ -324,7 +324,7 @@ class TestWhileItIsSkipped:
         skipper.write()
         with pytest.raises(Outranked):
             skipper.mark()
-        assert topology.take_skip(1) == Committed(1, here=True)
+        assert topology.take_skip(1) == Committed(1, by_this_call=True)
         assert topology.totals() == {}
 
     def test_a_replay_of_one_that_is_to_be_skipped_is_skipped_at_its_turn(self, topology: Topology) -> None:
@@ -347,8 +347,8 @@ class TestWhileItIsSkipped:
             one.write()
         with pytest.raises(Outranked):
             one.mark()
-        assert other.mark() == Committed(1, here=True)
-        assert one.mark() == Committed(1, here=False)
+        assert other.mark() == Committed(1, by_this_call=True)
+        assert one.mark() == Committed(1, by_this_call=False)
         assert topology.current == 2
 
 

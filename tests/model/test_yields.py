@@ -72,12 +72,12 @@ def test_one_that_yields_has_not_failed_and_is_named_by_whoever_passes_the_turn_
     assert (record.attempt, record.yielded, record.failures) == (1, 1, 0)
     first.begin(1)
     first.process({"a": 1})
-    assert first.written().mark() == Committed(1, here=True, waiting=("r3",))
+    assert first.written().mark() == Committed(1, by_this_call=True, waiting=("r3",))
     assert waiting.ledger().run(recovery.came_back, "r3") == Done()
     assert waiting.ledger().run(recovery.came_back, "r3") == Done()
     second.begin(1)
     second.process({"a": 1})
-    assert second.written().mark() == Committed(2, here=True, waiting=())
+    assert second.written().mark() == Committed(2, by_this_call=True, waiting=())
     assert third.begin(1, retry=True).attempt.attempt == 1
     third.process({"a": 1})
     third.commit()
@@ -88,7 +88,7 @@ def test_one_that_yielded_is_named_by_whoever_skips_what_blocked_it(waiting: Top
     waiting.ledger().run(recovery.bid, IN_BEGIN)
     waiting.ledger().run(recovery.note_yield, IN_BEGIN)
     waiting.note_skip(1)
-    assert waiting.take_skip(1) == Committed(1, here=True, waiting=("r8",))
+    assert waiting.take_skip(1) == Committed(1, by_this_call=True, waiting=("r8",))
 
 
 def test_once_the_turn_has_moved_on_nobody_bids_or_yields(waiting: Topology) -> None:

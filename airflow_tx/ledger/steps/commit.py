@@ -249,7 +249,7 @@ def commit(
         and is_committed(read, paths, txid)
         and not is_another(read, paths, txid, token.birth)
     ):
-        return Decision(Committed(txid, here=False))
+        return Decision(Committed(txid, by_this_call=False))
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
     return ended(

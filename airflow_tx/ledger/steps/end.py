@@ -487,7 +487,7 @@ def commit_skip(
     txid = token.txid
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is None and read.peek_if_any(Skipped, paths.skipped(txid)) is not None:
-        return Decision(Committed(txid, here=False))
+        return Decision(Committed(txid, by_this_call=False))
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
     if record.skip is None:

@@ -32,8 +32,9 @@ from airflow_tx.operations.actions.action import (
     PlannedEffect,
     started_again,
 )
-from airflow_tx.state import FencedState
-from airflow_tx.transaction import due_skip, start_yielded, take_skip_in_peace, undoable
+from airflow_tx.state.api import FencedState
+from airflow_tx.transaction.commit.handoff import due_skip, take_skip_or_wait, undoable
+from airflow_tx.transaction.commit.run_slots import start_yielded
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class TransactionSkip(PersonalAction):
             return self._later(txid, run_id), None
         try:
             # A waiting committer may take the same skip: the later grant wins, and does the same.
-            answer = take_skip_in_peace(self.ledger, txid, self._states, log=log, pauses=_PAUSES)
+            answer = take_skip_or_wait(self.ledger, txid, self._states, log=log, pauses=_PAUSES)
         except StaleBatch:
             assert record is not None
             how = self.target.runs.start(record.run_id, record.key, past_limit=True)

@@ -154,7 +154,7 @@ class Commit:
             self.prepared = self.part.read(self.case, self.processed)
         return self.prepared
 
-    def commit(self) -> bool:
+    def try_to_commit(self) -> bool:
         """Take the turn, write and mark; False if the turn is not to be had now.
 
         :raises SkippedTransaction: it is skipped now, as a person wants it.
@@ -182,7 +182,7 @@ class Commit:
             self.case.known.epoch = answer.grant.token.epoch
 
     def use(self) -> None:
-        """Use the turn that is taken. Raises as `commit`."""
+        """Use the turn that is taken. Raises as `try_to_commit`."""
         assert self.granted is not None
         self.left = self.part.use(self.case, self.ports, self.prepare(), self.granted)
 

@@ -197,7 +197,7 @@ def take_skip(
     with _taken_back(ledger, txid, keeps_grant=True):
         answer = ledger.grant_skip(txid, found)
     if isinstance(answer, AlreadySkipped):
-        return Committed(txid, here=False)
+        return Committed(txid, by_this_call=False)
     if isinstance(answer, NotYet):
         return answer
     grant = answer.grant
@@ -216,7 +216,7 @@ def take_skip(
     return done
 
 
-def take_skip_in_peace(
+def take_skip_or_wait(
     ledger: Ledger,
     txid: int,
     states: Mapping[str, FencedState],
@@ -225,9 +225,11 @@ def take_skip_in_peace(
     pauses: Sequence[float] = _PAUSES,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Committed | NotYet:
-    """As `take_skip`; an outranked process lets the other one finish: to outrank each other in turn would never end.
+    """Skip a transaction as `take_skip` does; while another process skips it, wait until that one has finished.
 
-    :param pauses: seconds that another one gets for it, one after the other.
+    Without the wait, two processes might outrank each other for ever.
+
+    :param pauses: seconds to wait for the other process, one after the other.
     """
     for pause in pauses:
         try:

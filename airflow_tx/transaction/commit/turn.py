@@ -370,7 +370,7 @@ def _in_turn(
             _log_wait(case, line)
             return line
         elif move is Move.COMMIT:
-            if commit.commit():
+            if commit.try_to_commit():
                 return None
         else:
             if completion is Completion.READY:

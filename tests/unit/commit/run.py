@@ -63,7 +63,7 @@ def dies(run: Run, monkeypatch: pytest.MonkeyPatch, where: Any, method: str) -> 
     with monkeypatch.context() as patched:
         patched.setattr(where, method, _away)
         with pytest.raises(StateUnavailable):
-            commit.commit()
+            commit.try_to_commit()
 
 
 def _away(*arguments: Any, **options: Any) -> int:
@@ -137,7 +137,7 @@ def killed_before_the_mark(commit: Commit, monkeypatch: pytest.MonkeyPatch) -> N
         commit.complete()
         commit.prepare()
         with pytest.raises(OSError, match="killed"):
-            commit.commit()
+            commit.try_to_commit()
 
 
 class Noted:

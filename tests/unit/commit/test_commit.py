@@ -160,7 +160,7 @@ def test_output_that_was_read_before_a_task_started_again_is_not_written(make: A
     assert commit.complete() is Completion.READY
     commit.prepare()
     run.work(count=7)
-    assert commit.commit() is False
+    assert commit.try_to_commit() is False
     assert run.commit_now() is None
     assert counts(state) == {"count": 7}
 
@@ -372,7 +372,7 @@ def test_another_output_is_refused_though_the_first_one_is_written_while_the_sta
     late.prepare()
     monkeypatch.setattr(first, "holds", asked_meanwhile)
     with pytest.raises(OutputChanged):
-        late.commit()
+        late.try_to_commit()
     assert (counts(first), counts(second)) == ({"count": 10}, {"count": 10})
 
 
@@ -412,7 +412,7 @@ def test_a_zombie_of_the_earlier_output_writes_nothing_beside_the_new_one(
 
     monkeypatch.setattr(exact, "raise_and_write", another_commits_first)
     with pytest.raises(Outranked):
-        zombie.commit()
+        zombie.try_to_commit()
     assert counts(exact) == {"count": 11}
 
 
@@ -834,7 +834,7 @@ def test_one_that_another_committer_has_committed_meanwhile_is_done(make: Any, s
     assert slow.complete() is Completion.READY
     slow.prepare()
     run.commit_now()
-    assert slow.commit() is True
+    assert slow.try_to_commit() is True
     assert run.log.lines[-1] == "Transaction 1 of numbers is already committed: nothing to do"
     assert counts(state) == {"count": 10}
 

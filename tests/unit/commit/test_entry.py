@@ -219,7 +219,7 @@ def test_output_that_is_read_again_has_an_entry_of_its_own_and_the_grant_names_t
     commit.complete()
     second = commit.prepare().journal
     assert first != second
-    assert commit.commit()
+    assert commit.try_to_commit()
     assert named(run) == second
     assert list(journal_of(run).read(second).contributions["words"].rows()) == [{"word": "c", "count": 7}]
 
@@ -304,7 +304,7 @@ def test_an_entry_is_no_older_than_the_begin_of_its_transaction_by_another_clock
     commit.case.ledger.clock = Skewed(-60)
     commit.complete()
     commit.prepare()
-    assert commit.commit()
+    assert commit.try_to_commit()
     entry = journal_of(run).read(named(run))
     assert entry.written >= entry.began
 

@@ -22,7 +22,7 @@ from airflow_tx.transaction.commit.handoff import (
     pass_on,
     states_of,
     take_skip,
-    take_skip_in_peace,
+    take_skip_or_wait,
     undoable,
 )
 from airflow_tx.transaction.commit.run_slots import TaskRuns, start_yielded, yield_slot
@@ -87,7 +87,7 @@ def test_a_committer_that_learns_of_its_skip_when_it_takes_the_turn_skips_it_and
     committer.prepare()
     committer.case.ledger.run(skip.note_skip, 1, WHY)
     with pytest.raises(SkippedTransaction, match="Transaction 1 of numbers was skipped"):
-        committer.commit()
+        committer.try_to_commit()
     assert (record(store, 1), counts(state)) == (None, {})
 
 
@@ -217,8 +217,8 @@ def test_a_skip_is_taken_once(make: Any, state: MemoryState) -> None:
     ledger = open_run(make, "r1").commit().case.ledger
     ledger.run(skip.note_skip, 1, WHY)
     states, log = {state.name: state}, open_run(make, "r2").log
-    assert take_skip(ledger, 1, states, log=log) == Committed(1, here=True)
-    assert take_skip(ledger, 1, states, log=log) == Committed(1, here=False)
+    assert take_skip(ledger, 1, states, log=log) == Committed(1, by_this_call=True)
+    assert take_skip(ledger, 1, states, log=log) == Committed(1, by_this_call=False)
 
 
 def test_a_skip_is_due_if_somebody_wants_the_transaction_skipped_whose_turn_it_is(make: Any) -> None:
@@ -339,8 +339,8 @@ def test_whoever_is_outranked_while_it_skips_lets_the_other_one_finish(
         assert isinstance(ledger.run(skip.commit_skip, grant.token, states=["slow"]), Committed)
 
     monkeypatch.setattr(state, "raise_fence", overtaken)
-    ended = take_skip_in_peace(ledger, 1, {"slow": state}, log=open_run(make, "r2").log, sleep=finish)
-    assert ended == Committed(1, here=False)
+    ended = take_skip_or_wait(ledger, 1, {"slow": state}, log=open_run(make, "r2").log, sleep=finish)
+    assert ended == Committed(1, by_this_call=False)
     assert len(others) == 1
 
 
@@ -379,7 +379,7 @@ def test_a_committer_killed_after_its_mark_starts_those_that_yielded_when_it_is_
     with monkeypatch.context() as patch:
         patch.setattr(committing, "hand_over", killed)
         with pytest.raises(OSError, match="killed"):
-            commit.commit()
+            commit.try_to_commit()
     assert airflow.started == []
     assert first.commit_now() is None
     assert airflow.started == ["r2"]
@@ -477,7 +477,7 @@ def test_those_that_yielded_are_started_though_others_have_passed_the_turn_on_me
     ledger = first.commit().case.ledger
     assert (ledger.turn().current, airflow.started) == (3, [])
     first.committer.runs["r3"] = "failed"
-    runs, ended = TaskRuns("numbers", first.committer), Committed(1, here=True, waiting=("r3",), skip=True)
+    runs, ended = TaskRuns("numbers", first.committer), Committed(1, by_this_call=True, waiting=("r3",), skip=True)
     pass_on(ledger, {state.name: state}, runs, ended, log=first.log)
     assert airflow.started == ["r3"]
 

@@ -439,9 +439,9 @@ def test_a_deletion_that_is_accepted_while_a_restatement_waits_is_noticed_at_its
     commit.prepare()
     deleted(world)
     accepted(world)
-    assert not commit.commit()
+    assert not commit.try_to_commit()
     commit.complete()
-    assert commit.commit()
+    assert commit.try_to_commit()
     assert world.total == 2
 
 

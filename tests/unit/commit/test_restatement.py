@@ -149,7 +149,7 @@ def test_a_state_that_was_lost_since_it_began_is_not_taken_back_from(makes: Any,
     with pytest.raises(
         NotTakenBack, match="may lack transaction 1: .* Transaction 1 still counts. .*airflow tx skip \\S+ 2 "
     ):
-        commit.commit()
+        commit.try_to_commit()
     assert counts(state) == {"a": 1}
 
 
@@ -170,7 +170,7 @@ def test_a_state_that_has_taken_the_name_of_another_one_is_not_taken_back_from(
         commit.prepare()
     between.commit_now()
     with pytest.raises(NotTakenBack, match="it may lack transaction 1: since transaction 3 began, .* or its name was"):
-        commit.commit()
+        commit.try_to_commit()
     assert (counts(moved), counts(new)) == ({"a": 3}, {"a": 2})
 
 
@@ -268,9 +268,9 @@ def test_a_column_that_was_dropped_while_a_restatement_waits_gets_the_whole(make
     dropped.updates = with_columns(database, ("count", "n"), count=Sum())["updates"]
     dropped.commit_now()
     with_columns(database, ("count",), count=Sum(), n=Sum())
-    assert not commit.commit()
+    assert not commit.try_to_commit()
     commit.complete()
-    assert commit.commit()
+    assert commit.try_to_commit()
     assert values_now(how) == {"count": 6, "n": 70}
 
 
@@ -381,7 +381,7 @@ def test_a_restatement_that_is_killed_and_replayed_replaces_the_value_once_more(
     with monkeypatch.context() as patch:
         patch.setattr(committing, "mark_step", _away)
         with pytest.raises(StateUnavailable):
-            commit.commit()
+            commit.try_to_commit()
     assert counts(best) == {"a": 8}
     run.begin(retry=True)
     run.end(run.start(), rows(a=5))
@@ -398,10 +398,10 @@ def test_a_transaction_that_contributes_while_a_restatement_waits_is_noticed_at_
     commit.complete()
     commit.prepare()
     between.commit_now()
-    assert not commit.commit()
+    assert not commit.try_to_commit()
     commit.complete()
     with pytest.raises(NotTakenBack, match="the max of column count was 9 and is 3 now"):
-        commit.commit()
+        commit.try_to_commit()
     assert counts(best) == {"a": 9}
 
 

@@ -171,8 +171,8 @@ def test_a_commit_that_fails_while_a_task_works_or_when_all_is_over_is_not_noted
 def test_a_commit_says_whether_it_was_the_one_that_made_it_final(topology: Topology, run: Run) -> None:
     token = granted(run)
     ledger = topology.ledger()
-    assert ledger.run(commit.commit, token, states=()) == Committed(1, here=True)
-    assert ledger.run(commit.commit, token, states=()) == Committed(1, here=False)
+    assert ledger.run(commit.commit, token, states=()) == Committed(1, by_this_call=True)
+    assert ledger.run(commit.commit, token, states=()) == Committed(1, by_this_call=False)
 
 
 def test_a_commit_of_another_transaction_of_this_number_is_refused(topology: Topology, run: Run) -> None:

@@ -200,7 +200,7 @@ def test_a_step_that_refuses_is_left_to_be_run_alone(store: Interrupted) -> None
     assert answer.then is None
     process.ledger.run(note_skip, 2, Audit("ada", "not wanted"))
     answer = process.mark(1, following=True)
-    assert (answer.first.here, answer.first.skip, answer.then) == (True, True, None)
+    assert (answer.first.by_this_call, answer.first.skip, answer.then) == (True, True, None)
     assert process.topology.current == 2
 
 
@@ -210,7 +210,7 @@ def test_nothing_follows_a_step_that_writes_nothing(store: Interrupted) -> None:
     process.ack(1, its_turn=True)
     process.mark(1)
     process.done[2] = process.done[1]
-    assert process.mark(1, following=True) == Joined(Committed(1, here=False))
+    assert process.mark(1, following=True) == Joined(Committed(1, by_this_call=False))
     with pytest.raises(UnknownTransaction):
         process.ack(1)
 
@@ -236,7 +236,7 @@ def test_whoever_replays_between_two_steps_is_noticed(store: Interrupted, number
         assert process.topology.current == 1
         return
     answer = process.mark(1, following=True)
-    assert (answer.first, answer.then) == (Committed(1, here=True), None)
+    assert (answer.first, answer.then) == (Committed(1, by_this_call=True), None)
     record = process.topology.record(2)
     assert record is not None
     assert (record.attempt, record.phase) == (2, Phase.PROCESSING)
