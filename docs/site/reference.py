@@ -105,7 +105,7 @@ def commands() -> str:
         if command.description:
             parts.append(f"{command.description}\n")
         parts.append("| argument | meaning |\n|---|---|")
-        parts += [_argument(each) for each in command.args]
+        parts += filter(None, map(_argument, command.args))
         parts.append("")
     return "\n".join(parts)
 
@@ -119,9 +119,12 @@ def _actions(found: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _argument(argument: Any) -> str:
+    """Give the line of an argument; "": the help hides it."""
     parser = argparse.ArgumentParser(add_help=False)
     argument.add_to_parser(parser)
     action = parser._actions[-1]
+    if action.help == argparse.SUPPRESS:
+        return ""
     names = (
         ", ".join(f"`{name}`" for name in action.option_strings) or f"`{str(action.metavar or action.dest).upper()}`"
     )

@@ -23,7 +23,7 @@ def killed_and_yielded(stack: Stack) -> list[str]:
         stack.start(DAG, run_id)
     for run_id in RUNS[1:]:
         airflow.wait_task(DAG, run_id, "begin", ("running", "deferred"))
-    failed = [row["waiting_for"] for row in stack.tx_rows("list", DAG, "--state", "failed")]
+    failed = [row["waiting_for"] for row in stack.tx_rows("list", DAG, "--status", "failed")]
     dies.take_back()
     airflow.clear_run(DAG, "r1")
     airflow.wait_runs(DAG, dict.fromkeys(RUNS, "success"))

@@ -260,7 +260,7 @@ def test_every_action_is_previewed_and_done_as_ever(client: TestClient, monkeypa
 
 
 READS = (
-    "list", "list trace", "list trace --state failed", "list --no-lag", "show trace", "show nothing",
+    "list", "list trace", "list trace --status failed", "list --no-lag", "show trace", "show nothing",
     *(f"show trace {txid}" for txid in range(9)),
     "find trace 2", "receipts trace", "verify trace", "verify trace --values", "state get trace url.totals",
 )  # fmt: skip

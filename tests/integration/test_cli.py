@@ -78,22 +78,22 @@ def test_list_and_show_tell_what_the_ledger_says(
     assert again == topology
 
 
-def test_a_list_may_show_one_state_only(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+def test_a_list_may_show_one_status_only(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
     root = zookeeper_root
     pipeline.run("r1")
     pipeline.begin("r2")
     broken = Pipeline(pipeline.store, root, topology="broken")
     broken.begin("r1")
     pipeline.store.multi([], [Put(broken.paths.record, b'{"format": 99}')])
-    (unreadable,) = airflow.json("tx", "list", "--state", "unreadable", "--no-lag", root=root)
+    (unreadable,) = airflow.json("tx", "list", "--status", "unreadable", "--no-lag", root=root)
     assert unreadable["topology"] == "broken"
-    (fine,) = airflow.json("tx", "list", "--state", "fine", "--no-lag", root=root)
+    (fine,) = airflow.json("tx", "list", "--status", "fine", "--no-lag", root=root)
     assert fine["topology"] == "flights"
     for state, txids in (("open", ["2"]), ("processing", ["2"]), ("committed", ["1"]), ("skipped", [])):
-        listed = airflow.run("tx", "list", "flights", "--state", state, "--output", "plain", root=root)
+        listed = airflow.run("tx", "list", "flights", "--status", state, "--output", "plain", root=root)
         assert [line.split()[0] for line in listed.splitlines()[1:]] == txids, (state, listed)
     assert "Give one of blocked, unreadable, failed" in airflow.run(
-        "tx", "list", "--state", "red", root=root, fails=True
+        "tx", "list", "--status", "red", root=root, fails=True
     )
 
 

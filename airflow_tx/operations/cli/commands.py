@@ -59,7 +59,7 @@ LAGS_WITHIN = 10.0
 
 @command
 def list_transactions(args: Namespace) -> None:
-    """`airflow tx list [TOPOLOGY] [--state STATE] [--watch]`."""
+    """`airflow tx list [TOPOLOGY] [--status STATUS] [--watch]`."""
     _check_list(args)
     with store_of(args) as store:
         if not args.watch:
@@ -75,25 +75,25 @@ def list_transactions(args: Namespace) -> None:
 
 def _check_list(args: Namespace) -> None:
     """:raises SystemExit: an option has a value that it cannot have."""
-    known = render.TOPOLOGY_STATES if args.topology is None else render.TRANSACTION_STATES
-    if args.state is not None and args.state not in known:
+    known = render.TOPOLOGY_STATUSES if args.topology is None else render.TRANSACTION_STATUSES
+    if args.status is not None and args.status not in known:
         wrong_usage(
-            f"--state {args.state}: there is no such state. Give one of {', '.join(known)}."
+            f"--status {args.status}: there is no such status. Give one of {', '.join(known)}."
         )
 
 
 def _print_list(args: Namespace, store: Store) -> None:
     if args.topology is not None:
         (view,) = with_known_run_ends([topology_view(store, paths_of(args), recent=args.limit)])
-        waiters = render.waiters(view) if args.state in (None, "open") else []
-        wished = render.wished(view) if args.state in (None, "committed") else []
-        some = [each for each in view.transactions if render.is_in_state(each, args.state)]
+        waiters = render.waiters(view) if args.status in (None, "open") else []
+        wished = render.wished(view) if args.status in (None, "committed") else []
+        some = [each for each in view.transactions if render.has_status(each, args.status)]
         rows = [*waiters, *map(render.transaction, some), *wished]
         print_table(args, rows, render.TRANSACTION_IN_SHORT, "waiting_for", "note")
         return
     # A ledger that does not answer delays no other one.
     found = (
-        [each for each in some if args.state in (None, each["state"])]
+        [each for each in some if args.status in (None, each["state"])]
         for some in _topology_rows(args, store)
     )
     whole = found if args.output == "table" else [list(chain.from_iterable(found))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Action, ArgumentParser, Namespace
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace
 from typing import Any
 
 from airflow.cli.cli_config import (
@@ -65,11 +65,13 @@ ARG_TXID_OR_TOPOLOGY = _arg(
 )
 ARG_NO_LAG = _flag("--no-lag", "Do not ask the sources for their lag, and parse no DAG file")
 ARG_WIDE = _flag("--wide", "Print every column of the table, however wide it gets")
-ARG_ONLY = _arg(
-    "--state",
-    help="Only topologies in this state: blocked, unreadable, failed, late, waits or fine. Of a named topology, only "
+ARG_STATUS = _arg(
+    "--status",
+    help="Only topologies of this status: blocked, unreadable, failed, late, waits or fine. Of a named topology, only "
     "transactions that are open, failed, processing, processed, committing, committed, skipped or readmitted",
 )
+# The earlier name of --status.
+ARG_OLD_STATUS = _arg("--state", dest="status", default=SUPPRESS, help=SUPPRESS)
 ARG_WATCH = _flag(
     "--watch", "Print the list again every two seconds until Ctrl-C. No source is asked for its lag"
 )
@@ -314,7 +316,8 @@ TX_COMMANDS = (
         ),
         args=(
             ARG_TOPOLOGY_OR_ALL,
-            ARG_ONLY,
+            ARG_STATUS,
+            ARG_OLD_STATUS,
             ARG_WATCH,
             ARG_LIMIT,
             ARG_WIDE,

@@ -40,8 +40,8 @@ IN_SHORT = 80
 TOPOLOGY_IN_SHORT = "topology state next_commit open failed lag".split()
 TRANSACTION_IN_SHORT = "txid attempt status run_id rows".split()
 RECEIPT_IN_SHORT = "txid outcome run_id rows metadata".split()
-TOPOLOGY_STATES = tuple(each.value for each in HealthCode)
-TRANSACTION_STATES = (
+TOPOLOGY_STATUSES = tuple(each.value for each in HealthCode)
+TRANSACTION_STATUSES = (
     "open",
     "failed",
     "processing",
@@ -51,18 +51,18 @@ TRANSACTION_STATES = (
     "skipped",
     "readmitted",
 )
-"""What `airflow tx list --state` takes."""
+"""What `airflow tx list --status` takes."""
 
 
-def is_in_state(view: TransactionView, state: str | None) -> bool:
-    """Ask whether a transaction is in one of `TRANSACTION_STATES`; None: in any."""
-    if state is None:
+def has_status(view: TransactionView, status: str | None) -> bool:
+    """Ask whether a transaction has one of `TRANSACTION_STATUSES`; None: any of them."""
+    if status is None:
         return True
-    if state == "open":
+    if status == "open":
         return view.open
-    if state == "failed":
+    if status == "failed":
         return view.failed or view.blocked is not None
-    return view.status.lower() == state
+    return view.status.lower() == status
 
 
 def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = None) -> None:

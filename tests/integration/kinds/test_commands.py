@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_tx.operations.cli.render import TOPOLOGY_STATES, TRANSACTION_STATES
+from airflow_tx.operations.cli.render import TOPOLOGY_STATUSES, TRANSACTION_STATUSES
 from tests.integration.kinds.answers import check_filled_by_commands, check_same, check_told, rows_of
 from tests.integration.kinds.ledger import Ledger
 from tests.integration.kinds.questions import QUESTIONS, commands_that_read
@@ -34,9 +34,9 @@ def test_no_cell_is_empty_that_topologies_of_other_kinds_fill(ledger: Ledger) ->
     check_filled_by_commands(ledger, KINDS)
 
 
-def test_every_state_that_a_list_can_be_asked_for_is_in_the_ledger(ledger: Ledger) -> None:
-    for state in TOPOLOGY_STATES:
-        tried = ledger.type("list", ("--no-lag", "--state", state), ("--output", "json"))
-        assert {row["state"] for row in json.loads(tried.output)} == {state}
+def test_every_status_that_a_list_can_be_asked_for_is_in_the_ledger(ledger: Ledger) -> None:
+    for status in TOPOLOGY_STATUSES:
+        tried = ledger.type("list", ("--no-lag", "--status", status), ("--output", "json"))
+        assert {row["state"] for row in json.loads(tried.output)} == {status}
     rows = [row for kind in KINDS for told in ledger.told(kind) if told.command == "list" for row in rows_of(told)]
-    assert {*TRANSACTION_STATES} - {"open"} <= {row["status"].lower() for row in rows}
+    assert {*TRANSACTION_STATUSES} - {"open"} <= {row["status"].lower() for row in rows}

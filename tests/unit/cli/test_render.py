@@ -62,11 +62,30 @@ def parts(printed: str) -> tuple[list[str], list[str]]:
     return lines[: min([*below, end or len(lines)])], [lines[number] for number in below]
 
 
-def test_a_list_of_states_shows_a_refused_commit_as_failed_and_open() -> None:
+def test_a_list_by_status_shows_a_refused_commit_as_failed_and_open() -> None:
     (refused,) = with_first(phase=Phase.COMMITTING, error="it went back", remedy="Restore it").transactions
-    shown = [state for state in render.TRANSACTION_STATES if render.is_in_state(refused, state)]
+    shown = [status for status in render.TRANSACTION_STATUSES if render.has_status(refused, status)]
     assert shown == ["open", "failed", "committing"]
-    assert render.is_in_state(refused, None)
+    assert render.has_status(refused, None)
+
+
+@pytest.mark.parametrize("option", ["--status", "--state"])
+def test_a_list_takes_the_earlier_name_of_its_status(option: str) -> None:
+    from airflow.cli import cli_parser
+
+    parser = cli_parser.get_parser()
+    assert parser.parse_args(["tx", "list", option, "failed"]).status == "failed"
+    assert parser.parse_args(["tx", "list"]).status is None
+
+
+def test_the_help_of_a_list_names_its_status_and_no_state(capsys: pytest.CaptureFixture[str]) -> None:
+    from airflow.cli import cli_parser
+
+    with pytest.raises(SystemExit):
+        cli_parser.get_parser().parse_args(["tx", "list", "--help"])
+    printed = capsys.readouterr().out
+    assert "--status" in printed
+    assert "--state" not in printed
 
 
 def test_what_a_program_reads_has_every_column(capsys: pytest.CaptureFixture[str]) -> None:
