@@ -45,7 +45,7 @@ OPTIONS: dict[str, _Option] = {
         "A DAG's max_active_runs must be larger.",
         "4",
     ),
-    "message_timeout": _option(
+    "processing_timeout": _option(
         "float",
         "3600",
         "Seconds from begin after which a transaction counts as failed if its processing is not complete. "

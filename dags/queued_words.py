@@ -49,7 +49,7 @@ def collect_counts() -> list[dict[str, Any]]:
 
 with DAG("queued_words", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     source = FileSource("queued/*.csv", files_per_batch=1)
-    with Transaction(source=source, max_pending=4, message_timeout=20, ackers=2, acker_store="tx_queues"):
+    with Transaction(source=source, max_pending=4, processing_timeout=20, ackers=2, acker_store="tx_queues"):
         sent = send_sentences()
         with commit_phase():
             collected = collect_counts()

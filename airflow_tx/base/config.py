@@ -14,6 +14,8 @@ from airflow_tx.provider_info import OPTIONS
 
 SECTION = "tx"
 _VARIABLE = f"AIRFLOW__{SECTION.upper()}__"
+_EARLIER = {"message_timeout": "processing_timeout"}
+"""By the earlier name of an option, which is still read, its name."""
 
 # One option's text from the configuration, or None where nothing is said about it.
 Lookup = Callable[[str], str | None]
@@ -21,7 +23,7 @@ Lookup = Callable[[str], str | None]
 
 def _refuse(option: str, value: str, what: str) -> ConfigError:
     variable = _VARIABLE + option.upper()
-    default = OPTIONS[option]["default"]
+    default = OPTIONS[_EARLIER.get(option, option)]["default"]
     remedy = (
         f"It must be {what}. Set it in airflow.cfg or by {variable}; the default is {default!r}."
     )
@@ -110,7 +112,7 @@ class Settings:
     zookeeper_conn_id: str = _read_by(_connection_id)
     root: str = _read_by(_znode)
     max_pending: int = _read_by(_count)
-    message_timeout: float = _read_by(_positive_seconds)
+    processing_timeout: float = _read_by(_positive_seconds)
     staging: str = _read_by(_text)
     history: int = _read_by(_count)
     keep_new_values: int = _read_by(_count)
@@ -144,14 +146,28 @@ class Settings:
         """
         values: dict[str, Any] = {}
         for each in fields(cls):
-            text = lookup(each.name)
-            values[each.name] = each.metadata["read"](
-                each.name, OPTIONS[each.name]["default"] if text is None else text
-            )
+            values[each.name] = each.metadata["read"](*_given(each.name, lookup))
         return cls(**values)
 
 
-_VARIABLES = tuple(_VARIABLE + each.name.upper() for each in fields(Settings))
+def _given(option: str, lookup: Lookup) -> tuple[str, str]:
+    """Find the text of an option, and the name by which it is given."""
+    default = OPTIONS[option]["default"]
+    text = lookup(option)
+    text = default if text is None else text
+    for earlier, now in _EARLIER.items():
+        found = lookup(earlier) if now == option else None
+        if found is None:
+            continue
+        if text != default:
+            remedy = f"[{SECTION}] {option} = {text!r} means the same. "
+            remedy += f"Remove {earlier} from airflow.cfg, or unset {_VARIABLE}{earlier.upper()}."
+            raise ConfigError(option=f"[{SECTION}] {earlier}", value=found, remedy=remedy)
+        return earlier, found
+    return option, text
+
+
+_VARIABLES = tuple(_VARIABLE + name.upper() for name in (*OPTIONS, *_EARLIER))
 
 
 @lru_cache(maxsize=1)

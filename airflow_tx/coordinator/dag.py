@@ -145,7 +145,7 @@ class CoordinateOperator(PlacedTask, BaseOperator):
             max_pending=spec.window,
             max_replays=_given(self.max_replays, settings.max_replays),
             backoff=_given(self.replay_backoff, settings.replay_backoff),
-            message_timeout=_given(spec.message_timeout, settings.message_timeout),
+            message_timeout=_given(spec.message_timeout, settings.processing_timeout),
             lane=self.lane is not None,
         )
         poll = _given(self.poll, settings.coordinator_poll)
@@ -221,9 +221,9 @@ def coordinator_dag(
 
         coordinator_dag("flights")
 
-    It starts a run for each batch as soon as the source has one and `max_pending` allows, and replays transactions
-    whose run failed, was deleted, takes longer than `message_timeout`, or starts where the one before it does not end
-    any more; after `max_replays` in a row it marks the topology as blocked and says why. Manually triggered and
+    It starts a run for each batch as soon as the source has one and `max_pending` allows. It replays a transaction
+    whose run failed, was deleted, takes longer than `processing_timeout`, or starts where the one before it does not
+    end any more; after `max_replays` in a row it marks the topology as blocked and says why. Manually triggered and
     scheduled runs still work next to it. Of a source whose batch is the run's own it only replays, unless it has a
     lane: that takes the data intervals of the schedule one after the other, with ``DataIntervalSource(in_order=True)``.
 

@@ -347,7 +347,7 @@ class LaneTransaction:
                 task.timeout, f"it takes longer than execution_timeout, {task.timeout:g} s"
             )
         return TimeLimit(
-            left, f"it takes longer than message_timeout, {self._plan.spec.timeout:g} s"
+            left, f"it takes longer than processing_timeout, {self._plan.spec.timeout:g} s"
         )
 
     def _start(self, task: LaneApplication) -> None:

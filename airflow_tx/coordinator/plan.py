@@ -175,7 +175,7 @@ class Finding(str, Enum):
     ENDED = "its run ended without a commit"
     GONE = "its run was deleted"
     NOTED = "its replay was asked for, and nothing came of it"
-    LATE = "its processing takes longer than message_timeout"
+    LATE = "its processing takes longer than processing_timeout"
     MOVED = "the transaction before it ended elsewhere than its batch starts"
     SKIP = "it is its turn, and a person wants it skipped"
     YIELDED = "it gave up its run slot, and the way is free"

@@ -576,9 +576,9 @@ class Transaction:
     :param topology: name of the transactions in the ledger and in `airflow tx`; default: the dag_id. Two DAGs cannot
         share one.
     :param max_pending: how many transactions may be open at once; default: `[tx] max_pending`.
-    :param message_timeout: seconds from begin until all tasks have acked, after which the transaction counts as failed
-        and may be replayed; default: `[tx] message_timeout`. The coordinator or a person replays it, never a task;
-        but a committer that waits for messages fails then.
+    :param processing_timeout: seconds from begin until all tasks have acked, after which the transaction counts as
+        failed and may be replayed; default: `[tx] processing_timeout`. The coordinator or a person replays it, never a
+        task; but a committer that waits for messages fails then.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
     :param root: znode that holds the topology; default: `[tx] root`.
     :param ackers: among how many ackers the trees of messages that its tasks emit are divided, see `docs/acks.md`; 0:
@@ -592,6 +592,7 @@ class Transaction:
     :param journal: for how long a committed transaction can be restated, see `docs/journal.md`; timedelta(0): it never
         can; default: `[tx] journal`, in days.
     :param at_least_once: allow a source and a state that cannot give exactly once together.
+    :param message_timeout: the earlier name of `processing_timeout`.
     """
 
     def __init__(
@@ -600,7 +601,7 @@ class Transaction:
         source: Source,
         topology: str | None = None,
         max_pending: int | None = None,
-        message_timeout: float | None = None,
+        processing_timeout: float | None = None,
         zookeeper_conn_id: str | None = None,
         root: str | None = None,
         ackers: int | None = None,
@@ -611,6 +612,7 @@ class Transaction:
         max_lag: int | None = None,
         journal: timedelta | None = None,
         at_least_once: bool = False,
+        message_timeout: float | None = None,
     ) -> None:
         """Take the source and the options; the block has the tasks."""
         texts = {"topology": topology, "zookeeper_conn_id": zookeeper_conn_id, "root": root}
@@ -622,13 +624,20 @@ class Transaction:
             dag_id=self._dag.dag_id,
             source=source,
             max_pending=max_pending,
-            message_timeout=message_timeout,
+            message_timeout=message_timeout if processing_timeout is None else processing_timeout,
             zookeeper_conn_id=zookeeper_conn_id,
             root=root,
             ackers=ackers,
             acker_store=acker_store,
             journal=journal,
         )
+        if None not in (processing_timeout, message_timeout):
+            raise refusal(
+                self._spec,
+                f"it has processing_timeout={processing_timeout} and message_timeout={message_timeout}, which mean the "
+                "same",
+                "Remove message_timeout.",
+            )
         _check_ackers(self._spec)
         _check_journal(self._spec)
         self._spec = with_alarms(self._spec, on_blocked, on_late, late_after, max_lag)

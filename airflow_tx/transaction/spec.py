@@ -58,7 +58,8 @@ class PhaseSpec:
 class TransactionSpec:
     """One `Transaction` block.
 
-    :param max_pending: None: `[tx] max_pending`; likewise `message_timeout`, `zookeeper_conn_id` and `root`.
+    :param max_pending: None: `[tx] max_pending`; likewise `zookeeper_conn_id` and `root`.
+    :param message_timeout: `processing_timeout` of the block, by the name that serialized DAGs have.
     :param begin: task id of the first task.
     :param tasks: ids of the tasks that must ack: upstream of the committer.
     :param mapped: the ones that have map indexes.
@@ -170,7 +171,7 @@ class TransactionSpec:
     @property
     def timeout(self) -> float:
         """Seconds from begin until everything must be processed."""
-        return self.message_timeout or Settings.load().message_timeout
+        return self.message_timeout or Settings.load().processing_timeout
 
     @cached_property
     def journal_time(self) -> timedelta:

@@ -20,7 +20,7 @@ def test_without_a_word_in_the_configuration_everything_has_its_default() -> Non
     assert settings.zookeeper_conn_id == "zookeeper_default"
     assert settings.root == "/airflow_tx"
     assert settings.max_pending == 1
-    assert settings.message_timeout == 3600
+    assert settings.processing_timeout == 3600
     assert settings.staging == ""
     assert settings.history == 1000
     assert settings.warm_wait == 60
@@ -48,8 +48,8 @@ def test_values_are_typed() -> None:
         ("max_pending", "0"),
         ("max_pending", "many"),
         ("history", "1.5"),
-        ("message_timeout", "0"),
-        ("message_timeout", "1h"),
+        ("processing_timeout", "0"),
+        ("processing_timeout", "1h"),
         ("warm_wait", "-1"),
         ("yield_after", "nan"),
         ("session_timeout", "inf"),

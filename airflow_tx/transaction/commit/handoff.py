@@ -483,7 +483,7 @@ def messages_of(
     began = datetime.fromisoformat(record.began)
     if found.waiting and now >= began + timedelta(seconds=timeout):
         return Messages(
-            problem=f"after {timeout:g} s (message_timeout) it still waits: {found.waiting}"
+            problem=f"after {timeout:g} s (processing_timeout) it still waits: {found.waiting}"
         )
     return found
 

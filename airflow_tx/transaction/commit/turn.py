@@ -359,7 +359,7 @@ def _in_turn(
             time.sleep(_MESSAGE_POLL)
         elif move is Move.DEFER_FOR_MESSAGES:
             case.log.info(
-                "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (message_timeout).",
+                "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (processing_timeout).",
                 case.begun.attempt,
                 case.spec.topology,
                 commit.messages.waiting,

@@ -72,6 +72,6 @@ coordinator_dag(tx, dag_id="coordinated_twin", **OPTIONS)
 # Its coordinator waits in runs, that of the other one in its lane.
 for dag_id, lane in (("timed", False), ("timed_lane", True)):
     with DAG(dag_id, schedule=None, max_active_runs=8):
-        with Transaction(source=FileSource(f"{dag_id}/*.csv"), max_pending=4, message_timeout=45) as timed:
+        with Transaction(source=FileSource(f"{dag_id}/*.csv"), max_pending=4, processing_timeout=45) as timed:
             CommitOperator(task_id="commit", updates=[persistent_aggregate(count(dag_id), state=state(dag_id))])
     coordinator_dag(timed, lane=lane, **{**OPTIONS, "max_replays": 10})

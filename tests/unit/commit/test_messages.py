@@ -150,7 +150,7 @@ def test_the_time_for_messages_ends_so_many_seconds_after_begin(seconds: float, 
         now=began + timedelta(seconds=seconds),
     )
     waiting = "of 2 trees of messages these are not complete: 1 of task count"
-    expected = Messages(problem=f"after 60 s (message_timeout) it still waits: {waiting}")
+    expected = Messages(problem=f"after 60 s (processing_timeout) it still waits: {waiting}")
     assert found == (expected if late else Messages(waiting=waiting))
 
 
@@ -163,7 +163,7 @@ def test_the_source_learns_of_messages_that_have_failed(make: Any) -> None:
         run.commit_now()
     ((txid, rows, reason),) = broker.learned
     assert (txid, rows) == (1, [0, 10])
-    assert "message_timeout" in reason
+    assert "processing_timeout" in reason
 
 
 def test_a_message_that_was_acked_twice_fails_the_attempt(run: MessageRun) -> None:

@@ -277,7 +277,7 @@ def test_a_task_that_takes_too_long_leaves_the_lane(make: Any) -> None:
     world.assert_exact(1)
     assert world.history[1].attempts == 2
     assert any(
-        "count: AirflowTaskTimeout: it takes longer than message_timeout, 0.2 s" in line for line in world.log.lines
+        "count: AirflowTaskTimeout: it takes longer than processing_timeout, 0.2 s" in line for line in world.log.lines
     )
 
 

@@ -250,10 +250,17 @@ def test_one_that_fails_becomes_a_run_and_the_next_ones_have_new_sessions(
     assert any(f"task count: {type(error).__name__}" in line for line in world.log.lines)
 
 
-@pytest.mark.parametrize("options", [{"message_timeout": 0.3}, {"execution_timeout": timedelta(seconds=0.3)}])
-def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(make: Any, server: Server, options: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("processing_timeout", {"message_timeout": 0.3}),
+        ("execution_timeout", {"execution_timeout": timedelta(seconds=0.3)}),
+    ],
+)
+def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(
+    make: Any, server: Server, name: str, options: Any
+) -> None:
     interrupted = threading.Event()
-    (name,) = options
 
     def hangs(session: Session, descriptor: Any) -> None:
         session.interrupted.wait(60)

@@ -26,10 +26,12 @@ def coordinate(name: str, **options: float) -> CoordinateOperator:
     return operator
 
 
-def test_a_transaction_is_late_after_the_message_timeout_of_its_block() -> None:
-    assert coordinate("timed", message_timeout=7.0)._pace().rules.message_timeout == 7.0
+def test_a_transaction_is_late_after_the_processing_timeout_of_its_block() -> None:
+    assert coordinate("timed", processing_timeout=7.0)._pace().rules.message_timeout == 7.0
 
 
-def test_a_transaction_is_late_after_the_message_timeout_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__TX__MESSAGE_TIMEOUT", "11")
+def test_a_transaction_is_late_after_the_processing_timeout_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__PROCESSING_TIMEOUT", "11")
     assert coordinate("untimed")._pace().rules.message_timeout == 11.0

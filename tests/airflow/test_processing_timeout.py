@@ -1,4 +1,4 @@
-"""A transaction that is processed longer than `message_timeout` is replayed, though its task still works on it."""
+"""A transaction that is processed longer than `processing_timeout` is replayed, though its task still works on it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def let_one_hang(stack: Stack, topology: str) -> None:
         feed.committed()
         late = stack.receipts(topology)[1]
         assert late["attempt"] == stack.ledger(topology).history()[1].attempts >= 2
-        assert "message_timeout" in str(late["replays"])
+        assert "processing_timeout" in str(late["replays"])
     finally:
         feed.stop()
