@@ -331,13 +331,13 @@ class Questions:
         alike = [each for each in self._asked if each.needs_dag is question.needs_dag]
         own = [each for each in alike if each.person == question.person]
         if len(own) >= MOST_OF_PERSON:
-            return "You keep the board", own
+            return "You keep the Transactions page", own
         if not question.needs_dag:
             return "", ()  # a ledger answers soon
         about = [each for each in alike if each.topology == question.topology]
         if len(about) >= MOST_OF_TOPOLOGY:
             return f"Topology {question.topology} is", about
-        return ("The board is", alike) if len(alike) >= MOST_AT_ONCE else ("", ())
+        return ("The Transactions page is", alike) if len(alike) >= MOST_AT_ONCE else ("", ())
 
 
 def _named(questions: Sequence[PersonalQuestion], seen: Collection[str]) -> str:

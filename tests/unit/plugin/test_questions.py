@@ -63,7 +63,9 @@ def test_a_topology_that_hangs_leaves_room_for_others(asked: Asked) -> None:
 
 def test_one_person_leaves_room_for_others_whatever_the_topologies(asked: Asked) -> None:
     asked.ask(*(question("vera", f"hangs{number}") for number in range(MOST_OF_PERSON)))
-    assert asked.told(question("vera", "another")).startswith("You keep the board busy because of a search in topology")
+    assert asked.told(question("vera", "another")).startswith(
+        "You keep the Transactions page busy because of a search in topology"
+    )
     asked.ask(question("otto", "flights"))
 
 
@@ -75,7 +77,7 @@ def test_what_waits_for_a_ledger_is_asked_while_sources_hang(asked: Asked) -> No
 
 def test_no_more_people_wait_than_there_is_room_for(asked: Asked) -> None:
     asked.ask(*(question(f"person {number}", f"topology {number}") for number in range(MOST_AT_ONCE)))
-    assert asked.told(question("vera", "another")).startswith("The board is busy because of")
+    assert asked.told(question("vera", "another")).startswith("The Transactions page is busy because of")
 
 
 def test_the_refusal_names_no_person_and_no_topology_that_the_person_may_not_see(asked: Asked) -> None:
@@ -95,5 +97,5 @@ def test_a_question_that_has_ended_makes_room(asked: Asked) -> None:
 
 def test_a_page_is_told_when_to_ask_again() -> None:
     handler = make_app().exception_handlers[Busy]
-    answer = handler(None, Busy(who="The board is", questions="a search"))  # type: ignore[arg-type]
+    answer = handler(None, Busy(who="The Transactions page is", questions="a search"))  # type: ignore[arg-type]
     assert (answer.status_code, answer.headers["retry-after"]) == (429, str(AGAIN_AFTER))  # type: ignore[union-attr]
