@@ -1,4 +1,4 @@
-"""The state suite on every fenced state we have."""
+"""The state suite on every fenced state we have, and on the one that examples/shop_state.py makes from scratch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from airflow_tx.state import MemoryDatabase, MemoryState, SqlState
 from airflow_tx.testing.suites.state_suite import StateSuite
 from airflow_tx.testing.suites.state_tools import MakeState
+from examples.shop_state import ShopState
 from tests.contract.opening import opening
 from tests.servers.mariadb import LocalMariaDB
 from tests.servers.mysql import LocalMySQL
@@ -60,3 +61,9 @@ class TestSqlStateOnMySQL(StateSuite):
     @pytest.fixture
     def make_state(self, mysql: LocalMySQL) -> MakeState:
         return _tables(mysql.url())
+
+
+class TestShopState(StateSuite):
+    @pytest.fixture
+    def make_state(self, tmp_path: Path) -> MakeState:
+        return opening(lambda name, **given: ShopState(tmp_path, name, **given))

@@ -89,6 +89,18 @@ def _unfit(call: ast.Call, target: Any) -> list[str]:
     return []
 
 
+def test_the_lines_that_contributing_shows_are_those_of_the_examples() -> None:
+    shown = "".join(re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S))
+    files = ("examples/shop_state.py", "docs/howto/write-a-source.md")
+    known = {_bare(line) for file in files for line in (ROOT / file).read_text().splitlines()}
+    assert shown
+    assert [line for line in shown.splitlines() if _bare(line) not in known] == []
+
+
+def _bare(line: str) -> str:
+    return line.partition("  #")[0].strip()
+
+
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_python_block_fits_the_package(block: str) -> None:
     assert faults(BLOCKS[block]) == []

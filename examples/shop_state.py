@@ -1,0 +1,173 @@
+"""A state of your own: a file in a folder that all workers share has the fence, the values and the receipts.
+
+It passes `StateSuite`: tests/contract/test_state_suite.py. Every commit writes the whole file, so it fits small states.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.state import Aggregator, fence
+from airflow_tx.state.aggregators import Cells, checked_columns, wanted_keys
+from airflow_tx.state.api import (
+    Fence,
+    QueryableState,
+    StateKind,
+    StateWrite,
+    StoredReceipt,
+    StoredState,
+    fenced_kind,
+)
+from airflow_tx.state.rows import CheckedRows
+from airflow_tx.state.trident.maps import StoredValue, Writer, updated_value
+
+
+@dataclass
+class Content:
+    """The content of the file. An opaque value has the value before its transaction, too."""
+
+    fence: Fence | None = None
+    key_types: dict[str, str] | None = None
+    rows: dict[Cells, StoredValue[Cells]] = field(default_factory=dict)
+    receipts: dict[int, StoredReceipt] = field(default_factory=dict)
+
+
+class ShopState(StoredState, QueryableState):
+    """Keeps its values in a file.
+
+    :param folder: on a disk that every worker reaches, and only people who may write DAG files can write: the file is
+        a pickle.
+    :param name: of the state, and of the file.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        name: str,
+        *,
+        keys: Iterable[str],
+        values: Mapping[str, Aggregator],
+        types: Mapping[str, str] | None = None,
+        kind: StateKind | str = StateKind.OPAQUE,
+    ) -> None:
+        self.normalize(folder=os.fspath(folder))  # as Airflow shows it: in plain JSON
+        self.name = name
+        self.kind = fenced_kind(kind, state=name)
+        self.columns = checked_columns(self, keys, values, types)
+        self._file = Path(folder, name)
+
+    # --- reading
+
+    def _content(self) -> Content:
+        return pickle.loads(self._file.read_bytes()) if self._file.exists() else Content()
+
+    def fence(self) -> Fence | None:
+        return self._content().fence
+
+    def receipts(self) -> list[StoredReceipt]:
+        return [each for _, each in sorted(self._content().receipts.items())]
+
+    def key_types(self) -> dict[str, str] | None:
+        return self._content().key_types
+
+    def holds(self, txid: int) -> bool:
+        return any(stored.txid == txid for stored in self._content().rows.values())
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        found = [
+            {**dict(zip(self.columns.keys, key, strict=True)), **self._shown(stored.value)}
+            for key, stored in self._content().rows.items()
+            if stored.value is not None
+        ]
+        return found[:limit]
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        content = self._content()
+        found: list[dict[str, Any] | None] = [None] * len(keys)
+        for number, key in wanted_keys(self.columns, keys, content.key_types):
+            stored = content.rows.get(key)
+            if stored is not None and stored.value is not None:
+                found[number] = self._shown(stored.value)
+        return found
+
+    def _shown(self, cells: Cells) -> dict[str, Any]:
+        return self.columns.completed(dict(zip(self.columns.values, cells, strict=True)))
+
+    # --- one store transaction
+
+    @contextmanager
+    def _transaction(self, write: StateWrite) -> Iterator[FileTransaction]:
+        with open(f"{self._file}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            content = self._content()
+            yield FileTransaction(self, write, content)
+            draft = Path(f"{self._file}.draft")
+            with draft.open("wb") as file:
+                pickle.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._file)  # a reader finds the old file or the new one
+
+
+class FileTransaction:
+    """One write: it begins by raising the fence, or finds that the fence holds the grant."""
+
+    def __init__(self, state: ShopState, write: StateWrite, content: Content) -> None:
+        self.state, self.write, self.content = state, write, content
+        self.writer = Writer(write.grant.txid, write.grant.token, write.chunk)
+        if write.raising:
+            keeps = state.kind is StateKind.TRANSACTIONAL
+            content.fence = fence.raised(
+                content.fence,
+                write.grant,
+                state=state.name,
+                holds=lambda: keeps and state.holds(write.grant.txid),
+            )
+            self._undo(self.writer)
+        else:
+            fence.check_write(content.fence, write.grant, state=state.name)
+        if write.undoing:
+            self._undo(Writer(write.grant.txid))  # as if another grant had written it
+            assert content.fence is not None
+            content.fence = replace(content.fence, applied=False)
+
+    def _undo(self, writer: Writer) -> None:
+        """Give each key the value it had before another grant of this transaction wrote it."""
+        undone = {key: stored.undone(writer) for key, stored in self.content.rows.items()}
+        self.content.rows = {key: stored for key, stored in undone.items() if stored.value is not None}
+
+    def put(self) -> int:
+        rows = self.write.listed
+        if not rows:
+            return 0
+        state, columns = self.state, self.state.columns
+        checks = CheckedRows(columns)
+        self.content.key_types = self.content.key_types or checks.key_types(rows[0])
+        (checked,) = checks.portions(rows, self.content.key_types, size=len(rows))
+        split = len(columns.keys)
+        for row in zip(*checked, strict=True):
+            key, deltas = row[:split], row[split:]
+            stored = self.content.rows.get(key)
+            if stored is not None:
+                self.writer.check(stored, state=state.name, key=dict(zip(columns.keys, key, strict=True)))
+            combine = partial(self._combined, key, deltas)
+            self.content.rows[key] = updated_value(state.kind, stored, self.writer, combine)
+        return len(rows)
+
+    def _combined(self, key: Cells, deltas: Cells, before: Cells | None) -> Cells:
+        return self.state.columns.combined(key, before, deltas, replacing=False)
+
+    def end(self, receipt: Receipt | None) -> None:
+        if self.write.complete and self.content.fence is not None:
+            self.content.fence = fence.applied(self.content.fence)
+        if receipt is not None:
+            self.content.receipts[receipt.txid] = StoredReceipt.of(receipt)
