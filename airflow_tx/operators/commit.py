@@ -657,8 +657,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; the process with the turn skips it, this task if it can."""
-        from airflow_tx.transaction.commit.handoff import pass_on, states_of, take_skip_or_wait
-        from airflow_tx.transaction.commit.run_slots import TaskRuns
+        from airflow_tx.transaction import TaskRuns, pass_on, states_of, take_skip_or_wait
 
         spec = self.transaction
         txid = begun.attempt.txid

@@ -310,9 +310,9 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         return ConnectApplication(script, tuple(map(str, given)), dag_file)
 
     def _process_in_session(self, context: Context, processing: Processing) -> Manifest:
-        from airflow_tx.base.connections.spark import connect_url
-        from airflow_tx.spark.connect import process, session
-        from airflow_tx.transaction.processing.application import describe_batch
+        from airflow_tx.base.connections import connect_url
+        from airflow_tx.spark import process, session
+        from airflow_tx.transaction import describe_batch
 
         descriptor = describe_batch(processing, self.inputs)
         application = self.found_from(context["dag"].fileloc)

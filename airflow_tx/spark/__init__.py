@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         WritersFailed as WritersFailed,
         portions_of as portions_of,
         read_by as read_by,
-        run as run,
+        run_writers as run_writers,
         seal as seal,
         sealed_pipe as sealed_pipe,
         staged_parts as staged_parts,

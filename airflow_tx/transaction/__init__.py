@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         raise_alarm as raise_alarm,
         raise_own_alarms as raise_own_alarms,
         states_of as states_of,
-        take_skip_in_peace as take_skip_in_peace,
+        take_skip_or_wait as take_skip_or_wait,
         undoable as undoable,
     )
     from airflow_tx.transaction.commit.restatement import (

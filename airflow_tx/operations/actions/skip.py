@@ -32,9 +32,8 @@ from airflow_tx.operations.actions.action import (
     PlannedEffect,
     started_again,
 )
-from airflow_tx.state.api import FencedState
-from airflow_tx.transaction.commit.handoff import due_skip, take_skip_or_wait, undoable
-from airflow_tx.transaction.commit.run_slots import start_yielded
+from airflow_tx.state import FencedState
+from airflow_tx.transaction import due_skip, start_yielded, take_skip_or_wait, undoable
 
 log = logging.getLogger(__name__)
 

@@ -652,8 +652,7 @@ def _connect_url(spark: str) -> str | None:
 
 
 def _on_server(url: str, spark: str, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
-    from airflow_tx.spark.connect import session
-    from airflow_tx.spark.writers import run_writers
+    from airflow_tx.spark import run_writers, session
 
     with session(url, tag=job.name, server=spark_label(spark)) as connected:
         return run_writers(connected, job, sealed)
