@@ -43,7 +43,7 @@ _SCROLL = """async list => {
 def fill(hosts: str, folder: Path, name: str, count: int) -> None:
     """Begin, process and commit transactions of a topology."""
     from airflow_tx.transaction.commit.case import CommitCase
-    from airflow_tx.transaction.commit.commit import Commit
+    from airflow_tx.transaction.commit.committer import Commit
     from airflow_tx.transaction.commit.turn import commit_in_turn
 
     with topology.connected(hosts) as store:

@@ -70,7 +70,7 @@ def run(dag: Any) -> None:
     """One transaction, task by task."""
     from airflow_tx.ledger.attempt import TaskTry
     from airflow_tx.transaction.commit.case import CommitCase
-    from airflow_tx.transaction.commit.commit import Commit
+    from airflow_tx.transaction.commit.committer import Commit
     from airflow_tx.transaction.commit.turn import commit_in_turn
     from airflow_tx.transaction.processing.batch import CurrentBatch
     from airflow_tx.transaction.processing.outputs import returned

@@ -81,7 +81,7 @@ def commit_all(hosts: str, url: str, folder: str, all_begun: list[Begun], ready:
 def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> Passed:
     from airflow_tx.ledger.answers import Granted
     from airflow_tx.transaction.commit.case import CommitCase, CommitPorts, Prepared
-    from airflow_tx.transaction.commit.commit import WHOLE_COMMIT, Commit, write_and_mark
+    from airflow_tx.transaction.commit.committer import WHOLE_COMMIT, Commit, write_and_mark
 
     at: dict[str, float] = {}
     log = Log()

@@ -95,7 +95,7 @@ class Ours:
 
     def _commit(self, begun: Any, run_id: str, output: Any) -> None:
         from airflow_tx.transaction.commit.case import CommitCase
-        from airflow_tx.transaction.commit.commit import Commit
+        from airflow_tx.transaction.commit.committer import Commit
         from airflow_tx.transaction.commit.turn import commit_in_turn
 
         ti = topology.TaskInstance("commit", run_id, xcom=output)

@@ -64,7 +64,7 @@ class Counted:
     def commit(self, begun: Any, run_id: str) -> None:
         """What the committer does."""
         from airflow_tx.transaction.commit.case import CommitCase
-        from airflow_tx.transaction.commit.commit import Commit
+        from airflow_tx.transaction.commit.committer import Commit
         from airflow_tx.transaction.commit.turn import commit_in_turn
 
         ti = topology.TaskInstance("commit", run_id, xcom=topology.output(begun))

@@ -12,7 +12,7 @@ from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.sources.api import Source
 from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.commit import Commit
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.begin import ask
 from airflow_tx.transaction.processing.outputs import RETURN_KEY, returned

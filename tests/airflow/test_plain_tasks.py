@@ -120,7 +120,7 @@ def test_a_task_finds_imported_what_it_needs_and_the_client_of_spark_connect_tha
     stack.airflow.wait_run("preloaded", "r1")
     found = [
         "airflow_tx.ledger.store.zookeeper",
-        "airflow_tx.transaction.commit.commit",
+        "airflow_tx.transaction.commit.committer",
         "colorsys",
         "pyspark.sql.connect.session",
     ]

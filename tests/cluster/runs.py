@@ -80,7 +80,7 @@ class Runs:
 
     def commit(self, run: str) -> str:
         from airflow_tx.transaction.commit.case import CommitCase
-        from airflow_tx.transaction.commit.commit import Commit
+        from airflow_tx.transaction.commit.committer import Commit
         from airflow_tx.transaction.commit.turn import commit_in_turn
         from airflow_tx.transaction.commit.update import Update
 

@@ -26,7 +26,7 @@ from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
-from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit import committer as committing
 from airflow_tx.transaction.commit import write
 from airflow_tx.transaction.commit.write import StagedRows
 from tests.integration.spark_runs import SparkRun, Topology, update

@@ -29,7 +29,7 @@ from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.state.trident.maps import OpaqueValue
-from airflow_tx.transaction.commit import commit as writing
+from airflow_tx.transaction.commit import committer as writing
 from airflow_tx.transaction.commit import handoff as taking
 from airflow_tx.transaction.commit import turn
 from tests.model import (

@@ -30,7 +30,7 @@ from airflow_tx.operations.actions.skip import NotInEffect, TransactionSkip
 from airflow_tx.operators.commit import final_errors
 from airflow_tx.transaction.commit import run_slots
 from airflow_tx.transaction.commit.case import CommitCase, CommitPart
-from airflow_tx.transaction.commit.commit import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
+from airflow_tx.transaction.commit.committer import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
 from airflow_tx.transaction.commit.handoff import pass_on, take_skip
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.processing import begin as beginning

@@ -16,7 +16,7 @@ from airflow_tx.ledger.steps.step import Decision, Reader, Stamp
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.commit import Commit
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.model.driver import CountedIds, HandClock, Run, Topology
 from tests.model.product import LOG

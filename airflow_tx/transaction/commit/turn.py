@@ -20,7 +20,7 @@ from airflow_tx.ledger import (
     of_lane,
 )
 from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.commit import Commit, Completion, skip_now
+from airflow_tx.transaction.commit.committer import Commit, Completion, skip_now
 
 MESSAGE_PATIENCE = 5.0
 """Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""

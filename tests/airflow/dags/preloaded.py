@@ -5,7 +5,7 @@ import sys
 from airflow.sdk import DAG, task
 
 NAMES = {
-    "airflow_tx.transaction.commit.commit",
+    "airflow_tx.transaction.commit.committer",
     "airflow_tx.ledger.store.zookeeper",
     "colorsys",
     "pyspark.sql.connect.session",

@@ -12,7 +12,7 @@ from airflow_tx.ledger.steps import end, recovery
 from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter, note_alarm
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.transaction.commit import commit
+from airflow_tx.transaction.commit import committer
 from airflow_tx.transaction.processing.begin import key_of
 from tests.integration.kinds.life import Topology, log
 from tests.unit.bench import FakeTi
@@ -80,7 +80,7 @@ def half_committed(own: Topology) -> None:
     """A committer has the turn, and has not marked the commit."""
     own.committed("r1")
     run = own.worked("r2")
-    with patch.object(commit, "failpoint", _killed_before_mark), suppress(_Killed):
+    with patch.object(committer, "failpoint", _killed_before_mark), suppress(_Killed):
         own.commit(run)
 
 

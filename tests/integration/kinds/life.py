@@ -24,7 +24,7 @@ from airflow_tx.ledger.steps import processing as steps
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.commit import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
+from airflow_tx.transaction.commit.committer import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from airflow_tx.transaction.spec import spec_of

@@ -11,7 +11,7 @@ from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.outputs.messages.messages import Collector
 from airflow_tx.outputs.messages.stores import AckerStore
 from airflow_tx.state import MemoryState
-from airflow_tx.transaction.commit.commit import Commit
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from airflow_tx.transaction.processing.task import Processing

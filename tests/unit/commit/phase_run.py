@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.commit import (
+from airflow_tx.transaction.commit.committer import (
     FIRST_OF_PHASE,
     INSIDE_KEY,
     Commit,

@@ -15,9 +15,9 @@ from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operators.commit import BeginTransactionOperator, note_commit_failure, push_new_values
 from airflow_tx.state import MemoryState
-from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit import committer as committing
 from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.commit import Commit
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.batch import rows_of_output

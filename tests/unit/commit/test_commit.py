@@ -36,9 +36,9 @@ from airflow_tx.ledger.steps import recovery
 from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
 from airflow_tx.sources.api import Batch, SourceKind
 from airflow_tx.state import Count, Fence, MemoryState
-from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit import committer as committing
 from airflow_tx.transaction.commit.case import airflow_run
-from airflow_tx.transaction.commit.commit import Commit, Completion, acquire_step
+from airflow_tx.transaction.commit.committer import Commit, Completion, acquire_step
 from airflow_tx.transaction.commit.turn import advice, commit_in_turn
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from airflow_tx.transaction.processing.begin import ask, committed_batch

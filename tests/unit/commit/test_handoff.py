@@ -16,7 +16,7 @@ from airflow_tx.ledger.steps import recovery
 from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit import committer as committing
 from airflow_tx.transaction.commit.handoff import (
     due_skip,
     pass_on,

@@ -29,7 +29,7 @@ from airflow_tx.ledger.view import topology_view
 from airflow_tx.outputs.messages.messages import Collector, TaskEmitter
 from airflow_tx.outputs.messages.stores import ZnodeAckers
 from airflow_tx.outputs.messages.tree import Origin, Reference, TreeReport, origin_of
-from airflow_tx.transaction.commit.commit import Completion
+from airflow_tx.transaction.commit.committer import Completion
 from airflow_tx.transaction.commit.handoff import Messages, is_processing, messages_of
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from airflow_tx.triggers.turn import MessagesTrigger

@@ -21,7 +21,7 @@ from airflow_tx.ledger.attempt import Grant, Receipt, TaskTry, Token
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.transaction.commit.commit import grant_of, read_shared, write_in_phase, write_under
+from airflow_tx.transaction.commit.committer import grant_of, read_shared, write_in_phase, write_under
 from airflow_tx.transaction.commit.update import Update, persistent_aggregate
 from tests.unit.bench import CountingStore
 from tests.unit.commit.phase_run import PhaseRun

@@ -24,7 +24,7 @@ from airflow_tx.state import Avg, Count, First, Last, Max, MemoryDatabase, Memor
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.trident.maps import OpaqueValue
 from airflow_tx.testing.suites.aggregator_cases import Balance
-from airflow_tx.transaction.commit import commit as committing
+from airflow_tx.transaction.commit import committer as committing
 from airflow_tx.transaction.commit.contributions import Difference
 from airflow_tx.transaction.commit.restatement import check_entry, refuses_restatement
 from airflow_tx.transaction.commit.update import Update

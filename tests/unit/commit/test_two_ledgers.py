@@ -12,7 +12,7 @@ from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.outputs.messages.stores import ZnodeAckers
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Count, MemoryState
-from airflow_tx.transaction.commit.commit import Completion
+from airflow_tx.transaction.commit.committer import Completion
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.stage import update
 from tests.unit.bench import CountingStore, MemorySpec, Numbers

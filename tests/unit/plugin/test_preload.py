@@ -52,7 +52,7 @@ def test_a_component_that_starts_has_what_a_task_needs_and_nothing_heavy_and_no_
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
     modules, threads = json.loads(done.stdout.split("FOUND ")[1])
     needed = {
-        "airflow_tx.transaction.commit.commit",
+        "airflow_tx.transaction.commit.committer",
         "airflow_tx.state.sql.state",
         "airflow_tx.ledger.store.zookeeper",
         "kazoo.client",
@@ -98,7 +98,7 @@ def test_a_celery_worker_of_airflow_has_what_a_task_needs_and_that_of_another_ap
         check=True,
     )
     modules, threads = json.loads(done.stdout.split("FOUND ")[1])
-    needed = {"airflow_tx.transaction.commit.commit", "airflow_tx.state.sql.state", "kazoo.client"}
+    needed = {"airflow_tx.transaction.commit.committer", "airflow_tx.state.sql.state", "kazoo.client"}
     assert needed <= set(modules) if application == "airflow" else not modules
     assert HEAVY.isdisjoint(modules)
     assert threads == 0
@@ -179,7 +179,7 @@ def test_the_client_is_imported_where_it_is_used_unless_the_option_says_otherwis
         monkeypatch.setenv("AIRFLOW__TX__PRELOAD", names)
     preload.import_ahead("a test", client_used=lambda: used)
     assert (CLIENT in imported.names) is client
-    assert ("airflow_tx.transaction.commit.commit" in imported.names) is (names != CLIENT)
+    assert ("airflow_tx.transaction.commit.committer" in imported.names) is (names != CLIENT)
 
 
 def test_a_scheduler_is_not_asked_for_the_client_where_the_option_does_not_say_auto(

@@ -1,7 +1,7 @@
 """A commit, from top to bottom: complete, read, acquire, write, mark, after. Nothing here waits; its drivers do.
 
 Each step is a function of a `CommitCase` and of what the step before it gave. Three drivers call the steps: a committer
-in its turn (`turn.py`), the tasks of a commit phase (`phase.py`), and a lane (`coordinator/lane_tasks.py`).
+in its turn (`turn.py`), the tasks of a commit phase (below), and a lane (`coordinator/lane_tasks.py`).
 """
 
 from __future__ import annotations
