@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
-from airflow_tx.ledger.answers import Begun, Done, Processed
-from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.ledger.steps import processing
-from airflow_tx.ledger.steps.begin import in_one_multi
-from airflow_tx.transaction.commit.case import CommitCase, CommitPorts, CommittingRun, Prepared
-from airflow_tx.transaction.commit.committer import Commit, acquire_step, processed_step
-from airflow_tx.transaction.processing.application import (
+from airflow_tx.ledger import Begun, Done, Processed, TaskTry
+from airflow_tx.transaction import (
+    RETURN_KEY,
+    Commit,
+    CommitCase,
+    CommitPorts,
+    CommittingRun,
+    Prepared,
+    Processing,
     ack_application,
     acquire_step,
     check_returned,

@@ -90,6 +90,19 @@ UNANSWERED = (
 
 
 @dataclass(frozen=True)
+class BoundCall(Generic[T]):
+    """A step with its arguments."""
+
+    step: Callable[..., Decision[T]]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    def __call__(self, read: Reader, stamp: Stamp, paths: Paths) -> Decision[T]:
+        """Decide the step."""
+        return self.step(read, stamp, paths, *self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
 class OwnStep(Generic[P, T]):
     """A step of one ledger, which a call runs."""
 
@@ -106,12 +119,13 @@ class OwnStep(Generic[P, T]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundStep[T]:
         """Give the step with its arguments, for `Ledger.run` or `Ledger.joined`."""
+        return BoundCall(self.step, args, kwargs)
 
-        def bound(read: Reader, stamp: Stamp, paths: Paths) -> Decision[T]:
-            return self.step(read, stamp, paths, *args, **kwargs)
 
-        bound.__name__ = self.step.__name__
-        return bound
+def _name_of(step: Any) -> str:
+    if isinstance(step, BoundCall):
+        step = step.step
+    return str(step.func.__name__ if isinstance(step, partial) else step.__name__)
 
 
 class Step(Generic[P, T]):
@@ -444,7 +458,7 @@ class Ledger(LedgerReads):
         :raises Refused, UnreadableRecord: what the step raises, decided on what everybody has written until now.
         :raises OutcomeUnknown, StoreUnavailable, TooMuchContention: see `Store.multi`.
         """
-        name = step.func.__name__ if isinstance(step, partial) else step.__name__
+        name = _name_of(step)
         answered: Answers = {}
 
         def bound(read: Reader, stamp: Stamp, paths: Paths) -> Decision[T]:

@@ -57,13 +57,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-    from airflow_tx.ledger.answers import AlreadyCommitted, Begun, NoData, WindowFull
-    from airflow_tx.ledger.records import TopologyRecord
-    from airflow_tx.outputs.journal import Entry
-    from airflow_tx.transaction.commit.case import CommitCase, CommitPart
-    from airflow_tx.transaction.commit.committer import Commit
-    from airflow_tx.transaction.commit.turn import WaitingLine
-    from airflow_tx.triggers.base import WaitTrigger
+    from airflow_tx.ledger import AlreadyCommitted, Begun, NoData, TopologyRecord, WindowFull
+    from airflow_tx.outputs import Entry
+    from airflow_tx.transaction import Commit, CommitCase, CommitPart, WaitingLine
+    from airflow_tx.triggers import WaitTrigger
 
 
 # --- lineage ------------------------------------------------------------------------------------------------------
@@ -181,9 +178,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
         :param part: the part of the commit that the task does; None: the whole commit.
         """
-        from airflow_tx.transaction.commit.committer import Commit
-        from airflow_tx.transaction.commit.handoff import raise_own_alarms
-        from airflow_tx.transaction.commit.turn import RESUMED, commit_in_turn
+        from airflow_tx.transaction import RESUMED, Commit, commit_in_turn, raise_own_alarms
 
         with final_errors(), commit_case(context, updates, self.log) as case:
             settings = Settings.load()
@@ -353,7 +348,7 @@ class CommitOperator(InTurnOperator):
 
     def _write_in_phase(self, context: Context) -> dict[str, Any] | None:
         """Write; the last task of the phase looks at what it returns."""
-        from airflow_tx.transaction.commit.committer import write_in_phase
+        from airflow_tx.transaction import write_in_phase
 
         with final_errors(), commit_case(context, self.updates, self.log) as case:
             wrote, left = write_in_phase(case)
@@ -374,7 +369,7 @@ class AcquireTurnOperator(InTurnOperator):
         :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
-        from airflow_tx.transaction.commit.committer import FIRST_OF_PHASE
+        from airflow_tx.transaction import FIRST_OF_PHASE
 
         return self.take_turn(context, _updates(context), FIRST_OF_PHASE).left
 
@@ -392,7 +387,7 @@ class MarkCommittedOperator(RetriedOperator, LineageOperator):
 
         :raises AirflowFailException: a task of the phase has failed; naming it.
         """
-        from airflow_tx.transaction.commit.committer import mark_in_phase
+        from airflow_tx.transaction import mark_in_phase
 
         with final_errors(), commit_case(context, _updates(context), self.log) as case:
             is_first = case.ledger.status(case.begun.txid) is not None
@@ -418,7 +413,7 @@ def before_inside(context: Context) -> None:
     :raises AirflowSkipException: the transaction is committed.
     :raises AirflowFailException: another grant has taken the turn.
     """
-    from airflow_tx.transaction.commit.committer import grant_of, incomplete, read_shared
+    from airflow_tx.transaction import grant_of, incomplete, read_shared
 
     check_arguments(context["task"], Processing.of(context).attempt)
     with commit_case(context, (), None) as case:
@@ -442,9 +437,8 @@ def before_inside(context: Context) -> None:
 
 def after_inside(context: Context, result: Any = None) -> None:
     """Run after a task of the phase: note of which attempt its result is."""
-    from airflow_tx.ledger.attempt import TaskTry
-    from airflow_tx.transaction.commit.committer import INSIDE_KEY
-    from airflow_tx.transaction.processing.outputs import check_returned, xcom_fingerprint
+    from airflow_tx.ledger import TaskTry
+    from airflow_tx.transaction import INSIDE_KEY, check_returned, xcom_fingerprint
 
     ti = context["ti"]
     spec = spec_of(context["dag"])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         CommittingRun as CommittingRun,
         Prepared as Prepared,
     )
-    from airflow_tx.transaction.commit.commit import (
+    from airflow_tx.transaction.commit.committer import (
         FIRST_OF_PHASE as FIRST_OF_PHASE,
         INSIDE_KEY as INSIDE_KEY,
         Commit as Commit,

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.ledger.answers import Begun, Joined
 from airflow_tx.ledger.attempt import Token, of_lane
-from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.ledger import BoundCall, Ledger
 from airflow_tx.ledger.records import Counter, TransactionRecord
 from airflow_tx.ledger.steps import commit, end
 from airflow_tx.ledger.steps.step import Audit, Reader
@@ -165,8 +164,8 @@ def record_ends(recorder: Recorder, chance: random.Random) -> None:
 
 
 def _end_of(step: Any, args: Sequence[Any]) -> tuple[str, Token] | None:
-    if isinstance(step, partial) and step.func is commit.commit:
-        return "mark", step.keywords["token"]
+    if isinstance(step, BoundCall) and step.step is commit.commit:
+        return "mark", step.kwargs["token"]
     return ("skip", args[0]) if step is end.commit_skip else None
 
 

@@ -25,7 +25,7 @@ from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.transaction.commit.committer import acquire_step
-from airflow_tx.transaction.commit.handoff import GRACE, entries_in_use, sweep_journal
+from airflow_tx.transaction.commit.handoff import GRACE, sweep_journal
 from airflow_tx.transaction.commit.restatement import no_contribution, write_entry
 from tests.stage import update
 from tests.unit.bench import CountingStore, OpaqueNumbers
