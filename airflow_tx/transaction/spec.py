@@ -59,7 +59,8 @@ class TransactionSpec:
     """One `Transaction` block.
 
     :param max_pending: None: `[tx] max_pending`; likewise `zookeeper_conn_id` and `root`.
-    :param message_timeout: `processing_timeout` of the block, by the name that serialized DAGs have.
+    :param message_timeout: `processing_timeout` of the block; None: `[tx] processing_timeout`. The rules that a
+        trigger stores have the same earlier name.
     :param begin: task id of the first task.
     :param tasks: ids of the tasks that must ack: upstream of the committer.
     :param mapped: the ones that have map indexes.
