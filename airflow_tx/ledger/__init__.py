@@ -71,6 +71,8 @@ if TYPE_CHECKING:
         code_of as code_of,
         column_marks as column_marks,
         counted as counted,
+        digest as digest,
+        dumps as dumps,
         form_of_columns as form_of_columns,
         gone_in_words as gone_in_words,
         is_shortened as is_shortened,
@@ -101,7 +103,6 @@ if TYPE_CHECKING:
         changed_columns as changed_columns,
         verified as verified,
     )
-    from airflow_tx.ledger.json_text import digest as digest, dumps as dumps
     from airflow_tx.ledger.ledger import Ledger as Ledger, LedgerReads as LedgerReads
     from airflow_tx.ledger.reading import (
         LedgerReader as LedgerReader,

@@ -87,10 +87,12 @@ if TYPE_CHECKING:
         partition_of as partition_of,
     )
     from airflow_tx.state.api import (
+        REPLACING as REPLACING,
         TXID as TXID,
         AppendTable as AppendTable,
         Misfit as Misfit,
         RowTally as RowTally,
+        SoleWriterState as SoleWriterState,
         StateUpdate as StateUpdate,
         StoredState as StoredState,
         staged_folder as staged_folder,
@@ -136,10 +138,6 @@ if TYPE_CHECKING:
         combined_runs as combined_runs,
         has_reducers as has_reducers,
         reducers_of as reducers_of,
-    )
-    from airflow_tx.state.sole_writer import (
-        REPLACING as REPLACING,
-        SoleWriterState as SoleWriterState,
     )
 
     __all__: list[str]

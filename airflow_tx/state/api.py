@@ -30,7 +30,7 @@ from airflow_tx.ledger import (
 )
 
 if TYPE_CHECKING:
-    from airflow_tx.state.aggregators import Columns
+    from airflow_tx.state.aggregators import Cells, Columns
 
 
 # --- row tally ----------------------------------------------------------------------------------------------------
@@ -454,6 +454,34 @@ class QueryableState(FencedState):
         """Read the rows of a `StateReading`; a store that can list its keys in portions does not read all at once."""
         names = (*self.columns.keys, *self.columns.values)
         return (tuple(map(row.__getitem__, names)) for row in self.read())
+
+
+REPLACING = -1
+"""The first chunk whose rows replace values that cannot be taken back; others of a grant have lower numbers."""
+
+
+def replaces(chunk: int | None) -> bool:
+    """Ask whether the rows of a chunk replace values: no other transaction has contributed to these keys."""
+    return chunk is not None and chunk <= REPLACING
+
+
+class SoleWriterState(QueryableState):
+    """A state whose rows say which transaction wrote them, and whether there was a value before it.
+
+    A restatement can replace the values of a key to which one transaction alone has contributed.
+    """
+
+    @abstractmethod
+    def sole_values(
+        self, keys: Sequence[Cells], txids: Collection[int], own: int
+    ) -> list[Cells | None]:
+        """Read the stored values of each key, if one transaction alone has contributed to it; None: others may have.
+
+        A key that is not there has NULL in every column.
+
+        :param txids: that transaction is one of these. A key whose values were replaced before counts likewise.
+        :param own: the transaction that asks: its own writes do not count.
+        """
 
 
 class StateUpdate:

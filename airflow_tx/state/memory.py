@@ -18,15 +18,16 @@ from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns, wanted_keys
 from airflow_tx.state.api import (
     Fence,
+    SoleWriterState,
     StateKind,
     StateWrite,
     StoredReceipt,
     StoredState,
     fenced_kind,
+    replaces,
 )
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.rows import CheckedRows
-from airflow_tx.state.sole_writer import SoleWriterState, replaces
 from airflow_tx.state.trident.maps import OpaqueValue, StoredValue, Writer, updated_value
 
 _Stored = StoredValue[Cells]

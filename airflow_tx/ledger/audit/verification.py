@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_tx.ledger.answers import WHOLE
 from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.attempt import Receipt, digest_of, restated
+from airflow_tx.ledger.attempt import Receipt, digest, digest_of, restated
 from airflow_tx.ledger.audit.chain import (
     Chain,
     Decisive,
@@ -21,7 +21,6 @@ from airflow_tx.ledger.audit.chain import (
 )
 from airflow_tx.ledger.audit.loss import ACCEPT_LOSS, losses_behind
 from airflow_tx.ledger.audit.rebuild import ACCEPT_CHANGE, LEDGER_LOST, RENAMED, STATE_LOST
-from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.records import Outcome, Phase, RepairRecord, Skipped, TransactionRecord
 from airflow_tx.ledger.steps.move import RENAME
 from airflow_tx.ledger.steps.roll_forward import ROLL_FORWARD, heals, nonces

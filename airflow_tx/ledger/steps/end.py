@@ -29,9 +29,10 @@ from airflow_tx.ledger.attempt import (
     Token,
     Written,
     as_kept,
+    digest,
+    dumps,
 )
 from airflow_tx.ledger.audit.loss import without_passed
-from airflow_tx.ledger.json_text import digest, dumps
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,

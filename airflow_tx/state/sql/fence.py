@@ -16,8 +16,7 @@ from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger import Receipt, Token
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Cells, Columns, decode_key, encode_key, wanted_keys
-from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, StoredReceipt
-from airflow_tx.state.sole_writer import replaces
+from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, StoredReceipt, replaces
 from airflow_tx.state.sql.database import COMPLETE, StateDatabase, check_durable
 from airflow_tx.state.sql.dialect import (
     OWN,

@@ -11,6 +11,7 @@ from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns
 from airflow_tx.state.api import (
     Addressed,
     Fence,
+    SoleWriterState,
     StateKind,
     StateReading,
     StateWrite,
@@ -18,7 +19,6 @@ from airflow_tx.state.api import (
     StoredState,
     fenced_kind,
 )
-from airflow_tx.state.sole_writer import SoleWriterState
 
 if TYPE_CHECKING:
     from airflow_tx.state.sql.fence import FencedStore, SqlTransaction

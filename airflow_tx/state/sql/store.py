@@ -16,9 +16,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_tx.base.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.state.aggregators import PUSHED_DOWN, Cells, explained
-from airflow_tx.state.api import Grant, StateKind, StateWrite
+from airflow_tx.state.api import Grant, StateKind, StateWrite, replaces
 from airflow_tx.state.rows import CheckedRows
-from airflow_tx.state.sole_writer import replaces
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, StateTable, sampled
