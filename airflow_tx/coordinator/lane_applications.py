@@ -33,8 +33,10 @@ _PATIENCE = 5.0
 _TAG = "airflow_tx lane"
 # More sessions that are prepared at once keep each other from the processors.
 _PREPARED = 4
-# Seconds that the first batch on a server has for itself, at most. Batches at once compile the same code each.
-_HEAD_START = 5.0
+# Seconds in which a lane finds data that waits for it. A batch compiles what a rehearsal would.
+_FIRST_LOOK = 1.0
+# Seconds that the first batch on a server has for itself, at most. Batches at once run code that is not compiled yet.
+_HEAD_START = 15.0
 
 
 class LaneApplications:
@@ -56,26 +58,27 @@ class LaneApplications:
         self._idle: dict[str, list[_SessionThread]] = {}
         self._unprepared: set[str] = set()
         self._warm: dict[str, threading.Event] = {}
-        self._has_batches = False
+        self._has_batches = threading.Event()
 
     def prepare(
         self, tasks: Sequence[LaneApplication], count: int, where: Callable[[], TryDir]
     ) -> None:
         """Open sessions for batches to come, in threads of their own; `start` takes them, ready or not.
 
+        One session on each connection rehearses a batch: the server compiles most code once for all sessions.
+
         :param count: of the batches that may be processed at once; so many on each connection, but not more than four.
-        :param where: names a folder for one session; it is removed.
+        :param where: names a folder for one rehearsal; it is removed.
         """
         count = min(count, _PREPARED)
         for conn_id in dict.fromkeys(task.operator.conn_id for task in tasks):
             own = tuple(task for task in tasks if task.operator.conn_id == conn_id)
-            threads = [
-                _SessionThread(self, conn_id, _Preparation(own, where())) for _ in range(count)
-            ]
+            folders = [where(), *[None] * (count - 1)]  # a batch takes the last one first
+            threads = [_SessionThread(self, conn_id, _Preparation(own, each)) for each in folders]
             with self._lock:
                 self._open.update(threads)
                 self._idle.setdefault(conn_id, []).extend(threads)
-            for thread in reversed(threads):  # the last one is taken first
+            for thread in reversed(threads):
                 thread.start()
 
     def start(
@@ -90,7 +93,7 @@ class LaneApplications:
         :param arguments: as `batch.args`.
         """
         conn_id = task.operator.conn_id
-        self._has_batches = True
+        self._has_batches.set()
         with self._lock:
             idle = self._idle.get(conn_id)
             thread = idle.pop() if idle else None
@@ -115,17 +118,18 @@ class LaneApplications:
     def prepare_in(
         self, thread: _SessionThread, session: SparkSession, preparation: _Preparation
     ) -> None:
-        """Load the applications, and let the server compile what batches need, until there is a batch.
+        """Load the applications, and rehearse if this session is to, until there is a batch.
 
         :raises Exception, SystemExit: the error of the file of an application.
         """
         from airflow_tx.spark import rehearse
 
         for task in preparation.tasks:
-            if not self._has_batches:
+            if not self._has_batches.is_set():
                 self._load(task.operator.found_from(self._dag_file))
-        if not self._has_batches:  # it would take the processors from them
-            rehearse(session, preparation.where)
+        where = preparation.where
+        if where is not None and not self._has_batches.wait(_FIRST_LOOK):
+            rehearse(session, where)
             self._head_start(thread.conn_id, 0.0).set()
         with self._lock:
             idle = self._idle[thread.conn_id]
@@ -258,11 +262,11 @@ class ApplicationRun:
 class _Preparation:
     """The purpose of a prepared session.
 
-    :param where: the folder for what the preparation writes.
+    :param where: the folder for what a rehearsal writes; None: another session rehearses.
     """
 
     tasks: tuple[LaneApplication, ...]
-    where: TryDir
+    where: TryDir | None
 
 
 class _SessionThread(threading.Thread):

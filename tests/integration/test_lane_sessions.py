@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,8 +78,8 @@ def world(spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.fixture
-def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The sessions in which the server has compiled what batches need."""
+def rehearsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sessions that have rehearsed a batch."""
     found: list[str] = []
     rehearse = connect.rehearse
 
@@ -86,6 +88,22 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(spark.session_id)
 
     monkeypatch.setattr(connect, "rehearse", noted)
+    return found
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sessions that were opened."""
+    found: list[str] = []
+    session: Any = connect.session
+
+    @contextmanager
+    def noted(*arguments: Any, **options: Any) -> Iterator[Any]:
+        with session(*arguments, **options) as made:
+            found.append(made.session_id)
+            yield made
+
+    monkeypatch.setattr(connect, "session", noted)
     return found
 
 
@@ -99,24 +117,22 @@ def commit(world: Applied, lane: Lane, count: int) -> None:
 
 @pytest.mark.lead
 def test_sessions_client_and_application_are_there_before_the_first_batch_is_taken(
-    world: Applied, prepared: list[str], loaded: Path
+    world: Applied, opened: list[str], rehearsed: list[str], loaded: Path
 ) -> None:
     lane = world.lane()
     with lane.opened():
         assert isinstance(lane.work(0.0), NoData)
-        eventually(lambda: len(prepared) == 2, 240, "two sessions are prepared")
+        eventually(lambda: len(opened) == 2 and len(rehearsed) == 1, 240, "two sessions are open, one has rehearsed")
         assert loaded.read_text() == ""
         assert world.record(1) is None
         assert world.history == {}
         commit(world, lane, 6)
     world.assert_exact(6)
-    assert set(loaded.read_text().split()) <= set(prepared)
+    assert set(loaded.read_text().split()) <= set(opened)
     assert {entry.attempts for entry in world.history.values()} == {1}
 
 
-def test_an_application_that_fails_while_a_session_is_prepared_changes_nothing(
-    world: Applied, prepared: list[str], loaded: Path
-) -> None:
+def test_an_application_that_fails_while_a_session_is_prepared_changes_nothing(world: Applied, loaded: Path) -> None:
     loaded.with_suffix(".fails").touch()
     lane = world.lane()
     with lane.opened():

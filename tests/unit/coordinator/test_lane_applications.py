@@ -61,7 +61,7 @@ class Server:
 
     :ivar on_batch: called with session and descriptor.
     :ivar at: called with the name of each step that prepares a session.
-    :ivar prepared: sessions in which nothing was left to prepare.
+    :ivar prepared: sessions that have rehearsed a batch.
     """
 
     def __init__(self) -> None:
@@ -125,6 +125,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(connect, "rehearse", made.rehearse)
     monkeypatch.setattr(connect.ConnectApplication, "load", made.load)
     monkeypatch.setattr(lane_applications, "connect_url", made.url)
+    monkeypatch.setattr(lane_applications, "_FIRST_LOOK", 0.0)
     return made
 
 
@@ -334,7 +335,7 @@ def test_sessions_are_prepared_before_there_is_a_batch_and_the_first_batches_hav
     lane = world.lane()
     before = world.store.requests
     with lane.opened():
-        eventually(lambda: server.prepared == 4, 60, "four sessions are prepared")
+        eventually(lambda: server.prepared == 1 and server.opened == 4, 60, "four sessions are open, one has rehearsed")
         assert world.store.requests == before
         assert isinstance(lane.work(0.0), NoData)
         world.source.count = 4
@@ -343,6 +344,23 @@ def test_sessions_are_prepared_before_there_is_a_batch_and_the_first_batches_hav
             lane.wait(0.1)
     world.assert_exact(4)
     assert server.opened == 4
+    assert server.prepared == 1
+
+
+def test_a_lane_that_finds_data_at_once_rehearses_nothing(
+    make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_applications, "_FIRST_LOOK", 60.0)
+    world, loaded = make(source=Bounded(3)), threading.Event()
+    server.at = lambda at: loaded.set() if at == "load" else None
+    lane = world.lane()
+    with lane.opened():
+        assert loaded.wait(60)
+        while len(world.history) < 3:
+            lane.work(0.0)
+            lane.wait(0.1)
+    world.assert_exact(3)
+    assert server.prepared == 0
 
 
 def test_a_lane_without_applications_opens_no_session(make: Any, server: Server) -> None:
@@ -454,11 +472,13 @@ def test_a_lane_that_ends_while_it_prepares_leaves_no_session_and_nothing_in_the
 
 
 def test_a_session_that_is_dropped_while_it_is_prepared_ends(make: Any, server: Server) -> None:
-    world, failed, first = make(source=Bounded(1)), threading.Event(), threading.Semaphore(1)
+    world, rehearses, failed = make(source=Bounded(1)), threading.Event(), threading.Event()
 
     def stands(at: str) -> None:
-        # A batch takes the one that is ready; else it takes one of those that wait, which go on after a while.
-        if at == "rehearse" and not first.acquire(blocking=False) and failed.wait(5):
+        # A batch takes one of the sessions that are ready.
+        if at == "rehearse":
+            rehearses.set()
+            assert failed.wait(60)
             raise RuntimeError("its server is lost")
 
     def fails(session: Session, descriptor: Any) -> None:
@@ -468,7 +488,7 @@ def test_a_session_that_is_dropped_while_it_is_prepared_ends(make: Any, server: 
     server.at, server.on_batch = stands, fails
     lane = world.lane()
     with lane.opened():
-        eventually(lambda: server.prepared == 1 and len(server.open) == 4, 60, "one of four sessions is prepared")
+        eventually(lambda: rehearses.is_set() and len(server.open) == 4, 60, "one of four sessions rehearses")
         lane.work(0.0)
         while lane.working:
             lane.wait(1.0)
