@@ -280,12 +280,9 @@ def open_topology(
         record = Create(paths.record, encode(request.made(stamp.op)))
         return Decision(Done(), (*folders, *counters, record), paths.record)
     check_claim(topology, paths, request)
-    writes: list[Write] = []
     if (topology.source_kind, topology.partitioned) != (request.source_kind, request.partitioned):
         allocated = read.get(Counter, paths.allocated)
         _check_source(read, paths, topology, request, allocated.txid)
-        # Written again without a change: an older release that is allocating now is refused.
-        writes.append(Put(paths.allocated, encode(allocated)))
     changed = replace(
         topology,
         source_kind=request.source_kind,
@@ -294,7 +291,7 @@ def open_topology(
         zone=request.zone,
         op=stamp.op,
     )
-    return Decision(Done(), (*writes, Put(paths.record, encode(changed))), paths.record)
+    return step.put(paths.record, changed, Done())
 
 
 def missing_folders(read: Reader, paths: Paths) -> list[Write]:
