@@ -31,7 +31,9 @@ def test_a_begin_that_allocates_just_now_is_refused_by_another_kind_of_source(to
     opened(topology, source_kind="transactional")
     after = store.get(topology.paths.record)
     # Every begin requires that this record is unchanged.
-    assert before is not None and after is not None and after.version == before.version + 1
+    assert before is not None
+    assert after is not None
+    assert after.version == before.version + 1
 
 
 def test_the_name_of_another_dag_is_refused(topology: Topology) -> None:
