@@ -51,6 +51,8 @@ if TYPE_CHECKING:
         ack_element as ack_element,
         ack_name as ack_name,
         decode_name as decode_name,
+        digest as digest,
+        dumps as dumps,
         encode_name as encode_name,
     )
     from airflow_tx.ledger.attempt import (
@@ -71,8 +73,6 @@ if TYPE_CHECKING:
         code_of as code_of,
         column_marks as column_marks,
         counted as counted,
-        digest as digest,
-        dumps as dumps,
         form_of_columns as form_of_columns,
         gone_in_words as gone_in_words,
         is_shortened as is_shortened,

@@ -9,26 +9,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import UnreadableRecord
+from airflow_tx.ledger.api import digest, dumps
 
 if TYPE_CHECKING:
     from airflow_tx.ledger.records import Ack
-
-
-# --- json text ----------------------------------------------------------------------------------------------------
-# JSON in one form: equal values give equal text, and equal digests.
-
-
-_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-
-
-def dumps(value: Any) -> str:
-    """Write compact JSON with sorted keys: equal values give equal text."""
-    return _compact.encode(value)
-
-
-def digest(value: Any) -> str:
-    """Give the fingerprint of a plain-JSON value, 32 hex digits."""
-    return hashlib.sha256(dumps(value).encode()).hexdigest()[:32]
 
 
 # --- batch words --------------------------------------------------------------------------------------------------

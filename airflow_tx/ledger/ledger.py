@@ -33,10 +33,11 @@ from airflow_tx.ledger.api import (
     Watch,
     ack_element,
     ack_name,
+    dumps,
     encode_name,
     txids_below,
 )
-from airflow_tx.ledger.attempt import TaskTry, Token, dumps, of_lane
+from airflow_tx.ledger.attempt import TaskTry, Token, of_lane
 from airflow_tx.ledger.audit import loss
 from airflow_tx.ledger.reading import (
     NO_TOPOLOGY,

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.base.errors import UnreadableRecord, shortened_reason, without_controls
-from airflow_tx.ledger.attempt import digest, dumps
+from airflow_tx.ledger.api import digest, dumps
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from airflow_tx.base.errors import typed
-from airflow_tx.ledger.attempt import batch_in_words, counted, digest, of_lane
+from airflow_tx.ledger.api import digest
+from airflow_tx.ledger.attempt import batch_in_words, counted, of_lane
 from airflow_tx.ledger.audit.loss import shortened
 from airflow_tx.ledger.reading import LedgerReading
 from airflow_tx.ledger.records import Ack, History, Outcome, Phase, Skipped, TransactionRecord

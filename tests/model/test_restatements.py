@@ -27,8 +27,8 @@ from airflow_tx.ledger.answers import (
     Restarted,
     WindowFull,
 )
-from airflow_tx.ledger.api import Delete, Put
-from airflow_tx.ledger.attempt import TransactionAttempt, digest
+from airflow_tx.ledger.api import Delete, Put, digest
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, note_change, rename_state, state_lost
 from airflow_tx.ledger.audit.verification import verified

@@ -16,8 +16,8 @@ from airflow_tx.base.errors import (
     TooMuchContention,
     UnreadableRecord,
 )
-from airflow_tx.ledger.api import Paths, Store, decode_name
-from airflow_tx.ledger.attempt import Receipt, Token, digest_of, dumps, is_shortened
+from airflow_tx.ledger.api import Paths, Store, decode_name, dumps
+from airflow_tx.ledger.attempt import Receipt, Token, digest_of, is_shortened
 from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, RESET
 from airflow_tx.ledger.ledger import LedgerReads
 from airflow_tx.ledger.reading import RotatingTransactionalState

@@ -17,8 +17,8 @@ from airflow_tx.base.errors import (
     UnreadableRecord,
 )
 from airflow_tx.ledger.answers import Done, Repaired, TopologyRequest
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
-from airflow_tx.ledger.attempt import Receipt, Token, dumps, gone_in_words, is_shortened
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, dumps
+from airflow_tx.ledger.attempt import Receipt, Token, gone_in_words, is_shortened
 from airflow_tx.ledger.ledger import Ledger, LedgerReads, OwnStep
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx.ledger.answers import WHOLE
-from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.attempt import Receipt, digest, digest_of, restated
+from airflow_tx.ledger.api import Paths, digest
+from airflow_tx.ledger.attempt import Receipt, digest_of, restated
 from airflow_tx.ledger.audit.chain import (
     Chain,
     Decisive,

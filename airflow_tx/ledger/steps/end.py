@@ -20,7 +20,7 @@ from airflow_tx.base.errors import (
     UnknownTxid,
 )
 from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write, digest, dumps
 from airflow_tx.ledger.attempt import (
     METADATA_KEPT,
     POSITION_KEPT,
@@ -29,8 +29,6 @@ from airflow_tx.ledger.attempt import (
     Token,
     Written,
     as_kept,
-    digest,
-    dumps,
 )
 from airflow_tx.ledger.audit.loss import without_passed
 from airflow_tx.ledger.reading import RotatingTransactionalState

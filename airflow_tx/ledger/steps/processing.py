@@ -19,8 +19,8 @@ from airflow_tx.base.errors import (
     UnknownTransaction,
 )
 from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
-from airflow_tx.ledger.api import Create, Paths, Put, ack_element, ack_name
-from airflow_tx.ledger.attempt import RowsDigest, TaskTry, TransactionAttempt, counted, digest
+from airflow_tx.ledger.api import Create, Paths, Put, ack_element, ack_name, digest
+from airflow_tx.ledger.attempt import RowsDigest, TaskTry, TransactionAttempt, counted
 from airflow_tx.ledger.audit.loss import shortened
 from airflow_tx.ledger.records import Ack, Phase, Skipped, TopologyRecord, TransactionRecord, encode
 from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, is_another, is_committed, put

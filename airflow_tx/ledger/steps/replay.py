@@ -32,8 +32,8 @@ from airflow_tx.ledger.answers import (
     Replaced,
     RestatedBatch,
 )
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
-from airflow_tx.ledger.attempt import REPLAYS_KEPT, TransactionAttempt, digest
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, digest
+from airflow_tx.ledger.attempt import REPLAYS_KEPT, TransactionAttempt
 from airflow_tx.ledger.audit.loss import start_after
 from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.ledger.records import (

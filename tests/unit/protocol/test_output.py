@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.attempt import digest
+from airflow_tx.ledger.api import digest
 from airflow_tx.ledger.records import output_text, same_output
 
 TEXT = "53237f9c03c56b6e881a2db27aadda9c 7fe240ddb2f9c3fefc02f74334ac1477 4.623667580599431 6.75"
