@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.plan import LedgerSnapshot
-from airflow_tx.ledger import LedgerReads
+from airflow_tx.ledger import ReadOnlyLedger
 from airflow_tx.outputs import AckerWatch
 from airflow_tx.transaction import (
     GAUGES_EVERY,
@@ -84,7 +84,7 @@ class Monitor:
             if lag is not None:
                 Metric.LAG.send(self._paths, lag.count, unit=lag.unit)
             self._send_acker_load(store, look)
-        due = changes(found, LedgerReads(store, self._paths).raised_alarms())
+        due = changes(found, ReadOnlyLedger(store, self._paths).raised_alarms())
         return certain(due, self._topology.limits, lag)
 
     def _send_acker_load(self, store: Store, look: LedgerSnapshot) -> None:
@@ -108,7 +108,7 @@ class Monitor:
         if self._lags is None:
             return None
         try:
-            return self._lags.latest(lambda: LedgerReads(store, self._paths).position())
+            return self._lags.latest(lambda: ReadOnlyLedger(store, self._paths).position())
         except TxError:  # the turn has moved on
             return None
 

@@ -16,9 +16,9 @@ from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     LedgerReader,
     LedgerReading,
-    LedgerReads,
     Paths,
     Phase,
+    ReadOnlyLedger,
     Store,
     TransactionRecord,
     Wish,
@@ -91,6 +91,7 @@ class SnapshotReader:
         found = self._ledger.read()
         if found is None:
             return None
+        ledger = ReadOnlyLedger(self.store, self._paths)
         return LedgerSnapshot(
             topology=found.topology,
             current=found.current,
@@ -99,8 +100,8 @@ class SnapshotReader:
             base=found.base,
             now=self._now(),
             owner=self._owner(found),
-            lane=LedgerReads(self.store, self._paths).in_lane(found.opened),
-            wishes=LedgerReads(self.store, self._paths).wishes() if found.exists else (),
+            lane=ledger.in_lane(found.opened),
+            wishes=ledger.wishes() if found.exists else (),
         )
 
     def next_position(self, look: LedgerSnapshot) -> Any:
@@ -108,15 +109,16 @@ class SnapshotReader:
 
         :raises UnreadableRecord: it changes just now, or is damaged.
         """
+        ledger = ReadOnlyLedger(self.store, self._paths)
         if self._next is not None and self._next[0] == look.allocated:
             position = self._next[1]
         else:
-            position = LedgerReads(self.store, self._paths).position_before(look.allocated + 1)
+            position = ledger.position_before(look.allocated + 1)
             # While it is open, a replay may move it.
             self._next = None if look.opened else (look.allocated, position)
         if not look.exists:
             return position
-        return LedgerReads(self.store, self._paths).start_after(look.topology, position)
+        return ledger.start_after(look.topology, position)
 
     def _owner(self, found: LedgerReading) -> bool | None:
         first = found.opened.get(found.current)

@@ -33,7 +33,7 @@ from airflow_tx.coordinator.plan import (
     Unblock,
     plan,
 )
-from airflow_tx.ledger import LedgerReads, TransactionAttempt
+from airflow_tx.ledger import ReadOnlyLedger, TransactionAttempt
 from airflow_tx.transaction import TaskRuns, TransactionSpec
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Coordination:
 
     def _until_turn_moves(self, seconds: float) -> None:
         """Wait for a commit, which makes room for another transaction."""
-        reads = LedgerReads(self._store, self.spec.paths)
+        reads = ReadOnlyLedger(self._store, self.spec.paths)
         with reads.watch_turn() as watch:
             # A change before the watch was set would never be noticed.
             if reads.current() == self._turn:

@@ -103,7 +103,7 @@ if TYPE_CHECKING:
         changed_columns as changed_columns,
         verified as verified,
     )
-    from airflow_tx.ledger.ledger import Ledger as Ledger, LedgerReads as LedgerReads
+    from airflow_tx.ledger.ledger import Ledger as Ledger, ReadOnlyLedger as ReadOnlyLedger
     from airflow_tx.ledger.reading import (
         LedgerReader as LedgerReader,
         LedgerReading as LedgerReading,

@@ -138,7 +138,7 @@ class Step(Generic[P, T]):
         return OwnStep(ledger, self._step)
 
 
-class LedgerReads:
+class ReadOnlyLedger:
     """Reads the ledger of one topology, for a caller that runs no step.
 
     Each method reads its record from the store. A `Ledger` remembers records that never change.
@@ -168,8 +168,7 @@ class LedgerReads:
 
     def current_if_any(self) -> int | None:
         """Like `current`; None: the topology has not begun."""
-        found = self.reader.peek_if_any(Counter, self.paths.current)
-        return None if found is None else found.txid
+        return self._txid_at(self.paths.current)
 
     def allocated(self) -> int:
         """Read the last txid that was handed out.
@@ -179,8 +178,11 @@ class LedgerReads:
         return self.reader.peek(Counter, self.paths.allocated).txid
 
     def allocated_if_any(self) -> int | None:
-        """Read the last txid that was handed out; None: the topology has not begun."""
-        found = self.reader.peek_if_any(Counter, self.paths.allocated)
+        """Like `allocated`; None: the topology has not begun."""
+        return self._txid_at(self.paths.allocated)
+
+    def _txid_at(self, path: str) -> int | None:
+        found = self.reader.peek_if_any(Counter, path)
         return None if found is None else found.txid
 
     def turn(self, *, with_topology: bool = False) -> TurnReading:
@@ -210,8 +212,7 @@ class LedgerReads:
 
     def all_skipped(self) -> dict[int, Skipped]:
         """Read the rows of every transaction that was skipped, by txid."""
-        children = self.store.children(self.paths.all_skipped)
-        txids = sorted(map(int, children.names if children else ()))
+        txids = txids_below(self.store, self.paths.all_skipped)
         return {txid: found for txid in txids if (found := self.skipped(txid)) is not None}
 
     def is_committed(self, txid: int) -> bool:
@@ -271,12 +272,7 @@ class LedgerReads:
 
     def open_records(self) -> dict[int, TransactionRecord]:
         """Read the records of all open transactions, by txid."""
-        txids = txids_below(self.store, self.paths.transactions)
-        found = {
-            txid: self.reader.peek_if_any(TransactionRecord, self.paths.transaction(txid))
-            for txid in txids
-        }
-        return {txid: record for txid, record in found.items() if record is not None}
+        return self.opened(txids_below(self.store, self.paths.transactions))
 
     def in_lane(self, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
         """Find the transactions that a living lane works on. A transaction with an error has left its lane."""
@@ -378,7 +374,7 @@ class LedgerReads:
         return loss.start_after(self.reader, self.paths, topology, position).position
 
 
-class Ledger(LedgerReads):
+class Ledger(ReadOnlyLedger):
     """The transactions of one topology, as one process sees them.
 
     Nothing here waits: an answer such as `NotYet` goes back to the caller, who decides how to wait. It remembers the
@@ -596,7 +592,7 @@ class Ledger(LedgerReads):
         self.store.sync()
         return end.holds(self.status(token.txid), self.topology(), token)
 
-    def remember(self, look: LedgerReads) -> None:
+    def remember(self, look: ReadOnlyLedger) -> None:
         """Keep what a caller has just read, so that the next step need not; its multi checks it."""
         self._keep(look.reader)
 

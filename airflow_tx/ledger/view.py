@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord, typed
 from airflow_tx.ledger.api import Paths, Store, decode_name, txids_below
 from airflow_tx.ledger.attempt import of_lane
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.reading import (
     LedgerReader,
     LedgerReading,
@@ -145,7 +145,7 @@ def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
     return tuple(sorted(decode_name(element) for element in (children.names if children else ())))
 
 
-class LedgerView(LedgerReads):
+class LedgerView(ReadOnlyLedger):
     """Reads what commands and the Transactions page show of a topology."""
 
     def view(self, *, recent: int = RECENT) -> TopologyView:
@@ -161,10 +161,7 @@ class LedgerView(LedgerReads):
             view_open(self.paths.topology, txid, ledger, self._acks(record))
             for txid, record in ledger.opened.items()
         ]
-        found = {
-            txid: self.skipped(txid) for txid in txids_below(self.store, self.paths.all_skipped)
-        }
-        skipped = {txid: each for txid, each in found.items() if each is not None}
+        skipped = self.all_skipped()
         final = [
             txid
             for txid in txids_below(self.store, self.paths.histories)

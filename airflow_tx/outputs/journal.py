@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError, StagingNotRemoved
 from airflow_tx.ledger import (
-    LedgerReads,
     LedgerView,
     Metadata,
     Outcome,
     Paths,
+    ReadOnlyLedger,
     Store,
     TransactionDetails,
     TransactionView,
@@ -600,7 +600,7 @@ def forgotten_details(
     """
     for name in journal.names(txid):
         entry = journal.read(name)
-        binding = LedgerReads(store, paths).binding(entry.key)
+        binding = ReadOnlyLedger(store, paths).binding(entry.key)
         if binding is not None and _stands_for(journal, binding.entry, name):
             (view,) = LedgerView(store, paths).with_restatements([_view(entry)])
             return TransactionDetails(view, Metadata(0, entry.metadata, None))

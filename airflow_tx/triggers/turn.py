@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, ClassVar
 
-from airflow_tx.ledger import LedgerReads, Store
+from airflow_tx.ledger import ReadOnlyLedger, Store
 from airflow_tx.outputs import Origin, shared_ackers
 from airflow_tx.transaction import (
     WARM_PLACES,
@@ -46,7 +46,9 @@ class TurnTrigger(WaitTrigger):
         self._logged: tuple[Any, ...] = ()
 
     def event(self, store: Store) -> Event | None:
-        line = read_line(LedgerReads(store, self.paths), self.txid, self.mapped, places=self.places)
+        line = read_line(
+            ReadOnlyLedger(store, self.paths), self.txid, self.mapped, places=self.places
+        )
         event = line.wake_event(op=self.op, waited=self.waited)
         first = line.earlier.get(line.current)
         if event is None and first is not None and (line.current, first.phase) != self._logged:
@@ -142,7 +144,7 @@ class MessagesTrigger(WaitTrigger):
         self._logged = ""
 
     def event(self, store: Store) -> Event | None:
-        record = LedgerReads(store, self.paths).status(self.txid)
+        record = ReadOnlyLedger(store, self.paths).status(self.txid)
         if not is_processing(record, self.attempt):
             return {"reason": "its record changed"}
         origin = Origin(self.topology, self.txid, self.attempt, self.incarnation)

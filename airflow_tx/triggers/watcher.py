@@ -26,7 +26,7 @@ from airflow_tx.sources import rebuild
 from airflow_tx.triggers.base import Event, LedgerTrigger, WaitTrigger, until
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import History, Ledger, LedgerReads
+    from airflow_tx.ledger import History, Ledger, ReadOnlyLedger
 
 
 # --- watcher ------------------------------------------------------------------------------------------------------
@@ -221,9 +221,9 @@ def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | 
     :return: `txid`; or `skipped`, who, when and why; or `unknown`, if the source cannot tell.
     :raises UnreadableRecord: naming the record.
     """
-    from airflow_tx.ledger import LedgerReads
+    from airflow_tx.ledger import ReadOnlyLedger
 
-    ledger = LedgerReads(store, paths)
+    ledger = ReadOnlyLedger(store, paths)
     current = ledger.current_if_any()
     if current is None:
         return None  # nothing has begun yet
@@ -240,9 +240,9 @@ def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | 
 
 def missing_topology(store: Store, paths: Paths) -> str | None:
     """Say that a topology has not begun, with the names that may be meant; None: it has begun."""
-    from airflow_tx.ledger import LedgerReads
+    from airflow_tx.ledger import ReadOnlyLedger
 
-    if LedgerReads(store, paths).is_listed():
+    if ReadOnlyLedger(store, paths).is_listed():
         return None
     names = listed_topologies(store, paths.root)
     near = get_close_matches(paths.topology, names, n=_NAMED) or names[:_NAMED]
@@ -262,7 +262,7 @@ _NAMED = 3
 """Names that are offered for a topology that is not there."""
 
 
-def _final(ledger: LedgerReads, txid: int, current: int) -> Event | None:
+def _final(ledger: ReadOnlyLedger, txid: int, current: int) -> Event | None:
     if txid >= current:
         return None
     skipped = ledger.skipped(txid)
@@ -273,7 +273,7 @@ def _final(ledger: LedgerReads, txid: int, current: int) -> Event | None:
     return None if skipped.readmit is not None else {"txid": txid, "skipped": skipped.skip}
 
 
-def _reached(ledger: LedgerReads, wanted: Mapping[str, Any], *, last: int) -> Event | None:
+def _reached(ledger: ReadOnlyLedger, wanted: Mapping[str, Any], *, last: int) -> Event | None:
     classpath, arguments = wanted["source"]
     zone = ledger.topology().zone
     with closing(rebuild(classpath, arguments).in_zone(zone)) as source:

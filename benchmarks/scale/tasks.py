@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.steps.step import Reader
@@ -50,7 +50,7 @@ def _measured(server: ScaleZooKeeper, store: MeteredStore, count: int) -> int:
 
     show("a task: start and ack", work, count - 1)
     waiting = pipeline.begin("second").attempt.txid
-    show("the one behind it looks", lambda: read_line(LedgerReads(store, paths), waiting, [MAPPED]), 3)
+    show("the one behind it looks", lambda: read_line(ReadOnlyLedger(store, paths), waiting, [MAPPED]), 3)
     show("`airflow tx list T`", lambda: topology_view(store, paths))
     show("`airflow tx show T N`", lambda: transaction_details(store, paths, 1))
     work()

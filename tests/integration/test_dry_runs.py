@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.steps import end, recovery
 from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.operations.actions.request import ActionName
@@ -63,7 +63,7 @@ class World:
     def summary(self) -> Any:
         """What a person can tell of it."""
         turn = self.pipeline.ledger.turn()
-        opened = LedgerReads(self.pipeline.store, self.pipeline.paths).open_records()
+        opened = ReadOnlyLedger(self.pipeline.store, self.pipeline.paths).open_records()
         found = [(txid, each.attempt, each.phase, each.skip) for txid, each in opened.items()]
         topology = self.pipeline.ledger.topology()
         return turn.current, found, topology.losses, topology.yielded, self._rows(self._metadata, "dag", "dag_run")

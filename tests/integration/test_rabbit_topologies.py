@@ -16,7 +16,7 @@ from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.answers import Begun, NoData, TopologyRequest
 from airflow_tx.ledger.api import Paths, Requirement, Write
 from airflow_tx.ledger.audit.rebuild import Repairs
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
@@ -142,7 +142,7 @@ def test_a_begin_that_decides_while_its_topology_is_renamed_acks_only_what_the_l
     store.released.set()
     renaming.join(60)
     assert sorted(shop.taken(new, "r1", "r2")) == ["m1", "m2", "m3", "m4"]
-    assert list(LedgerReads(store, new.paths).open_records()) == [1, 2]
+    assert list(ReadOnlyLedger(store, new.paths).open_records()) == [1, 2]
     assert shop.begin(new, "r3") == NoData(3)
     shop.has(0)
 

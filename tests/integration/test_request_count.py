@@ -10,7 +10,7 @@ from airflow_tx.base.errors import IncompleteBatch
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import Counter, History, Metadata, Outcome, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
@@ -127,10 +127,10 @@ def test_whoever_waits_behind_many_mapped_tasks_reads_none_of_their_acks(standin
     pipeline.map(first, MAPPED)
     pipeline.begin("11")
     before = pipeline.sent
-    line = read_line(LedgerReads(pipeline.store, pipeline.paths), 11, ["task0"])
+    line = read_line(ReadOnlyLedger(pipeline.store, pipeline.paths), 11, ["task0"])
     assert (pipeline.sent - before, line.wait) == (4, Wait.BRIEFLY)
     pipeline.complete(first)
-    assert read_line(LedgerReads(pipeline.store, pipeline.paths), 11, ["task0"]).wait is Wait.WARM
+    assert read_line(ReadOnlyLedger(pipeline.store, pipeline.paths), 11, ["task0"]).wait is Wait.WARM
 
 
 def test_each_ack_is_read_once_to_show_a_transaction(standing: Callable[..., Counted]) -> None:

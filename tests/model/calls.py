@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.base.errors import FenceOutranked, OutcomeUnknown, StateUnavailable, TxError
 from airflow_tx.ledger.api import Node, Unchanged
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import Ack, decode
 from airflow_tx.transaction.commit.turn import read_line
 from airflow_tx.transaction.processing.begin import room
@@ -39,7 +39,7 @@ class Calls:
         if call[0] == "defer" and call[1] == "turn":
             txid, op, waited = call[2:]
             self.store.nodes = world.nodes
-            line = read_line(LedgerReads(self.store, PATHS), txid, ())
+            line = read_line(ReadOnlyLedger(self.store, PATHS), txid, ())
             return line.wake_event(op=op, waited=json.loads(waited)) is not None
         if call[0] == "defer":
             self.store.nodes = world.nodes

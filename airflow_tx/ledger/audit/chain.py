@@ -19,7 +19,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger.api import Paths, Store, decode_name, dumps
 from airflow_tx.ledger.attempt import Receipt, Token, digest_of, is_shortened
 from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, RESET
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
@@ -155,7 +155,7 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: naming the record.
     """
-    LedgerReads(store, paths).existing_topology()
+    ReadOnlyLedger(store, paths).existing_topology()
     found = _at_one_moment(store, paths)
     histories = dict(_numbered(store, paths.histories, paths.history, History))
     skipped = dict(_numbered(store, paths.all_skipped, paths.skipped, Skipped))

@@ -19,7 +19,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger.answers import Done, Repaired, TopologyRequest
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, dumps
 from airflow_tx.ledger.attempt import Receipt, Token, gone_in_words, is_shortened
-from airflow_tx.ledger.ledger import Ledger, LedgerReads, OwnStep
+from airflow_tx.ledger.ledger import Ledger, OwnStep, ReadOnlyLedger
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
@@ -700,7 +700,7 @@ def note_change(
 
 
 def keys_gone(
-    ledger: LedgerReads, state: str, txid: int, renamed: Mapping[str, str]
+    ledger: ReadOnlyLedger, state: str, txid: int, renamed: Mapping[str, str]
 ) -> frozenset[str]:
     """Name the keys that a state has lost since a transaction by changes that a person accepted.
 

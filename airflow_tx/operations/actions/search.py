@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.ledger import (
     Ledger,
-    LedgerReads,
     LedgerView,
     Paths,
     Store,
@@ -101,10 +100,11 @@ def _looked(
 
 
 def _metadata(ledger: Ledger, txid: int) -> Any:
-    history = LedgerReads(ledger.store, ledger.paths).outcome(txid)
+    view = LedgerView(ledger.store, ledger.paths)
+    history = view.outcome(txid)
     if history is not None:
         return (history.receipt or {}).get("metadata")
-    batch = LedgerView(ledger.store, ledger.paths).kept_batch(txid)
+    batch = view.kept_batch(txid)
     return None if batch is None else batch.rows
 
 
@@ -287,11 +287,12 @@ class SearchedLedger:
 
     def _newest_first(self) -> Iterator[tuple[TransactionView | None, Any]]:
         """Give each transaction with the metadata of its batch; None: the ledger has forgotten it since."""
+        ledger = LedgerView(self.store, self.paths)
         for view in sorted(self.opened, key=lambda each: -each.txid):
-            batch = LedgerView(self.store, self.paths).kept_batch(view.txid)
+            batch = ledger.kept_batch(view.txid)
             yield view, None if batch is None else batch.rows
         for txid in reversed(self.final):
-            history = LedgerReads(self.store, self.paths).outcome(txid)
+            history = ledger.outcome(txid)
             receipt = (None if history is None else history.receipt) or {}
             yield (
                 None if history is None else view_final(history, None),

@@ -11,7 +11,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import typed
 from airflow_tx.ledger import (
     LIVE_RUN_STATES,
-    LedgerReads,
+    ReadOnlyLedger,
     Store,
     Wish,
     dumps,
@@ -128,7 +128,7 @@ def accept_change(args: Namespace) -> None:
 def target_of(store: Store, args: Namespace) -> ActionTarget:
     """:raises UnknownTransaction: there is no such topology."""
 
-    record = LedgerReads(store, paths_of(args)).existing_topology()
+    record = ReadOnlyLedger(store, paths_of(args)).existing_topology()
     return ActionTarget(ledger_on(store, args), record, lambda: dag_of(args, record.dag_id))
 
 

@@ -18,8 +18,8 @@ from airflow_tx.base.errors import TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.ledger import (
     Alarms,
     Ledger,
-    LedgerReads,
     Paths,
+    ReadOnlyLedger,
     Store,
     TopologyView,
     TransactionDetails,
@@ -193,7 +193,7 @@ def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRo
 
 def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
     view = replace(topology_view(store, place.paths, recent=0), name=place.name)
-    alarms = LedgerReads(store, place.paths).raised_alarms()
+    alarms = ReadOnlyLedger(store, place.paths).raised_alarms()
     return ListedTopology(view, ledger_at(store, place.paths), place.conn_id, alarms)
 
 
@@ -210,7 +210,9 @@ def _asked_there(
     try:
         store = stores.enter_context(ZooKeeperHook(conn_id).store())
         # A topology that is not there has not begun yet.
-        return [ask(store, each) for each in places if LedgerReads(store, each.paths).is_listed()]
+        return [
+            ask(store, each) for each in places if ReadOnlyLedger(store, each.paths).is_listed()
+        ]
     except TxError as error:
         return [away(each, error) for each in places]
 
@@ -280,7 +282,7 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
         return replace(details, transaction=_with_run_end(store, paths, details.transaction))
     except UnknownTransaction:
         with suppress(TxError):  # staging says nothing: the ledger does
-            incarnation = LedgerReads(store, paths).existing_topology().incarnation
+            incarnation = ReadOnlyLedger(store, paths).existing_topology().incarnation
             journal = JournalArea(staging_of(args), incarnation)
             found = forgotten_details(store, paths, journal, args.txid)
             if found is not None:
@@ -289,7 +291,7 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
 
 
 def _with_run_end(store: Store, paths: Paths, view: TransactionView) -> TransactionView:
-    record = LedgerReads(store, paths).existing_topology()
+    record = ReadOnlyLedger(store, paths).existing_topology()
     alone = TopologyView(paths.topology, record, 0, 0, (view,), rotating_state="")
     return with_known_run_ends([alone])[0].transactions[0]
 

@@ -21,9 +21,9 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger import (
     Chain,
     LedgerEvidence,
-    LedgerReads,
     LedgerView,
     Outcome,
+    ReadOnlyLedger,
     Receipt,
     RowsDigest,
     StateEvidence,
@@ -170,7 +170,7 @@ def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
         spec, states = dag_of(args, ledger.topology.dag_id)
         found = evidence_of(states, values=values)
         # The states were read later: one that is further than the ledger was then has not gone ahead of it.
-        ledger = replace(ledger, latest=LedgerReads(store, paths).current())
+        ledger = replace(ledger, latest=ReadOnlyLedger(store, paths).current())
     return _Evidence(ledger, found, spec)
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord
 from airflow_tx.ledger import (
-    LedgerReads,
     Paths,
     Phase,
+    ReadOnlyLedger,
     Store,
     TransactionRecord,
 )
@@ -267,7 +267,7 @@ def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]
 
 def _dag_id(store: Store, paths: Paths) -> str | None:
     try:
-        record = LedgerReads(store, paths).topology_if_any()
+        record = ReadOnlyLedger(store, paths).topology_if_any()
     except UnreadableRecord:
         return None  # the repair will report the error, or repair it
     return None if record is None else record.dag_id
@@ -279,7 +279,7 @@ def _roll_forward(args: Namespace, store: Store) -> None:
     from airflow_tx.operations.actions.roll_forward import RollForwardRepair
     from airflow_tx.outputs import JournalArea
 
-    record = LedgerReads(store, paths_of(args)).existing_topology()
+    record = ReadOnlyLedger(store, paths_of(args)).existing_topology()
     _, states = checked_dag(args.dag_id or record.dag_id, paths_of(args), conn_id_of(args))
     area = staging_of(args)
     repair = RollForwardRepair(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from airflow_tx.base.errors import ConfigError, MoveRefused, RenameRefused, typed, without_controls
 from airflow_tx.ledger import (
     LIVE_RUN_STATES,
-    LedgerReads,
     Mover,
     Paths,
+    ReadOnlyLedger,
     Repairs,
     TopologyRecord,
     TransactionRecord,
@@ -58,7 +58,7 @@ def rename(args: Namespace) -> None:
             _check_runs(store, new, dag_id)
         what = f"Rename topology {old.topology} of DAG {record.dag_id} to topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
-        opened = LedgerReads(store, old).open_records()
+        opened = ReadOnlyLedger(store, old).open_records()
         after = (
             f"{_txids(opened)} Then: {typed(f'airflow tx replay {new.topology} --failed', new.topology)}."
             if opened
@@ -152,7 +152,7 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
     """:raises MoveRefused: a run of an open transaction is alive."""
     from airflow_tx.base import compat
 
-    runs = [record.run_id for record in LedgerReads(store, paths).open_records().values()]
+    runs = [record.run_id for record in ReadOnlyLedger(store, paths).open_records().values()]
     live = {
         run_id: state
         for run_id, state in compat.runs_of(dag_id, runs).items()
@@ -170,7 +170,7 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
 
 def _left(store: Store, paths: Paths) -> str:
     """Describe the rows that would be counted nowhere."""
-    ledger = LedgerReads(store, paths)
+    ledger = ReadOnlyLedger(store, paths)
     skipped = [txid for txid, each in ledger.all_skipped().items() if each.readmitted_as is None]
     current = ledger.current_if_any()
     what = "" if current is None else f", whose last final transaction is {current - 1}"

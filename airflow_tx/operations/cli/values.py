@@ -16,7 +16,7 @@ from airflow_tx.base.errors import (
     NotComparableNow,
     without_controls,
 )
-from airflow_tx.ledger import LedgerReads
+from airflow_tx.ledger import ReadOnlyLedger
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
     command,
@@ -90,7 +90,7 @@ def _state(args: Namespace) -> FencedState:
 
 def _known_dag(args: Namespace) -> str:
     with store_of(args) as store:
-        return LedgerReads(store, paths_of(args)).existing_topology().dag_id
+        return ReadOnlyLedger(store, paths_of(args)).existing_topology().dag_id
 
 
 def _last(name: str, fence: Fence | None) -> str:

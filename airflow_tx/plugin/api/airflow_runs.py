@@ -23,7 +23,7 @@ from airflow.utils.types import DagRunType
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from airflow_tx.ledger import LIVE_RUN_STATES, LedgerReads, Outcome, Wish, Words
+from airflow_tx.ledger import LIVE_RUN_STATES, Outcome, ReadOnlyLedger, Wish, Words
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.sources import interval_of_key, key_of_interval
 
@@ -376,7 +376,7 @@ def jobs_of(snapshot: TopologySnapshot, now: datetime | None = None) -> Jobs:
 def _restatements(snapshot: TopologySnapshot, now: datetime) -> Iterator[JobLine]:
     if snapshot.store is None or snapshot.view is None:
         return
-    if not LedgerReads(snapshot.store, snapshot.paths).was_restated():
+    if not ReadOnlyLedger(snapshot.store, snapshot.paths).was_restated():
         return  # none was ever wanted
     for wanted in _by_person(_all_wanted(snapshot)):
         # Of a transaction that was skipped and wanted again, the newest restatement counts.
@@ -494,7 +494,7 @@ def _is_final(snapshot: TopologySnapshot, run: FailedRun) -> bool:
         binding.txid
         for key in keys
         if store is not None
-        and (binding := LedgerReads(store, snapshot.paths).binding(key)) is not None
+        and (binding := ReadOnlyLedger(store, snapshot.paths).binding(key)) is not None
     ]
     return any(txid not in snapshot.open_by_txid for txid in found)
 

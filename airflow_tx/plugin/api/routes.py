@@ -24,7 +24,7 @@ from airflow_tx.ledger import (
     Binding,
     HealthCode,
     History,
-    LedgerReads,
+    ReadOnlyLedger,
     Store,
     TransactionAttempt,
     TransactionRecord,
@@ -390,7 +390,7 @@ def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
         raise LedgerAway(reason=SILENT)
 
     def bound(store: Store) -> Binding | None:
-        return LedgerReads(store, snapshot.paths).binding(run_id)
+        return ReadOnlyLedger(store, snapshot.paths).binding(run_id)
 
     binding = ledger_snapshots().unremembered(snapshot, bound)
     return None if binding is None else binding.txid
@@ -406,7 +406,7 @@ def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> 
     """Ask whether a transaction of this topology is the one that a run began: another topology has the same txids."""
 
     def found(store: Store) -> TransactionRecord | History | None:
-        ledger = LedgerReads(store, snapshot.paths)
+        ledger = ReadOnlyLedger(store, snapshot.paths)
         return ledger.status(begun.txid) or ledger.outcome(begun.txid)
 
     record = ledger_snapshots().unremembered(snapshot, found)

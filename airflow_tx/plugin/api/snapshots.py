@@ -26,9 +26,9 @@ from airflow_tx.hooks import KeptClient
 from airflow_tx.ledger import (
     HOUR,
     HealthCode,
-    LedgerReads,
     LedgerView,
     Paths,
+    ReadOnlyLedger,
     Store,
     TopologyRecord,
     TopologyState,
@@ -481,7 +481,7 @@ class LedgerSnapshots:
         self._finals.forget_oldest(name)
         self._check(place.conn_id)
         if not self._asked(
-            lambda store: LedgerReads(store, place.paths).is_listed(), place.conn_id
+            lambda store: ReadOnlyLedger(store, place.paths).is_listed(), place.conn_id
         ):
             self.forget(name)
             return None
@@ -589,12 +589,12 @@ class LedgerSnapshots:
     def _topology(self, store: Store, place: LedgerPlace) -> TopologySnapshot | None:
         paths = place.paths
         try:
-            record = LedgerReads(store, paths).existing_topology()
+            record = ReadOnlyLedger(store, paths).existing_topology()
         except (UnknownTransaction, UnreadableRecord):
             return None  # its DAG cannot be read either, so no user may see it
         try:
             view = topology_view(store, paths, recent=0)
-            alarms = LedgerReads(store, paths).raised_alarms()
+            alarms = ReadOnlyLedger(store, paths).raised_alarms()
         except (UnreadableRecord, UnknownTransaction) as error:
             return TopologySnapshot(record, place, store, None, problem=str(error))
         opened = {each.txid for each in view.opened}

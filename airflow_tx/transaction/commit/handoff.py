@@ -33,9 +33,9 @@ from airflow_tx.ledger import (
     Begun,
     Committed,
     Ledger,
-    LedgerReads,
     NotYet,
     Phase,
+    ReadOnlyLedger,
     TaskTry,
     TransactionRecord,
     of_lane,
@@ -104,7 +104,7 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
     """Remove what no task needs any more once a transaction is committed. It fails nothing."""
 
     def has_live_run(txid: int) -> bool:
-        history = LedgerReads(ledger.store, spec.paths).outcome(txid)
+        history = ReadOnlyLedger(ledger.store, spec.paths).outcome(txid)
         return (
             history is not None
             and compat.run_state(ti, spec.dag_id, history.run_id) in LIVE_RUN_STATES

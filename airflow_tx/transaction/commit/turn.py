@@ -12,8 +12,8 @@ from typing import Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import RollingForward
 from airflow_tx.ledger import (
-    LedgerReads,
     Phase,
+    ReadOnlyLedger,
     Store,
     TransactionRecord,
     TurnReading,
@@ -142,7 +142,7 @@ class WaitingLine(TurnReading):
 
 
 def read_line(
-    ledger: LedgerReads,
+    ledger: ReadOnlyLedger,
     txid: int,
     mapped: Collection[str],
     *,
@@ -166,7 +166,7 @@ def read_line(
     return replace(line, ready=frozenset(ready))
 
 
-def _is_ready(ledger: LedgerReads, record: TransactionRecord, mapped: Collection[str]) -> bool:
+def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collection[str]) -> bool:
     """Ask whether nothing but its commit is to come for a transaction."""
     if record.phase in _ON_THEIR_WAY:
         return True
@@ -326,7 +326,7 @@ def commit_in_turn(
                 commit.case.log.info("%s", rolling)
                 return _read(
                     commit.case,
-                    LedgerReads(store, commit.case.spec.paths),
+                    ReadOnlyLedger(store, commit.case.spec.paths),
                     places=places,
                     works_again=False,
                 )
@@ -341,7 +341,7 @@ def _in_turn(
     pace: LinePace | None = None
     tried = 0
     while (completion := commit.complete()) is not Completion.OVER:
-        look = LedgerReads(store, case.spec.paths)
+        look = ReadOnlyLedger(store, case.spec.paths)
         before = line
         works_again = completion is Completion.NOT_YET
         line = _read(case, look, places=places, works_again=works_again)
@@ -382,7 +382,7 @@ def _in_turn(
 
 def _read(
     case: CommitCase,
-    look: LedgerReads,
+    look: ReadOnlyLedger,
     *,
     places: int,
     works_again: bool,
@@ -398,7 +398,7 @@ def _read(
 
 
 def _watch(case: CommitCase, store: Store, line: WaitingLine, seconds: float) -> None:
-    look = LedgerReads(store, case.spec.paths)
+    look = ReadOnlyLedger(store, case.spec.paths)
     with look.watch_line(line.watched, line.acks) as watch:
         # A change before the watches were set would never be noticed.
         if _read(case, look, places=line.places, works_again=line.op is not None) == line:

@@ -18,11 +18,11 @@ from airflow_tx.ledger import (
     Batch,
     BeginRequest,
     Begun,
-    LedgerReads,
     NoData,
     Outside,
     Paths,
     PreviousBatch,
+    ReadOnlyLedger,
     Replaced,
     RestatedBatch,
     Store,
@@ -114,7 +114,7 @@ def await_lane(
 
 def is_in_lane(store: Store, paths: Paths, key: str) -> bool:
     """Ask whether a lane that lives works on the transaction of a run."""
-    ledger = LedgerReads(store, paths)
+    ledger = ReadOnlyLedger(store, paths)
     binding = ledger.binding(key)
     if binding is None:
         return False
@@ -148,7 +148,7 @@ def comes_soon(
 
 def order_in(store: Store, paths: Paths) -> datetime | None:
     """Read where the order of a topology stands; None: it has not begun."""
-    position = LedgerReads(store, paths).next_position()
+    position = ReadOnlyLedger(store, paths).next_position()
     return None if position is None else order_end(position)
 
 
@@ -316,7 +316,7 @@ def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> di
     :param key: of its run. Another `begin` of the run, which was declared dead, may have taken a transaction for it:
         then no other run makes room by committing that one.
     """
-    ledger = LedgerReads(store, paths)
+    ledger = ReadOnlyLedger(store, paths)
     current = ledger.current()
     allocated = ledger.allocated()
     binding = None if key is None else ledger.binding(key)

@@ -144,13 +144,13 @@ def check_upstream(
 
     :raises AirflowFailException: naming those tasks.
     """
-    from airflow_tx.ledger import LedgerReads
+    from airflow_tx.ledger import ReadOnlyLedger
 
     before = sorted(context["task"].upstream_task_ids.intersection(spec.tasks))
     if not before:
         return
     with spec.store() as store:
-        ledger = LedgerReads(store, spec.paths)
+        ledger = ReadOnlyLedger(store, spec.paths)
         record = ledger.status(attempt.txid)
         acked = None if record is None else ledger.acked(record)
     if acked is None:

@@ -30,7 +30,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.attempt import Grant, TaskTry, Token
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import History, Phase, TopologyRecord, decode
 from airflow_tx.ledger.steps import recovery
 from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
@@ -125,9 +125,9 @@ def test_a_transaction_is_next_in_line_as_soon_as_the_tasks_before_it_have_acked
     first.begin()
     second.begin()
     spec = first.spec
-    assert read_line(LedgerReads(spec.memory, spec.paths), 2, ()).wait is Wait.BRIEFLY
+    assert read_line(ReadOnlyLedger(spec.memory, spec.paths), 2, ()).wait is Wait.BRIEFLY
     first.work()
-    assert read_line(LedgerReads(spec.memory, spec.paths), 2, ()).wait is Wait.WARM
+    assert read_line(ReadOnlyLedger(spec.memory, spec.paths), 2, ()).wait is Wait.WARM
 
 
 def test_a_batch_without_all_acks_is_not_committed(make: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_tx.ledger.api import Children, Delete, Put
 from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import Phase, TransactionRecord, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.memory import MemoryStore
@@ -136,7 +136,7 @@ def run(topology: Topology, number: int) -> Run:
 
 
 def read(topology: Topology, txid: int, *mapped: str) -> WaitingLine:
-    return read_line(LedgerReads(topology.store(), topology.paths), txid, mapped)
+    return read_line(ReadOnlyLedger(topology.store(), topology.paths), txid, mapped)
 
 
 def test_at_its_turn_nothing_else_is_read(topology: Topology) -> None:
@@ -149,7 +149,7 @@ def test_of_those_before_it_the_near_ones_are_read(topology: Topology) -> None:
     assert read(topology, 4) == WaitingLine(txid=4, current=1, opened=near)
     assert set(read(topology, 2).earlier) == {1}
     assert read(topology, 9).op is None
-    assert set(read_line(LedgerReads(topology.store(), topology.paths), 4, (), places=3).earlier) == {1, 2, 3}
+    assert set(read_line(ReadOnlyLedger(topology.store(), topology.paths), 4, (), places=3).earlier) == {1, 2, 3}
 
 
 def test_one_before_it_is_ready_once_all_of_its_tasks_have_acked(topology: Topology) -> None:

@@ -21,7 +21,7 @@ from airflow_tx.coordinator.blocked import BlockedOperator
 from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.steps import recovery
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.sources.lag import Lag
@@ -293,7 +293,7 @@ def test_without_a_coordinator_a_task_finds_that_a_run_has_failed(world: LaneWor
     assert [alarm.reason for alarm in called.alarms] == [reason]
     raise_own_alarms(replace(spec, coordinated=True), context, world.log)
     assert len(called.alarms) == 1
-    assert LedgerReads(world.store, PATHS).open_records()[1].attempt == 1
+    assert ReadOnlyLedger(world.store, PATHS).open_records()[1].attempt == 1
 
 
 def test_the_alarm_of_a_refusal_has_its_remedy_whole_and_once(world: LaneWorld) -> None:

@@ -11,7 +11,7 @@ from airflow_tx.base.errors import OutcomeUnknown, StoreUnavailable, TooMuchCont
 from airflow_tx.ledger.answers import BeginRequest, Outside
 from airflow_tx.ledger.api import Children, Create, Delete, Node, Paths, Put, Requirement, Write
 from airflow_tx.ledger.attempt import TaskTry, Token, TransactionAttempt
-from airflow_tx.ledger.ledger import PASSES, Ledger, LedgerReads
+from airflow_tx.ledger.ledger import PASSES, Ledger, ReadOnlyLedger
 from airflow_tx.ledger.records import Binding, Counter, History, Metadata, Outcome, TopologyRecord, encode
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, is_another
@@ -323,14 +323,14 @@ def test_a_position_that_the_turn_has_moved_on_from_is_read_again(topology: Topo
     assert ledger.position() == 3
 
 
-def _having_read(topology: Topology) -> LedgerReads:
-    look = LedgerReads(topology.store(), topology.paths)
+def _having_read(topology: Topology) -> ReadOnlyLedger:
+    look = ReadOnlyLedger(topology.store(), topology.paths)
     look.current()
     return look
 
 
 def test_what_a_caller_has_read_is_remembered_but_nothing_that_was_missing(store: Calls, ledger: Ledger) -> None:
-    look = LedgerReads(store, PATHS)
+    look = ReadOnlyLedger(store, PATHS)
     look.current()
     look.binding("r1")
     ledger.remember(look)

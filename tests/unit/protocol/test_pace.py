@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.ledger.ledger import LedgerReads
+from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import History, Outcome
 from airflow_tx.ledger.steps.end import HOURS_KEPT, PACES_KEPT, hours_after, pace_after
 from airflow_tx.ledger.store.memory import MemoryStore
@@ -100,9 +100,9 @@ def test_the_record_counts_committed_and_skipped_transactions_of_an_hour_beyond_
         else:
             run.commit()
     store = topology.store()
-    assert LedgerReads(store, topology.paths).existing_topology().hours == {"2013-01-01T00": 7}
+    assert ReadOnlyLedger(store, topology.paths).existing_topology().hours == {"2013-01-01T00": 7}
     place = LedgerPlace("trace", "zookeeper", topology.paths)
-    record, view = LedgerReads(store, topology.paths).existing_topology(), topology_view(store, topology.paths)
+    record, view = ReadOnlyLedger(store, topology.paths).existing_topology(), topology_view(store, topology.paths)
     shown = TopologySnapshot(record, place, store, view, LedgerView(store, topology.paths).final_txids())
     assert len(shown.final) < 7
     assert shown.commits_per_hour(topology.clock.now())[-1] == 7
