@@ -433,7 +433,7 @@ def _appended(block: Block) -> None:
     """The rows of an appended output are in one table, where no other task reads them."""
     for committer, update in block.updates:
         task = update.input.operator.task_id
-        is_appended = update.state.append_table is not None
+        is_appended = update.state.takes_back_by_txid
         if is_appended and isinstance(update.input.operator, CommitOperator):
             raise block.refusal(
                 f"{committer.task_id} appends {update.input.key!r} of {task}, the new values of a committer",

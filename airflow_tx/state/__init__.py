@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from airflow_tx.state.sketches import ApproxCountDistinct as ApproxCountDistinct
     from airflow_tx.state.sql.guard import SqlGuard as SqlGuard
     from airflow_tx.state.sql.state import SqlState as SqlState
+    from airflow_tx.state.sql.table import SqlTable as SqlTable
     from airflow_tx.state.trident.maps import (
         BackingMap as BackingMap,
         CachedMap as CachedMap,

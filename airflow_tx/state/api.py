@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -72,17 +72,27 @@ class RowTally(Iterable[Mapping[str, Any]]):
             self._take(portion)
             yield from portion
 
-    def _take(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take rows column by column, in a fourth of the time of one by one."""
+    def portions(self, size: int) -> Iterator[dict[str, Sequence[Any]]]:
+        """Read the rows as columns, so many at a time; what a row lacks is None."""
+        self._sum = 0
+        rows = iter(self._rows)
+        while portion := list(islice(rows, size)):
+            taken = self._take(portion)
+            names = (taken and portion[0]) or dict.fromkeys(chain.from_iterable(portion))
+            yield {name: taken.get(name) or [row.get(name) for row in portion] for name in names}
+
+    def _take(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[Any]]:
+        """Take rows column by column, in a fourth of the time of one by one; their columns, if all have the same."""
         try:
             columns = {name: list(map(itemgetter(name), rows)) for name in sorted(rows[0])}
         except KeyError:
             columns = {}
         if set(map(len, rows)) == {len(columns)}:
             self._take_columns(columns)
-        else:
-            for row in rows:
-                self._take_columns({name: [row[name]] for name in sorted(row)})
+            return columns
+        for row in rows:
+            self._take_columns({name: [row[name]] for name in sorted(row)})
+        return {}
 
     def _take_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
         from xxhash import xxh3_64_intdigest

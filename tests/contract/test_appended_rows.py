@@ -1,4 +1,4 @@
-"""Whole transactions that append rows of Python tasks to a real Delta table, beside a database."""
+"""Whole transactions that append rows of Python tasks to a table of a lake, or of a database, beside a database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.state import Count, DeltaTable, MemoryState, SqlState
+from airflow_tx.state import Count, DeltaTable, MemoryState, SqlState, SqlTable
 from airflow_tx.transaction.commit.update import Update
 from tests.stage import Stage, StageRun, begin_run, update
 from tests.unit.bench import CountingStore, MemorySpec, Numbers
@@ -32,12 +32,17 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
 
 
-@pytest.fixture
-def orders(tmp_path: Path) -> DeltaTable:
-    return DeltaTable(tmp_path / "lake/orders", partition_by=["day"])
+Table = DeltaTable | SqlTable
 
 
-def append_to(table: DeltaTable, **how: Any) -> Update:
+@pytest.fixture(params=["DeltaTable", "SqlTable"])
+def orders(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    if request.param == "DeltaTable":
+        return DeltaTable(tmp_path / "lake/orders", partition_by=["day"])
+    return SqlTable.from_url(f"sqlite:///{tmp_path}/orders.db", table="orders", types={"note": "text"})
+
+
+def append_to(table: Table, **how: Any) -> Update:
     return update(table, writers="worker", **how)
 
 
@@ -55,7 +60,7 @@ def commit(run: StageRun, *updates: Update) -> None:
     assert making.try_to_commit()
 
 
-def kept(table: DeltaTable) -> list[tuple[Any, ...]]:
+def kept(table: Table) -> list[tuple[Any, ...]]:
     return sorted((row["tx_txid"], row["id"], row["day"]) for row in table.read())
 
 
@@ -63,7 +68,7 @@ def expected(txid: int, rows: list[dict[str, Any]] = ROWS) -> list[tuple[Any, ..
     return [(txid, row["id"], row["day"]) for row in rows]
 
 
-def test_rows_that_a_task_returns_are_in_the_table_with_their_transaction(orders: DeltaTable) -> None:
+def test_rows_that_a_task_returns_are_in_the_table_with_their_transaction(orders: Table) -> None:
     stage = Stage()
     committed(stage, "r1", append_to(orders))
     assert kept(orders) == expected(1)
@@ -72,14 +77,14 @@ def test_rows_that_a_task_returns_are_in_the_table_with_their_transaction(orders
     assert {row["note"] for row in orders.read()} == {None, "new"}
 
 
-def test_no_rows_are_an_empty_transaction(orders: DeltaTable) -> None:
+def test_no_rows_are_an_empty_transaction(orders: Table) -> None:
     stage = Stage()
     committed(stage, "r1", append_to(orders), rows=[])
     committed(stage, "r2", append_to(orders))
     assert kept(orders) == expected(2)
 
 
-def test_each_instance_of_a_mapped_task_adds_its_rows(orders: DeltaTable) -> None:
+def test_each_instance_of_a_mapped_task_adds_its_rows(orders: Table) -> None:
     stage = Stage(mapped=frozenset({"count"}))
     run = StageRun(stage.spec, "r1")
     run.begin()
@@ -89,7 +94,7 @@ def test_each_instance_of_a_mapped_task_adds_its_rows(orders: DeltaTable) -> Non
     assert kept(orders) == expected(1)
 
 
-def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: DeltaTable) -> None:
+def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: Table) -> None:
     stage = Stage()
     run = StageRun(stage.spec, "r1")
     run.begin()
@@ -112,7 +117,7 @@ def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: DeltaTable) 
     assert kept(orders) == expected(1, ROWS[:1])
 
 
-def test_a_table_and_a_database_take_one_transaction(orders: DeltaTable, tmp_path: Path) -> None:
+def test_a_table_and_a_database_take_one_transaction(orders: Table, tmp_path: Path) -> None:
     totals = SqlState.from_url(
         f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"orders": Count()}
     )
@@ -143,7 +148,7 @@ def receipt_of(phase: PhaseRun) -> Receipt:
     return Receipt.from_json(decode(History, "", node.data).receipt)
 
 
-def test_a_phase_appends_what_the_last_try_of_its_committer_was_given(orders: DeltaTable, tmp_path: Path) -> None:
+def test_a_phase_appends_what_the_last_try_of_its_committer_was_given(orders: Table, tmp_path: Path) -> None:
     totals = SqlState.from_url(f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"n": Count()})
     phase = phase_of(update(totals), append_to(orders, task="c"))
     phase.work([{"day": "2026-01-01", "n": 4}])
@@ -165,7 +170,7 @@ def test_a_phase_appends_what_the_last_try_of_its_committer_was_given(orders: De
         assert own.text == replace(receipt, written={state.name: receipt.written[state.name]}).text
 
 
-def test_a_phase_that_takes_its_turn_again_appends_its_rows_once(orders: DeltaTable, tmp_path: Path) -> None:
+def test_a_phase_that_takes_its_turn_again_appends_its_rows_once(orders: Table, tmp_path: Path) -> None:
     totals = SqlState.from_url(f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"n": Count()})
     phase = phase_of(append_to(orders), update(totals, task="c"))
     phase.acquire()
@@ -180,15 +185,15 @@ def test_a_phase_that_takes_its_turn_again_appends_its_rows_once(orders: DeltaTa
     assert totals.read() == [{"day": "2026-01-01", "n": 2}]
 
 
-def test_rows_that_do_not_fit_the_table_are_refused_and_nothing_is_committed(orders: DeltaTable) -> None:
+def test_rows_that_do_not_fit_the_table_are_refused_and_nothing_is_committed(orders: Table) -> None:
     stage = Stage()
     committed(stage, "r1", append_to(orders))
-    with pytest.raises(StateError, match="id = .* is no long"):
+    with pytest.raises(StateError, match="id = .* is no long|row 0, column id: 'text' is not an integer"):
         committed(stage, "r2", append_to(orders), rows=[{"id": "text", "day": DAYS[0]}])
     assert kept(orders) == expected(1)
 
 
-def test_a_restatement_takes_the_rows_of_the_transaction_out_and_puts_its_own_in(orders: DeltaTable) -> None:
+def test_a_restatement_takes_the_rows_of_the_transaction_out_and_puts_its_own_in(orders: Table) -> None:
     totals = MemoryState("totals", keys=["day"], values={"orders": Count()})
     stage = Stage(tasks=("count", "total"))
     updates = [append_to(orders), update(totals, task="total")]

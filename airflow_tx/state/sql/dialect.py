@@ -14,6 +14,8 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
+from airflow_tx.state.api import TXID
+
 # --- engines ------------------------------------------------------------------------------------------------------
 # The engines that keep a connection between transactions: one a process and address of a database server.
 #
@@ -70,10 +72,12 @@ _INSERTED = "tx_inserted_"
 OWN = "tx_own"
 OTHER_COLLATION = "with another collation"
 # The number of a row within its statement.
-ROW = "tx_row"
+ROW = "tx_number"
 Constants = dict[str, Any]
 Assignments = Sequence[tuple[str, Any]]
 Arrays = Sequence[Sequence[Any]]
+# Names, types and values of the columns of some rows.
+Portion = tuple[tuple[str, ...], tuple[str, ...], Arrays]
 Wanted = Sequence[sa.Column[Any]]
 
 
@@ -175,6 +179,9 @@ class Dialect:
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
 
+    def __init__(self) -> None:
+        self._inserts: dict[Any, Any] = {}
+
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
         """Make an engine.
 
@@ -194,6 +201,11 @@ class Dialect:
     def ddl(self, connection: Connection) -> Iterator[Connection]:
         """Lend a connection on which tables are made, by one of several first users at a time."""
         yield connection
+
+    @contextmanager
+    def alone(self, connection: Connection, table: str) -> Iterator[None]:
+        """Keep everybody else from a table that is changed; `table`: its name, quoted."""
+        yield
 
     def create(self, connection: Connection, table: sa.Table) -> None:
         connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
@@ -338,6 +350,23 @@ class Dialect:
         :raises SumRefused, ValueRefused: a sum or value cannot be stored, where the dialect itself finds that.
         """
         raise NotImplementedError
+
+    def append_rows(
+        self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[Portion]
+    ) -> int:
+        """Insert rows of a transaction, portion after portion; returns how many.
+
+        :raises ValueRefused: a value of the newest portion cannot be stored, where the dialect itself finds that.
+        """
+        written = 0
+        for names, kinds, arrays in portions:
+            if (table, names) not in self._inserts:
+                columns = [table.c[name] for name in names]
+                made = self.insert_rows(table, columns, kinds, self.writer([TXID]), {})
+                self._inserts[table, names] = made
+            insert = self._inserts[table, names]
+            written += self.execute_rows(connection, insert, [txid], kinds, arrays)
+        return written
 
     def look_up(
         self, connection: Connection, keys: PrimaryKeys, wanted: Wanted

@@ -477,7 +477,8 @@ class StateTable(FencedStore):
         self.keeps_connection = keeps_connection
         self._looked_at = 0.0
         definition = {name: aggregator.name for name, aggregator in columns.values.items()}
-        place = split_table(table, columns)
+        names = (*columns.keys, *(PREV + value for value in columns.values))
+        place = split_table(table, names, state=columns.state, also=PREV)
         super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
         self.columns = columns
         self.kind = kind

@@ -319,6 +319,12 @@ class MySql(Dialect):
             yield other
             other.commit()
 
+    @contextmanager
+    def alone(self, connection: Connection, table: str) -> Iterator[None]:
+        connection.exec_driver_sql(f"LOCK TABLES {table} WRITE")
+        yield
+        connection.exec_driver_sql("UNLOCK TABLES")
+
     def create(self, connection: Connection, table: sa.Table) -> None:
         definition = self.definition(connection.dialect, table)
         connection.exec_driver_sql(definition.replace("%", "%%"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from itertools import groupby, repeat
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -14,6 +16,8 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.types import TypeEngine
 
 from airflow_tx.base.connections import signs_of_life
+from airflow_tx.state.api import TXID
+from airflow_tx.state.column_types import json_text
 from airflow_tx.state.sql.dialect import (
     NOTHING_KEPT,
     OTHER_COLLATION,
@@ -22,6 +26,7 @@ from airflow_tx.state.sql.dialect import (
     Arrays,
     Constants,
     Dialect,
+    Portion,
     PrimaryKeys,
     Wanted,
     values_of_row,
@@ -51,6 +56,61 @@ _HAS_TABLE = sa.text(
 )
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26
+
+
+_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
+_COPIED: Mapping[str, Callable[[Any], str]] = {
+    "double": repr,
+    "bytes": lambda value: rf"\\x{value.hex()}",
+    "json": lambda value: json_text(value).translate(_ESCAPED),
+    "text": lambda value: value.translate(_ESCAPED),
+}
+
+
+class _Lines:
+    """Rows as the lines that COPY reads.
+
+    :ivar error: what has ended the reading: the driver keeps only its text.
+    """
+
+    error: BaseException | None = None
+
+    def __init__(self, txid: int, portions: Iterable[Portion]) -> None:
+        self._txid = txid
+        self._portions = iter(portions)
+
+    def read(self, size: int) -> bytes:
+        try:
+            portion = next(self._portions, None)
+            return b"" if portion is None else self._lines(*portion)
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _lines(self, names: Sequence[str], kinds: Sequence[str], arrays: Arrays) -> bytes:
+        fields = [repeat(str(self._txid)), *map(_fields, kinds, arrays)]
+        return "".join(
+            [f"{line}\n" for line in map("\t".join, zip(*fields, strict=False))]
+        ).encode()
+
+
+def _fields(kind: str, values: Sequence[Any]) -> list[str]:
+    written = _COPIED.get(kind, str)
+    return [r"\N" if value is None else written(value) for value in values]
+
+
+def _copied(connection: Connection, text: str, lines: _Lines) -> int:
+    errors = connection.dialect.loaded_dbapi.Error
+    cursor: Any = connection.connection.cursor()
+    try:
+        cursor.copy_expert(text, lines)
+    except errors as error:
+        if lines.error is not None:
+            raise lines.error from None
+        raise sa.exc.DBAPIError.instance(
+            text, None, error, errors, hide_parameters=True, dialect=connection.dialect
+        ) from None
+    return int(cursor.rowcount)
 
 
 @cache
@@ -112,6 +172,11 @@ class Postgres(Dialect):
     def ddl(self, connection: Connection) -> Iterator[Connection]:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('airflow_tx'))"))
         yield connection
+
+    @contextmanager
+    def alone(self, connection: Connection, table: str) -> Iterator[None]:
+        connection.exec_driver_sql(f"LOCK TABLE {table}")
+        yield
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
         # The inspector of SQLAlchemy takes longer than the statement, and a lane asks for each transaction.
@@ -186,6 +251,21 @@ class Postgres(Dialect):
                 self.execute_rows(connection, statement, writer, kinds, half) for half in halves
             )
         return connection.execute(statement, {**arrays, **writer_parameters(writer)}).rowcount
+
+    def append_rows(
+        self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[Portion]
+    ) -> int:
+        """Copy them in one stream: the server stores rows while this process writes the next ones."""
+        if connection.dialect.driver != "psycopg2":
+            return super().append_rows(connection, table, txid, portions)
+        quote = connection.dialect.identifier_preparer
+        place = quote.format_table(table)
+        written = 0
+        for names, same in groupby(portions, itemgetter(0)):
+            columns = ", ".join(map(quote.quote, (TXID, *names)))
+            text = f"COPY {place} ({columns}) FROM STDIN WITH (ENCODING 'UTF8')"
+            written += _copied(connection, text, _Lines(txid, same))
+        return written
 
     def look_up(
         self, connection: Connection, keys: PrimaryKeys, wanted: Wanted

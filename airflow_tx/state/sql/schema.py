@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -279,14 +279,18 @@ _OF_ONE_SIZE = ("bigint", "double", "boolean", "date", "timestamp", "timestamptz
 LONGEST_NAME = 63
 
 
-def split_table(table: str, columns: Columns) -> tuple[str | None, str]:
-    """Split a table into its schema, if one is given, and its name; refuse names that some database would cut."""
+def split_table(
+    table: str, columns: Iterable[str], *, state: str, also: str = ""
+) -> tuple[str | None, str]:
+    """Split a table into its schema, if one is given, and its name; refuse names that some database would cut.
+
+    :param columns: of the table; `also`: what stands before the names of others.
+    """
     schema, _, name = table.rpartition(".")
-    names = (name, schema, *columns.keys, *(PREV + value for value in columns.values))
-    long = [text for text in names if len(text) > LONGEST_NAME]
+    long = [text for text in (name, schema, *columns) if len(text) > LONGEST_NAME]
     if not name or "." in schema or long:
-        remedy = f'Use "table" or "schema.table", and names of at most {LONGEST_NAME - len(PREV)} characters.'
-        option = f"State {columns.state!r}, table and columns"
+        remedy = f'Use "table" or "schema.table", and names of at most {LONGEST_NAME - len(also)} characters.'
+        option = f"State {state!r}, table and columns"
         raise ConfigError(option=option, value=long[0] if long else table, remedy=remedy)
     return schema or None, name
 

@@ -46,6 +46,7 @@ _ROWS = "(VALUES (tx_rows))"
 # sequence of parameters is refused where the text numbers them, as in ?1.
 _MARK = "\0"
 _NUMBER = re.compile(f"{_MARK}(\\d)")
+_QUOTE = sqlite.dialect().identifier_preparer.quote
 _TEXTS = ("text", "json")
 _COUNTED = {"preserve_rowcount": True}
 _PRIMARY_COLLATIONS = sa.text(
@@ -94,6 +95,7 @@ class Sqlite(Dialect):
     keeps_connection = False
 
     def __init__(self) -> None:
+        super().__init__()
         # Upserts as text, by statement.
         self._texts: dict[Any, list[_Part]] = {}
 
@@ -159,8 +161,8 @@ class Sqlite(Dialect):
     def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
         if kind != "bigint":
             return []
-        allowed: list[Any] = [sa.literal_column("'integer'"), sa.literal_column("'null'")]
-        return [sa.CheckConstraint(sa.func.typeof(column).in_(allowed))]
+        name = _QUOTE(column.name).replace(":", r"\:")
+        return [sa.CheckConstraint(sa.text(f"typeof({name}) IN ('integer', 'null')"))]
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
         return "is locked" in str(error.orig)

@@ -111,23 +111,23 @@ def persistent_aggregate(
 
 
 def append(input: Any, *, state: Any, allow_empty: bool = False) -> Update:
-    """Append the output of a task to a table of a lake, row by row, when the transaction commits.
+    """Append the output of a task to a table of a lake or of a database, row by row, when the transaction commits.
 
         updates=[append(enriched.output["orders"], state=DeltaTable("s3://lake/orders", partition_by=["day"]))]
+        updates=[append(enriched.output["orders"], state=SqlTable("warehouse", table="orders"))]
 
-    Tasks write the rows into the folder of the table beforehand: of ``batch.emit("orders", df)`` Spark's executors do,
-    of rows that a ``@task`` returns the committer does, before its turn. The commit publishes these files.
+    Tasks write the rows of a DeltaTable into its folder beforehand: of ``batch.emit("orders", df)`` Spark's executors
+    do, of rows that a ``@task`` returns the committer does, before its turn. The commit publishes these files. The rows
+    of a SqlTable the committer inserts in its turn.
 
     :param input: such as ``enriched.output["orders"]`` of a SparkBatchOperator, or what a ``@task`` call gives; of a
         mapped task, the rows of all its instances.
-    :param state: a `DeltaTable`.
+    :param state: a `DeltaTable` or a `SqlTable`.
     :param allow_empty: see `persistent_aggregate`.
     :raises ConfigError: the state is no table.
     """
     if not _is_table(state):
-        remedy = (
-            "Give a table: state=DeltaTable(...); for values by key use persistent_aggregate(...)."
-        )
+        remedy = "Give a DeltaTable or a SqlTable; for values by key use persistent_aggregate(...)."
         raise ConfigError(option="append(state=)", value=type(state).__name__, remedy=remedy)
     return Update(input, state, "worker", allow_empty=allow_empty)
 
@@ -199,7 +199,7 @@ def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
 
 
 def _is_table(state: Any) -> bool:
-    return isinstance(state, FencedState) and state.append_table is not None
+    return isinstance(state, FencedState) and state.takes_back_by_txid
 
 
 def _refuse_table(what: str, state: Any) -> None:

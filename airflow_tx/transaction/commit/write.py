@@ -9,7 +9,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -191,6 +191,16 @@ class StagedRows:
         return pa.schema([found.field(name) for name in self.columns])
 
 
+@dataclass(frozen=True)
+class RowsInTurn:
+    """The rows of several outputs, one after another; those of staged outputs are read again at each iteration."""
+
+    parts: Sequence[RowsToWrite]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return chain.from_iterable(self.parts)
+
+
 def rows_to_write(
     update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt
 ) -> RowsToWrite:
@@ -208,6 +218,8 @@ def rows_to_write(
         return files_to_append(update, state.append_table, values, area, attempt)
     if len(values) == 1 and is_ref(values[0]):
         return StagedRows(area, values[0], state, attempt)
+    if state.takes_back_by_txid:
+        return RowsInTurn([_rows(value, state, area, attempt) for value in values])
     chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
     rows = chained if has_reducers(state) else combined(chained, state)
     # Combined rows are in memory anyway. Of a state without columns, nothing is combined.

@@ -1,0 +1,85 @@
+"""A table of a database to which transactions append rows, and from which a restatement takes them out again.
+
+Source: protocol.md §7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.state.api import StateKind
+from airflow_tx.state.column_types import CONVERT
+from airflow_tx.state.sql.state import FencedInSql
+
+if TYPE_CHECKING:
+    from airflow_tx.state.sql.table_store import TableStore
+
+
+class SqlTable(FencedInSql["TableStore"]):
+    """A table of SQLite, PostgreSQL, MySQL or MariaDB to which each transaction appends its rows, exactly once.
+
+        updates=[append(orders.output["rows"], state=SqlTable("warehouse", table="orders"))]
+
+    One transaction of the database takes out the rows of replaced attempts, and of the transaction that is restated,
+    and inserts the rows of this one. A reader finds all rows of a transaction, or none.
+
+    The column `tx_txid` says which transaction a row is of, and `tx_row` is its number in the output: in the order of
+    the map indexes, of the files and of the rows. Both are the primary key of a table that the first rows make. A table
+    of your own needs a column `tx_txid` and an index that begins with it; it may have no `tx_row`.
+
+    :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used.
+    :param table: "table" or "schema.table".
+    :param types: column -> bigint, double, numeric, text, boolean, date, timestamp, timestamptz, bytes or json; of a
+        column that is not named, the first rows say it.
+    :param add_columns: whether rows with a column that the table lacks add it; False: they are refused.
+    """
+
+    kind = StateKind.OPAQUE
+    takes_back_by_txid = True
+
+    def __init__(
+        self,
+        conn_id: str,
+        *,
+        table: str,
+        types: Mapping[str, str] | None = None,
+        add_columns: bool = False,
+    ) -> None:
+        super().__init__(conn_id, table)
+        self.table = table
+        self.types = dict(types or {})
+        self.add_columns = add_columns
+        for column, kind in self.types.items():
+            if kind not in CONVERT:
+                remedy = f"Use one of {', '.join(CONVERT)}."
+                option = f"SqlTable({table!r}, types=), column {column!r}"
+                raise ConfigError(option=option, value=str(kind), remedy=remedy)
+
+    def holds(self, txid: int) -> bool:
+        return self._asked(self._store.holds, txid)
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        return self._asked(self._store.read, limit)
+
+    def rows_by_txid(self) -> dict[int | None, int]:
+        return self._asked(self._store.rows_by_txid)
+
+    def release(self) -> None:
+        with self._store.transaction() as connection:
+            self._store.release(connection)
+
+    def _open(self) -> TableStore:
+        from airflow_tx.base.connections import located
+        from airflow_tx.state.sql.table_store import TableStore
+
+        url, where = located(self.conn_id, self._url)
+        return TableStore(
+            url,
+            table=self.table,
+            types=self.types,
+            add_columns=self.add_columns,
+            state=self.name,
+            where=where,
+        )

@@ -1,0 +1,504 @@
+"""The work of a `SqlTable`: rows by transaction, inside transactions of the database. Source: protocol.md §7."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
+
+from airflow_tx.base.errors import StateDiffers, StateError
+from airflow_tx.ledger import Outcome
+from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
+from airflow_tx.state.column_types import converted, type_of
+from airflow_tx.state.sql.database import NOTHING, check_durable
+from airflow_tx.state.sql.dialect import Dialect, Portion, ValueRefused
+from airflow_tx.state.sql.fence import ROWS_AT_ONCE, FencedStore, Imprint
+from airflow_tx.state.sql.schema import RECEIPTS_TABLE, split_table
+
+ROW = "tx_row"
+"""The column with the number of a row in the output of its transaction."""
+_OURS = {TXID: "bigint", ROW: "bigint"}
+_FOUND = "the table, as it was found"
+_FILLED = "the table has rows"
+_AGAIN = "then clear the commit task"
+_Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A table as the database has it.
+
+    :param state: the name of the state whose table it is.
+    :param types: of each column, in our words or in the database's.
+    :param filled: the columns that take no NULL.
+    :param required: those of them that have no default, so that a row must have them.
+    :param is_ours: whether it has the primary key of a table that a SqlTable has made.
+    """
+
+    state: str
+    table: sa.Table
+    types: Mapping[str, str]
+    filled: frozenset[str]
+    required: frozenset[str]
+    is_ours: bool
+
+    def check_columns(self, names: Sequence[str], known: Iterable[str], start: int) -> None:
+        """Refuse rows with these columns, unless they fit the table.
+
+        :param known: the types that this database keeps exactly.
+        :param start: the number of the first of these rows.
+        """
+        if not names:
+            raise self._unlike("a row has no columns", "Give it some.")
+        if unknown := [name for name in names if name not in self.types]:
+            problem = (
+                f"column {unknown[0]} is in row {start}, and not in the first {ROWS_AT_ONCE} rows"
+            )
+            remedy = f"Name its type: add_columns=True, types={{{unknown[0]!r}: ...}}."
+            raise self._unlike(problem, remedy)
+        if missing := sorted(self.required.difference(names)):
+            problem = (
+                f"the rows lack column {missing[0]}, which is NOT NULL in table {self.table.name}"
+            )
+            raise self._unlike(problem, "Give it a default, then clear the commit task.")
+        if foreign := [name for name in names if self.types[name] not in known]:
+            kind = self.types[foreign[0]]
+            problem = f"column {foreign[0]} of table {self.table.name} is {kind}, in which values would change"
+            raise self._unlike(problem, f"Use one of {', '.join(known)}.")
+
+    def converted(self, name: str, values: Sequence[Any], start: int) -> Sequence[Any]:
+        """Bring the values of a column into its type.
+
+        :param start: the number of the first row, for the error.
+        """
+        kind = self.types[name]
+        try:
+            ready = converted(kind, values)
+        except (TypeError, ValueError, OverflowError):
+            raise self._first_misfit(name, values, start) from None
+        if name in self.filled and None in ready:
+            row = start + list(ready).index(None)
+            raise self.misfit(
+                row, name, "is NULL, and the column is NOT NULL", "Let the task fill it."
+            )
+        return ready
+
+    def _first_misfit(self, name: str, values: Sequence[Any], start: int) -> StateError:
+        kind = self.types[name]
+        remedy = f"The column is {kind}: let the task give such values, or change it: ALTER TABLE."
+        for row, value in enumerate(values, start):
+            try:
+                converted(kind, [value])
+            except (TypeError, ValueError, OverflowError) as error:
+                return self.misfit(row, name, f"{value!r:.80} {error}", remedy)
+        raise AssertionError("a column that does not fit has a value that does not")
+
+    def misfit(self, row: int, name: str | None, problem: str, remedy: str) -> StateError:
+        """Make the error of a value, or of a row, that the table cannot store."""
+        where = f"row {row}" if name is None else f"row {row}, column {name}"
+        return StateError(
+            state=self.state, problem=f"{where}: {problem}", remedy=f"{NOTHING} {remedy}"
+        )
+
+    def _unlike(self, problem: str, remedy: str) -> StateDiffers:
+        return StateDiffers(state=self.state, problem=problem, remedy=f"{NOTHING} {remedy}")
+
+
+class TableLacks(Exception):
+    """Columns that a table has to get before rows can be written, with their types.
+
+    :param replaced: those of them that it has with another type; it has no rows.
+    """
+
+    def __init__(self, types: Mapping[str, str], replaced: tuple[str, ...] = ()) -> None:
+        super().__init__(types, replaced)
+        self.types = types
+        self.replaced = replaced
+
+
+class _GivenRows(Iterator[Portion]):
+    """The rows of an update as the database takes them, portion after portion.
+
+    :ivar start: the number of the first row of the newest portion, whose columns are `names`.
+    :ivar count: how many rows there are until now.
+    """
+
+    def __init__(self, found: FoundTable, dialect: Dialect, portions: Iterator[_Columns]) -> None:
+        self.start = self.count = 0
+        self.names: tuple[str, ...] = ()
+        self._found = found
+        self._dialect = dialect
+        self._portions = portions
+
+    def __next__(self) -> Portion:
+        rows = next(self._portions)
+        names = tuple(rows)
+        self.start = self.count
+        if not names or names != self.names:
+            self._found.check_columns(names, self._dialect.types, self.start)
+            self.names = names
+        self.count += len(rows[names[0]])
+        arrays = [self._found.converted(name, rows[name], self.start) for name in names]
+        kinds = tuple(self._found.types[name] for name in names)
+        if ROW not in self._found.types:
+            return names, kinds, arrays
+        return (*names, ROW), (*kinds, "bigint"), [*arrays, range(self.start, self.count)]
+
+
+class TableStore(FencedStore):
+    """The work of a SqlTable, inside transactions that it opens with `transaction()`."""
+
+    keeps_connection = True
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        table: str,
+        types: Mapping[str, str],
+        add_columns: bool,
+        state: str,
+        where: str,
+    ) -> None:
+        place = split_table(table, types, state=state)
+        super().__init__(url, state=state, table=place, where=where)
+        self._types = dict(types)
+        self._adds_columns = add_columns
+
+    @contextmanager
+    def transaction(self, **how: bool) -> Iterator[Connection]:
+        """:raises FenceMoved: the table has got the columns of the rows, so the write begins again."""
+        try:
+            with super().transaction(**how) as connection:
+                yield connection
+        except TableLacks as lacks:
+            self._change(lacks)
+            raise FenceMoved from None
+
+    # --- a write --------------------------------------------------------------------------------------------------
+
+    def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
+        """Take out what this transaction replaces, and insert its rows; returns how many."""
+        if not write.complete:
+            problem = "it was given a part of an update, and a table takes the whole update"
+            raise StateError(state=self.state, problem=problem, remedy="Give all rows at once.")
+        portions = iter(()) if write.rows is None else write.rows.portions(ROWS_AT_ONCE)
+        first = next(portions, None)
+        found = self._found(connection) if first is None else self._fitting(connection, first)
+        if found is None:
+            return 0
+        # Here, and not with the raise: other readers would miss the rows in between. A committer that runs again under
+        # the same grant may have other rows, so its own are always taken out.
+        self._take_out(connection, found, _replaced(write.grant))
+        if first is None:
+            return 0
+        given = _GivenRows(found, self._dialect, chain([first], portions))
+        try:
+            written = self._dialect.append_rows(connection, found.table, write.grant.txid, given)
+        except ValueRefused as refusal:
+            name = None if refusal.column is None else given.names[refusal.column]
+            row = given.start + refusal.row
+            raise found.misfit(row, name, refusal.problem, refusal.remedy) from None
+        if written != given.count:
+            problem = f"the database has taken {written} of {given.count} rows"
+            raise StateError(state=self.state, problem=problem, remedy=NOTHING)
+        self._facts[_FILLED] = True
+        return written
+
+    def _take_out(self, connection: Connection, found: FoundTable, txids: Sequence[int]) -> None:
+        connection.execute(found.table.delete().where(found.table.c[TXID].in_(txids)))
+
+    # --- the fence ------------------------------------------------------------------------------------------------
+
+    def roll_back(self, connection: Connection, grant: Grant) -> None:
+        """Take out the rows of a transaction that is skipped: no write of its own follows."""
+        found = self._found(connection)
+        if found is not None and _is_skip(grant):
+            self._take_out(connection, found, [grant.txid])
+
+    def holds_for_good(self, connection: Connection, txid: int) -> bool:
+        """Whether this transaction has taken out the rows of the one that it restates."""
+        if not self._has_table(connection, RECEIPTS_TABLE):
+            return False
+        receipts = self._receipts
+        query = sa.select(receipts.c.receipt).where(
+            receipts.c.state == self._identity, receipts.c.txid == txid
+        )
+        texts = connection.execute(query).scalars()
+        return any(map(_takes_out, map(json.loads, texts)))
+
+    def missing(self, connection: Connection, kept: Imprint) -> str:
+        found = self._found(connection)
+        if found is None or not kept.rows or self._rows_of(connection, found, kept.txid):
+            return ""
+        return f"none of the {kept.rows} rows of transaction {kept.txid} is there"
+
+    def imprint(
+        self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
+    ) -> Imprint | None:
+        found = self._found(connection)
+        if found is None:
+            return None
+        txid = self._newest(connection, found) if wrote is None else wrote.txid
+        return Imprint(txid, rows=self._rows_of(connection, found, txid))
+
+    def _newest(self, connection: Connection, found: FoundTable) -> int:
+        return connection.execute(sa.select(sa.func.max(found.table.c[TXID]))).scalar_one() or 0
+
+    def _rows_of(self, connection: Connection, found: FoundTable, txid: int) -> int:
+        query = sa.select(sa.func.count()).where(found.table.c[TXID] == txid)
+        count: int = connection.execute(query.select_from(found.table)).scalar_one()
+        return count
+
+    def _is_there(self, connection: Connection) -> bool:
+        return _FOUND in self._facts or self._has_table(connection, self._name)
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def holds(self, connection: Connection, txid: int) -> bool:
+        found = self._found(connection)
+        there = found is not None and self._rows_of(connection, found, txid) > 0
+        return there or self.holds_for_good(connection, txid)
+
+    def rows_by_txid(self, connection: Connection) -> dict[int | None, int]:
+        found = self._found(connection)
+        if found is None:
+            return {}
+        txid = found.table.c[TXID]
+        query = sa.select(txid, sa.func.count()).group_by(txid)
+        counts: dict[int | None, int] = {}
+        for number, count in map(tuple, connection.execute(query)):
+            # Rows of an earlier topology, and rows that a person has put in.
+            own = number if number is not None and number > 0 else None
+            counts[own] = counts.get(own, 0) + count
+        return counts
+
+    def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
+        found = self._found(connection)
+        if found is None:
+            return []
+        order = [found.table.c[name] for name in _OURS if name in found.types]
+        query = sa.select(found.table).order_by(*order).limit(limit)
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+    # --- a person -------------------------------------------------------------------------------------------------
+
+    def clear(self, connection: Connection) -> None:
+        super().clear(connection)
+        found = self._found(connection)
+        if found is not None:
+            connection.execute(found.table.delete().where(found.table.c[TXID] > 0))
+
+    def release(self, connection: Connection) -> None:
+        """Delete the fence row; the rows stay, and belong to no transaction any more."""
+        super().clear(connection)
+        found = self._found(connection)
+        if found is None:
+            return
+        txid = found.table.c[TXID]
+        # Another topology begins with transaction 1 again. Its rows must not meet these.
+        least = connection.execute(sa.select(sa.func.min(txid))).scalar_one() or 0
+        free = min(least, 0)
+        connection.execute(
+            found.table.update().where(txid > 0).values({TXID: sa.literal(free) - txid})
+        )
+
+    # --- the table ------------------------------------------------------------------------------------------------
+
+    def _found(self, connection: Connection) -> FoundTable | None:
+        found: FoundTable | None = self._facts.get(_FOUND)
+        if found is None and self._has_table(connection, self._name):
+            found = self._look(connection)
+            check_durable(connection, self._schema, [self._name], state=self.state)
+            self._facts[_FOUND] = found
+        return found
+
+    def _look(self, connection: Connection) -> FoundTable:
+        """Read the columns and the indexes of the table.
+
+        :raises StateDiffers: it is no table for rows of transactions, with the DDL that makes it one.
+        """
+        bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
+        types, _ = self._dialect.found(connection, bare)
+        if types.get(TXID) != "bigint":
+            shown = "lacks column" if TXID not in types else f"has column {types[TXID]}"
+            ddl = f"ALTER TABLE {self._quoted(connection)} ADD COLUMN {TXID} BIGINT"
+            raise self._differs(f"table {self._name} {shown} {TXID}", f"Change it, {_AGAIN}: {ddl}")
+        inspector = sa.inspect(connection)
+        primary: Any = inspector.get_pk_constraint(self._name, schema=self._schema)
+        indexes = inspector.get_indexes(self._name, schema=self._schema)
+        keys = [primary["constrained_columns"], *(each["column_names"] for each in indexes)]
+        if TXID not in [names[0] for names in keys if names]:
+            named = connection.dialect.identifier_preparer.quote(f"{self._name[:40]}_{TXID}")
+            ddl = f"CREATE INDEX {named} ON {self._quoted(connection)} ({TXID})"
+            problem = f"no index of table {self._name} begins with {TXID}"
+            raise self._differs(problem, f"Make one, {_AGAIN}: {ddl}")
+        columns = inspector.get_columns(self._name, schema=self._schema)
+        filled = {each["name"]: each for each in columns if not each["nullable"]}
+        required = frozenset(
+            name
+            for name, each in filled.items()
+            if each["default"] is None and each.get("autoincrement") is not True
+        )
+        made = [
+            sa.Column(name, self._dialect.types.get(kind, sa.types.NullType()), autoincrement=False)
+            for name, kind in types.items()
+        ]
+        table = sa.Table(self._name, sa.MetaData(), *made, schema=self._schema)
+        own = frozenset(_OURS)
+        is_ours = primary["constrained_columns"] == list(_OURS)
+        return FoundTable(
+            self.state, table, types, frozenset(filled) - own, required - own, is_ours
+        )
+
+    def _fitting(self, connection: Connection, rows: _Columns) -> FoundTable:
+        """Find the table with the columns of the rows, or make it.
+
+        :raises TableLacks: it may get columns.
+        :raises StateDiffers: it may not, with the DDL.
+        """
+        if ours := [name for name in rows if name in _OURS]:
+            problem = f"the rows have a column {ours[0]}, which is this state's own"
+            raise self._differs(problem, "Give it another name.")
+        names = dict.fromkeys([*rows, *self._types])
+        found = self._found(connection)
+        if found is None:
+            self._make_table(connection, self._described(self._types_of(rows, names)))
+            return self._looked_again(connection)
+        lacks = self._types_of(rows, [name for name in names if name not in found.types])
+        if found.is_ours and self._is_empty(connection, found):
+            # Its types are of rows that are gone. The database may have kept it when it has undone them.
+            others = self._others(rows, found)
+            if others or lacks:
+                raise TableLacks({**lacks, **others}, tuple(others))
+        if lacks and not self._adds_columns:
+            problem = f"table {self._name} lacks column {next(iter(lacks))} of the rows"
+            ddl = "; ".join(self._changes(connection, TableLacks(lacks)))
+            raise self._differs(problem, f"Say add_columns=True. Or change it, {_AGAIN}: {ddl}")
+        if lacks:
+            raise TableLacks(lacks)
+        return found
+
+    def _is_empty(self, connection: Connection, found: FoundTable) -> bool:
+        if _FILLED in self._facts:
+            return False
+        query = sa.select(sa.literal(1)).select_from(found.table).limit(1)
+        return connection.execute(query).first() is None
+
+    def _others(self, rows: _Columns, found: FoundTable) -> dict[str, str]:
+        """Find the columns that would have other types if these rows had made the table."""
+        told = [name for name in rows if name in self._types or set(rows[name]) != {None}]
+        types = self._types_of(rows, [name for name in told if name in found.types])
+        return {name: kind for name, kind in types.items() if kind != found.types[name]}
+
+    def _change(self, lacks: TableLacks) -> None:
+        """Give the table what it lacks, in a transaction of its own: some databases commit with each change."""
+        with self.transaction() as connection:
+            with self._dialect.alone(connection, self._quoted(connection)):
+                found = self._looked_again(connection)
+                if not lacks.replaced or self._is_empty(connection, found):
+                    for statement in self._changes(connection, lacks, found):
+                        connection.exec_driver_sql(statement)
+            self._facts.clear()
+
+    def _types_of(self, rows: _Columns, names: Iterable[str]) -> dict[str, str]:
+        return {name: self._types.get(name) or self._type_in(rows, name) for name in names}
+
+    def _type_in(self, rows: _Columns, name: str) -> str:
+        kinds = {_kind_of(value) for value in rows[name] if value is not None}
+        kind = _common(kinds)
+        if kind is None:
+            shown = (
+                f"its values are {', '.join(sorted(map(str, kinds)))}" if kinds else "all are NULL"
+            )
+            problem = (
+                f"column {name} has no clear type in the first {len(rows[name])} rows: {shown}"
+            )
+            remedy = f'{NOTHING} Name it: types={{"{name}": "text"}}.'
+            raise StateError(state=self.state, problem=problem, remedy=remedy)
+        return kind
+
+    def _described(self, types: Mapping[str, str]) -> sa.Table:
+        ours = [
+            sa.Column(name, sa.BigInteger, nullable=False, autoincrement=False) for name in _OURS
+        ]
+        columns = [self._column(name, kind) for name, kind in types.items()]
+        key = sa.PrimaryKeyConstraint(*_OURS)
+        return sa.Table(
+            self._name,
+            sa.MetaData(),
+            *ours,
+            *columns,
+            key,
+            schema=self._schema,
+            sqlite_with_rowid=False,
+        )
+
+    def _column(self, name: str, kind: str) -> sa.Column[Any]:
+        made = self._dialect.types[kind]
+        checks = self._dialect.checks(sa.Column(name, made), kind)
+        return sa.Column(name, made, *checks, comment=self._dialect.comment(kind))
+
+    def _changes(
+        self, connection: Connection, lacks: TableLacks, found: FoundTable | None = None
+    ) -> Iterator[str]:
+        """Write the DDL that gives the table what it lacks; `found`: what another writer may have given it by now."""
+        place = self._quoted(connection)
+        quote = connection.dialect.identifier_preparer.quote
+        for name in lacks.replaced:
+            yield f"ALTER TABLE {place} DROP COLUMN {quote(name)}"
+        table = self._described(lacks.types)
+        for name in lacks.types:
+            if found is None or name in lacks.replaced or name not in found.types:
+                column = sa.schema.CreateColumn(table.c[name]).compile(dialect=connection.dialect)
+                yield f"ALTER TABLE {place} ADD COLUMN {column}"
+
+    def _looked_again(self, connection: Connection) -> FoundTable:
+        self._facts.pop(_FOUND, None)
+        found = self._found(connection)
+        assert found is not None
+        return found
+
+    def _quoted(self, connection: Connection) -> str:
+        table = sa.Table(self._name, sa.MetaData(), schema=self._schema)
+        return str(connection.dialect.identifier_preparer.format_table(table))
+
+    def _differs(self, problem: str, remedy: str) -> StateDiffers:
+        return StateDiffers(state=self.state, problem=problem, remedy=f"{NOTHING} {remedy}")
+
+
+def _kind_of(value: Any) -> str | None:
+    return "json" if isinstance(value, (dict, list)) else type_of(value)
+
+
+def _common(kinds: set[str | None]) -> str | None:
+    """Find the one type that takes values of these types exactly."""
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    for wide in ("double", "numeric"):
+        if kinds == {"bigint", wide}:
+            return wide
+    return None
+
+
+def _is_skip(grant: Grant) -> bool:
+    batch = json.loads(grant.batch) or {}
+    return batch.get("skip") is not None
+
+
+def _replaced(grant: Grant) -> list[int]:
+    """Name the transactions whose rows a write takes out: its own, and the one that it restates."""
+    claim: dict[str, Any] = json.loads(grant.claim) if grant.claim else {}
+    if not _takes_out(claim):
+        return [grant.txid]
+    return [grant.txid, int(claim["replaces"]["txid"])]
+
+
+def _takes_out(receipt: Mapping[str, Any]) -> bool:
+    return receipt.get("replaces") is not None and receipt["outcome"] == Outcome.COMMITTED.value

@@ -1,0 +1,327 @@
+"""A SqlTable on each database: the table that it makes, a table of one's own, and what becomes of rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.base.errors import SkipRefused, StateBehind, StateDiffers, StateError
+from airflow_tx.state import SqlTable
+from airflow_tx.state.api import Grant
+from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
+
+MakeTable = Callable[..., SqlTable]
+DAY = dt.date(2026, 1, 2)
+NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 5)
+ROW = {
+    "id": 1,
+    "day": DAY,
+    "name": "tab\there, line\nand \\N, 'quote' \"double\" é 🙂 %s :x",
+    "price": Decimal("12.50"),
+    "weight": 0.1,
+    "paid": True,
+    "at": NOON,
+    "seen": NOON.replace(tzinfo=dt.timezone.utc),
+    "raw": b"\x00\\x\n",
+    "more": {"b": [1, None], "a": "\\"},
+}
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb", pytest.param("mysql", marks=pytest.mark.long)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/orders.db"
+    return str(request.getfixturevalue(request.param).url())
+
+
+@pytest.fixture
+def name() -> str:
+    return f"t{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def table(url: str, name: str) -> MakeTable:
+    def make(**given: Any) -> SqlTable:
+        return SqlTable.from_url(url, table=name, **given)
+
+    return make
+
+
+@pytest.fixture
+def run(url: str) -> Iterator[Callable[[str], None]]:
+    engine = sa.create_engine(url)
+
+    def execute(sql: str) -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(sql)
+
+    yield execute
+    engine.dispose()
+
+
+@pytest.fixture
+def grants() -> Grants:
+    return Grants()
+
+
+def restating(grant: Grant, txid: int) -> Grant:
+    """Return the grant of a restatement of a committed transaction."""
+    claim = json.loads(grant.claim)
+    return replace(grant, claim=json.dumps({**claim, "replaces": {"txid": txid}}))
+
+
+def ids(state: SqlTable) -> list[tuple[Any, Any]]:
+    return [(row["tx_txid"], row["id"]) for row in state.read()]
+
+
+def rows(*numbers: int) -> list[dict[str, Any]]:
+    return [{"id": number} for number in numbers]
+
+
+def without_ours(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if not name.startswith("tx_")}
+
+
+def test_the_first_rows_make_the_table_and_each_value_comes_back_as_it_was(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), [ROW, dict.fromkeys(ROW)])
+    first, second = table().read()
+    assert without_ours(first) == ROW
+    assert {type(value) for value in without_ours(first).values()} == {type(value) for value in ROW.values()}
+    assert without_ours(second) == dict.fromkeys(ROW)
+    assert [(row["tx_txid"], row["tx_row"]) for row in (first, second)] == [(1, 0), (1, 1)]
+
+
+def test_rows_are_numbered_in_their_order(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), rows(*range(25_000, 0, -1)))
+    found = table().read()
+    assert [row["tx_row"] for row in found] == list(range(25_000))
+    assert [row["id"] for row in found] == list(range(25_000, 0, -1))
+
+
+def test_a_column_that_is_null_in_the_first_rows_needs_a_type(table: MakeTable, grants: Grants) -> None:
+    given = [{"id": 1, "note": None}]
+    with pytest.raises(StateError, match='column note has no clear type .*all are NULL.*types={"note": "text"}'):
+        grants.commit_rows(1, table(), given)
+    grants.commit_rows(1, table(types={"note": "text"}), given, attempt=2)
+    assert [without_ours(row) for row in table().read()] == given
+
+
+def test_integers_and_decimals_in_one_column_are_decimals(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), [{"n": 1}, {"n": Decimal("0.5")}])
+    assert [row["n"] for row in table().read()] == [1, Decimal("0.5")]
+
+
+def test_texts_and_numbers_in_one_column_are_refused(table: MakeTable, grants: Grants) -> None:
+    with pytest.raises(StateError, match="column n has no clear type in the first 2 rows: its values are bigint, text"):
+        grants.commit_rows(1, table(), [{"n": 1}, {"n": "one"}])
+
+
+def test_a_value_that_does_not_fit_is_named_with_its_row(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    with pytest.raises(StateError, match="row 10001, column id: 'two' is not an integer.*The column is bigint"):
+        grants.commit_rows(2, table(), [*rows(*range(10_001)), {"id": "two"}])
+    assert ids(table()) == [(1, 1)]
+
+
+def test_a_new_column_is_refused_with_the_ddl_that_adds_it(
+    table: MakeTable, grants: Grants, run: Callable[[str], None]
+) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    with pytest.raises(StateDiffers, match="lacks column note.*add_columns=True.*: ALTER TABLE") as refusal:
+        grants.commit_rows(2, table(), [{"id": 2, "note": "new"}])
+    run(str(refusal.value).rpartition(": ")[2].replace("%", "%%"))
+    grants.commit_rows(2, table(), [{"id": 2, "note": "new"}], attempt=2)
+    assert [row["note"] for row in table().read()] == [None, "new"]
+
+
+def test_a_new_column_is_added_if_the_table_may_get_it(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    state = table(add_columns=True)
+    grants.commit_rows(2, state, [{"id": 2, "n": 7}, {"id": 3}])
+    assert [row["n"] for row in state.read()] == [None, 7, None]
+    with pytest.raises(StateError, match="row 0, column n: 'x' is not an integer"):
+        grants.commit_rows(3, state, [{"id": 4, "n": "x"}])
+
+
+def test_a_column_that_comes_late_needs_a_type(table: MakeTable, grants: Grants) -> None:
+    late = [*rows(*range(10_000)), {"id": 0, "note": "late"}]
+    with pytest.raises(StateDiffers, match="column note is in row 10000, and not in the first 10000 rows.*types="):
+        grants.commit_rows(1, table(add_columns=True), late)
+    state = table(add_columns=True, types={"note": "text"})
+    grants.commit_rows(1, state, late, attempt=2)
+    assert state.read()[-1]["note"] == "late"
+
+
+def test_a_table_without_rows_gets_the_types_of_later_rows(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), [{"id": 1, "n": 1}])
+    grants.commit_rows(1, table(), [], attempt=2)
+    grants.commit_rows(1, table(), [{"id": 1, "n": "one", "more": True}], attempt=3)
+    assert [without_ours(row) for row in table().read()] == [{"id": 1, "n": "one", "more": True}]
+
+
+def test_columns_of_the_state_are_refused_in_rows(table: MakeTable, grants: Grants) -> None:
+    with pytest.raises(StateDiffers, match="the rows have a column tx_row, which is this state's own"):
+        grants.commit_rows(1, table(), [{"id": 1, "tx_row": 1}])
+
+
+# --- a table of one's own -----------------------------------------------------------------------------------------
+
+
+def test_a_table_of_ones_own_takes_rows_beside_others(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    run(f"CREATE TABLE {name} (id BIGINT NOT NULL, source VARCHAR(20) DEFAULT 'here' NOT NULL, tx_txid BIGINT)")
+    run(f"CREATE INDEX {name}_i ON {name} (tx_txid, id)")
+    run(f"INSERT INTO {name} (id) VALUES (0)")
+    grants.commit_rows(1, table(), rows(1, 2))
+    assert table().rows_by_txid() == {None: 1, 1: 2}
+    assert {row["source"] for row in table().read()} == {"here"}
+    grants.commit_rows(1, table(), rows(3), attempt=2)
+    assert table().rows_by_txid() == {None: 1, 1: 1}
+    table().clear()
+    assert table().rows_by_txid() == {None: 1}
+
+
+def test_a_table_of_ones_own_is_refused_with_the_ddl_until_it_fits(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    run(f"CREATE TABLE {name} (id BIGINT NOT NULL)")
+    for problem in ("lacks column tx_txid", "no index of table .* begins with tx_txid"):
+        with pytest.raises(StateDiffers, match=problem) as refusal:
+            grants.commit_rows(1, table(), rows(1))
+        run(str(refusal.value).rpartition(": ")[2])
+    grants.commit_rows(1, table(), rows(1))
+    assert ids(table()) == [(1, 1)]
+
+
+def test_a_column_that_takes_no_null_is_filled_or_the_rows_are_refused(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    run(f"CREATE TABLE {name} (id BIGINT, n BIGINT NOT NULL, tx_txid BIGINT)")
+    run(f"CREATE INDEX {name}_i ON {name} (tx_txid)")
+    with pytest.raises(StateDiffers, match="the rows lack column n, which is NOT NULL"):
+        grants.commit_rows(1, table(), rows(1))
+    with pytest.raises(StateError, match="row 1, column n: is NULL, and the column is NOT NULL"):
+        grants.commit_rows(1, table(), [{"id": 1, "n": 1}, {"id": 2, "n": None}], attempt=2)
+    assert table().read() == []
+
+
+def test_a_check_of_the_table_refuses_the_update_as_a_whole(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    run(f"CREATE TABLE {name} (id BIGINT, tx_txid BIGINT, CONSTRAINT {name}_c CHECK (id > 0))")
+    run(f"CREATE INDEX {name}_i ON {name} (tx_txid)")
+    with pytest.raises(StateError, match=f"the database says: .*(?s:{name}_c|CHECK).*No row of this update") as refusal:
+        grants.commit_rows(1, table(), rows(*range(20_000, -1, -1)))
+    assert "\n" not in str(refusal.value)
+    assert table().read() == []
+
+
+# --- restatements, skips ------------------------------------------------------------------------------------------
+
+
+def test_a_restatement_puts_its_rows_in_the_place_of_the_others(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), rows(1, 2))
+    grants.commit_rows(2, table(), rows(3))
+    grant = restating(grants(3), 1)
+    table().raise_fence(grant)
+    # Until its write, readers have the rows of the restated one.
+    assert ids(table()) == [(1, 1), (1, 2), (2, 3)]
+    table().write(grant, rows(4))
+    assert ids(table()) == [(2, 3), (3, 4)]
+
+
+def test_a_restatement_without_rows_takes_the_others_out(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    grant = restating(grants(2), 1)
+    table().raise_and_write(grant, [])
+    assert table().holds(2)
+    assert table().read() == []
+
+
+@pytest.mark.parametrize("given", [(), (4,)])
+def test_a_restatement_that_has_written_cannot_be_skipped(
+    table: MakeTable, grants: Grants, given: tuple[int, ...]
+) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    table().raise_and_write(restating(grants(2), 1), rows(*given))
+    with pytest.raises(SkipRefused):
+        table().raise_fence(about_to_skip(restating(grants(2, 2), 1)))
+    # A later attempt raises the fence, and its fence forgets what the first one has written.
+    table().raise_fence(restating(grants(2, 3), 1))
+    with pytest.raises(SkipRefused):
+        table().raise_fence(about_to_skip(restating(grants(2, 4), 1)))
+    table().raise_and_write(restating(grants(2, 5), 1), rows(5))
+    assert ids(table()) == [(2, 5)]
+
+
+def test_a_restatement_that_has_only_raised_the_fence_can_be_skipped(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    table().raise_fence(restating(grants(2), 1))
+    skip = about_to_skip(restating(grants(2, 2), 1))
+    table().raise_fence(skip)
+    table().pass_over(skip)
+    assert ids(table()) == [(1, 1)]
+
+
+def test_a_skip_takes_out_what_the_transaction_has_written(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    table().raise_and_write(grants(2), rows(2))
+    skip = about_to_skip(grants(2, 2))
+    table().raise_fence(skip)
+    table().pass_over(skip)
+    assert ids(table()) == [(1, 1)]
+
+
+# --- rows that are gone -------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_lost_the_rows_of_its_last_transaction_is_refused(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    grants.commit_rows(2, table(), rows(2, 3))
+    run(f"DELETE FROM {name} WHERE tx_txid = 2")
+    with pytest.raises(StateBehind, match="none of the 2 rows of transaction 2 is there"):
+        grants.commit_rows(3, table(), rows(4))
+    table().accept_values()
+    grants.commit_rows(3, table(), rows(4), attempt=2)
+    assert ids(table()) == [(1, 1), (3, 4)]
+
+
+def test_a_released_table_keeps_its_rows_beside_those_of_another_ledger(table: MakeTable, grants: Grants) -> None:
+    for txid in (1, 2):
+        grants.commit_rows(txid, table(), rows(txid))
+    table().release()
+    grants = Grants()
+    grants.commit_rows(1, table(), rows(7))
+    assert table().rows_by_txid() == {None: 2, 1: 1}
+    table().release()
+    Grants().commit_rows(1, table(), rows(8))
+    assert table().rows_by_txid() == {None: 3, 1: 1}
+    assert sorted(row["id"] for row in table().read()) == [1, 2, 7, 8]
+
+
+# --- other drivers ------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_without_copy_writes_the_same(
+    table: MakeTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = table()
+    grants.commit_rows(1, state, [ROW])
+    monkeypatch.setattr(type(state._store._dialect), "append_rows", Dialect.append_rows)
+    grants.commit_rows(2, table(), [ROW, dict.fromkeys(ROW)])
+    one, two, three = map(without_ours, table().read())
+    assert one == two == ROW
+    assert three == dict.fromkeys(ROW)
