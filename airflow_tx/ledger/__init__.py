@@ -99,8 +99,9 @@ if TYPE_CHECKING:
     )
     from airflow_tx.ledger.audit.verification import (
         ColumnTotal as ColumnTotal,
+        RowCount as RowCount,
         Verified as Verified,
-        changed_columns as changed_columns,
+        changed_values as changed_values,
         verified as verified,
     )
     from airflow_tx.ledger.ledger import Ledger as Ledger, ReadOnlyLedger as ReadOnlyLedger

@@ -340,9 +340,10 @@ class RepairRecord:
     """`repairs/<number>`: what a person did to the ledger.
 
     :param what: such as `state-lost` or `rename`; `told`: finding and result; `generation`: of the ledger after it.
-    :param change: of `accept-change`: the `state`, how much more the total of each of its `columns` is than known, the
-        last final `txid`, digests of the `keys` that are gone. Of `state-lost`: the `state`, the current `txid`, and
-        `taken_back_from` before (`held_from`). Of `roll-forward`: the `states`, and the `nonces` of its runs.
+    :param change: of `accept-change`: the `state`, how much more the total of each of its `columns` is than known (of a
+        table, how many `rows` of a transaction there are), the last final `txid`, digests of the `keys` that are gone.
+        Of `state-lost`: the `state`, the current `txid`, and `taken_back_from` before (`held_from`). Of `roll-forward`:
+        the `states`, and the `nonces` of its runs.
     :param losses: of `accept-loss`: partition ("" if none), position (`place`), where it `goes_on`, and what is lost.
     """
 

@@ -138,6 +138,8 @@ def _checked(first: FencedState, second: FencedState) -> _Pair:
     if first.name == second.name:
         problem = "they are the same state"
         remedy = "Name the state of each DAG: airflow tx diff DAG:STATE DAG:STATE"
+    elif first.takes_back_by_txid:
+        remedy = "Compare the rows of two tables in SQL: SELECT ... EXCEPT SELECT ..., without tx_txid and tx_row."
     if problem:
         raise NotComparable(first=first.name, second=second.name, problem=problem, remedy=remedy)
     assert isinstance(first, QueryableState)

@@ -8,13 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 
-from airflow_tx.base.errors import StateError
+from airflow_tx.base.errors import AcceptanceRefused, StateError
+from airflow_tx.ledger import ledger_evidence, verified
 from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.request import ChangeAcceptance, evidence_of
 from airflow_tx.state import Count, DeltaTable, MemoryState, SqlState, SqlTable
 from airflow_tx.transaction.commit.update import Update
 from tests.stage import Stage, StageRun, begin_run, update
@@ -191,6 +195,48 @@ def test_rows_that_do_not_fit_the_table_are_refused_and_nothing_is_committed(ord
     with pytest.raises(StateError, match="id = .* is no long|row 0, column id: 'text' is not an integer"):
         committed(stage, "r2", append_to(orders), rows=[{"id": "text", "day": DAYS[0]}])
     assert kept(orders) == expected(1)
+
+
+def delete_by_hand(table: Table, where: str) -> None:
+    if isinstance(table, SqlTable):
+        with table._store.transaction() as connection:
+            connection.exec_driver_sql(f"DELETE FROM {table.table} WHERE {where}")
+    else:
+        deltalake.DeltaTable(table.uri).delete(where)
+
+
+def findings(stage: Stage, table: Table) -> list[str]:
+    states = evidence_of({table.name: table}, values=True)
+    return list(verified(ledger_evidence(stage.store, stage.spec.paths), states).findings)
+
+
+def test_rows_that_a_person_has_deleted_are_a_finding_until_that_is_accepted(orders: Table) -> None:
+    stage = Stage()
+    for run_id in ("r1", "r2"):
+        committed(stage, run_id, append_to(orders))
+    assert findings(stage, orders) == []
+    delete_by_hand(orders, "tx_txid = 1 AND id > 1")
+    assert findings(stage, orders) == [f"transaction 1: state {orders.name} has 2 rows of it instead of 4"]
+    ledger = stage.spec.ledger(stage.store)
+    target = ActionTarget(ledger, ledger.existing_topology(), lambda: (stage.spec, {orders.name: orders}))
+    acceptance = ChangeAcceptance(target, orders.name)
+    (line,) = acceptance.execute(Audit("ada", "a customer's right"))
+    assert line.what == "accepted: it has 2 rows of transaction 1 instead of 4"
+    assert findings(stage, orders) == []
+    with pytest.raises(AcceptanceRefused, match="its values are what its receipts say"):
+        list(acceptance.execute(Audit("ada", "again")))
+    restated(stage, "r1", append_to(orders), rows=ROWS[:3])
+    assert findings(stage, orders) == []
+    assert kept(orders) == [*expected(2), *expected(3, ROWS[:3])]
+
+
+def restated(stage: Stage, run_id: str, *updates: Update, rows: list[dict[str, Any]]) -> None:
+    """A person wants the first transaction restated, and its run gives these rows."""
+    run = StageRun(stage.spec, run_id)
+    run.spec.ledger(run.spec.memory).run(want, WishRequest(1, run_id, run_id), Audit("ada", "a bug in the job"))
+    run.begun = begin_run(run.spec, run_id, check_entry=lambda entry, topology: None)
+    run.end(run.start(), rows)
+    commit(run, *updates)
 
 
 def test_a_restatement_takes_the_rows_of_the_transaction_out_and_puts_its_own_in(orders: Table) -> None:

@@ -38,6 +38,7 @@ from airflow_tx.state import (
     RedisState,
     SqlGuard,
     SqlState,
+    SqlTable,
     Sum,
     TransactionalMap,
 )
@@ -176,6 +177,7 @@ def states() -> dict[str, Any]:
         "redis": RedisState("cache", prefix="totals", keys=["word"], values={"n": Sum()}),
         "memory": MemoryState("totals", keys=["word"], values={"n": Sum()}),
         "sql guard": SqlGuard("db", name="counted", statements=[("INSERT INTO t VALUES (:n)", {"n": 1})]),
+        "sql table": SqlTable("db", table="s.orders", types={"note": "text"}, add_columns=True),
         "redis guard": RedisGuard("cache", prefix="counted", commands=counted),
         "delta table": DeltaTable("s3://bucket/rows", partition_by=["day"], storage_options={"key": "secret"}),
         "map": TridentAggregate(OpaqueMap(MemoryMap()), keys=["word"], values={"n": Sum()}),

@@ -52,12 +52,12 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 40_400,
-    "files": 238,
+    "statements": 40_900,
+    "files": 240,
     "rooms": 13,
-    "names that rooms take from each other": 699,
+    "names that rooms take from each other": 700,
     "files that give these names": 23,
-    "names that the ledger gives": 163,
+    "names that the ledger gives": 164,
     "characters a line of code": 37.2,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,

@@ -183,7 +183,7 @@ def test_a_change_that_a_person_accepts_is_a_note_and_the_next_one_a_finding(air
     accept = ("tx", "accept-change", "flights", "--state", "tx_state.words")
     code, _, refused = airflow._answer((*accept, "--why", "none", "--yes"), root)
     assert code != 0
-    assert "not accepted: its values add up to what its receipts say. Nothing was changed." in f"{code}{refused}"
+    assert "not accepted: its values are what its receipts say. Nothing was changed." in f"{code}{refused}"
     execute(airflow, "UPDATE words SET n = n - 5")
     said = "column n adds up to 10, and its receipts to 15"
     assert said in airflow.run(*accept, "--dry-run", root=root)

@@ -98,3 +98,13 @@ def test_the_message_of_a_page_has_the_txid_in_its_key(
     for _clear in (1, 2):
         assert trial(dag, rows=[{"value": "the dog"}], states={}).state == "success"
     assert [key for key, _ in webhook.received] == ["sent_words/1", "sent_words/1"]
+
+
+def test_the_task_of_a_page_appends_its_rows_to_a_table(folder: Path) -> None:
+    dag = dags_of("append-rows-to-a-sql-table.md", folder)["orders"]
+    given = [{"id": 1, "price": "2.50", "note": ""}, {"id": 2, "price": "1", "note": "new"}]
+    state: Any = trial(dag, rows=given, states={}).states["warehouse.orders"]
+    assert state.rows == [
+        {"id": 1, "price": "2.50", "note": None},
+        {"id": 2, "price": "1", "note": "new"},
+    ]

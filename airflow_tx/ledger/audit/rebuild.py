@@ -657,6 +657,7 @@ def note_change(
     state: str,
     columns: Mapping[str, int],
     *,
+    rows: Mapping[int, int] | None = None,
     keys: Sequence[str] | None,
     receipt: str,
     audit: Audit,
@@ -664,6 +665,7 @@ def note_change(
     """Note that the values of a state were changed on purpose, so that they are compared with what they are now.
 
     :param columns: by column, how much more its total is than receipts and earlier changes say.
+    :param rows: of a table, by transaction, how many rows of it there are.
     :param keys: names of the keys that are gone, of which no restatement takes anything back; None: it is unknown which
         ones are, so no transaction before can be restated.
     :param receipt: the hash of the last receipt when the totals were compared.
@@ -679,6 +681,9 @@ def note_change(
         after = replace(topology, taken_back_from=since, op=stamp.op)
         writes.append(Put(paths.record, encode(after)))
     changed = [f"the total of {name} by {by:+}" for name, by in sorted(columns.items())]
+    changed += [
+        f"{count} rows of transaction {txid}" for txid, count in sorted((rows or {}).items())
+    ]
     if keys:
         changed.append(gone_in_words(len(keys)))
     return audit.repair(
@@ -695,6 +700,7 @@ def note_change(
             "columns": dict(columns),
             "txid": current.txid - 1,
             "keys": [*(keys or ())],
+            **({"rows": dict(rows)} if rows else {}),
         },
     )
 

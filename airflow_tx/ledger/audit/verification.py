@@ -543,17 +543,40 @@ class ColumnTotal:
     def is_changed(self) -> bool:
         return not self.unknown and self.total != self.expected
 
+    @property
+    def told(self) -> str:
+        return f"column {self.column} adds up to {self.total}, and its receipts to {self.expected}"
 
-def changed_columns(
+
+@dataclass(frozen=True)
+class RowCount:
+    """How many rows of a transaction a table has, and how many the receipts and accepted changes say that it has."""
+
+    txid: int
+    rows: int
+    expected: int
+
+    @property
+    def is_changed(self) -> bool:
+        return self.rows != self.expected
+
+    @property
+    def told(self) -> str:
+        return f"it has {self.rows} rows of transaction {self.txid} instead of {self.expected}"
+
+
+def changed_values(
     ledger: LedgerEvidence, states: Sequence[StateEvidence], name: str
-) -> list[ColumnTotal] | str:
-    """Find the columns of a state whose total is not what the receipts and accepted changes say.
+) -> Sequence[ColumnTotal | RowCount] | str:
+    """Find the totals of columns, or the rows of a table, that are not what receipts and accepted changes say.
 
     :return: why they cannot be compared, instead.
     """
     chain = Chain(ledger, states, 1, ledger.current - 1)
     chain.follow()
-    found = _column_totals(chain, next(each for each in states if each.name == name))
+    state = next(each for each in states if each.name == name)
+    compare = _column_totals if state.rows is None else _row_counts
+    found: Sequence[ColumnTotal | RowCount] | str = compare(chain, state)
     return found if isinstance(found, str) else [each for each in found if each.is_changed]
 
 
@@ -565,8 +588,7 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
     if isinstance(found, str):
         chain.notes.append(f"state {state.name}: its values were not compared: {found}")
         return
-    for each in _accepted(chain, state.name):
-        chain.notes.append(f"state {each.told} ({each.who}, {each.when}: {each.why})")
+    _tell_accepted(chain, state.name)
     for one in found:
         if one.unknown:
             unknown = f"{one.unknown} of its receipts do not say how much was added to {one.column}"
@@ -580,6 +602,25 @@ def _compare_rows(chain: Chain, state: StateEvidence) -> None:
     """Compare how many rows a state has of each transaction with what the receipts say."""
     if state.rows is None:
         return
+    found = _row_counts(chain, state)
+    if isinstance(found, str):
+        chain.notes.append(f"state {state.name}: its rows were not compared: {found}")
+        return
+    _tell_accepted(chain, state.name)
+    for each in found:
+        if each.is_changed:
+            said = f"state {state.name} has {each.rows} rows of it instead of {each.expected}"
+            chain.find(each.txid, said)
+
+
+def _tell_accepted(chain: Chain, state: str) -> None:
+    for each in _accepted(chain, state):
+        chain.notes.append(f"state {each.told} ({each.who}, {each.when}: {each.why})")
+
+
+def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
+    """Compare the rows of each transaction, or say why they cannot be compared."""
+    assert state.rows is not None
     fence = state.fence
     written = {
         txid: each.written[state.name]["keys"]
@@ -587,16 +628,14 @@ def _compare_rows(chain: Chain, state: StateEvidence) -> None:
         if state.name in each.written
     }
     if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
-        chain.notes.append(
-            f"state {state.name}: its rows were not compared: it was being written to"
-        )
-        return
+        return "it was being written to"
     replaced = restated(chain.receipts)
-    for txid, keys in written.items():
-        expected = 0 if txid in replaced else keys
-        found = state.rows.get(txid, 0)
-        if found != expected:
-            chain.find(txid, f"state {state.name} has {found} rows of it instead of {expected}")
+    for change in (each.change for each in _accepted(chain, state.name)):
+        written |= {int(txid): rows for txid, rows in change.get("rows", {}).items()}
+    return [
+        RowCount(txid, state.rows.get(txid, 0), 0 if txid in replaced else rows)
+        for txid, rows in written.items()
+    ]
 
 
 def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | str:
@@ -650,11 +689,13 @@ def _column_total(
 
 
 def _accepted(chain: Chain, state: str) -> list[RepairRecord]:
-    """List the changes of a state that a person has accepted."""
+    """List the changes of a state that a person has accepted, perhaps under its earlier name."""
+    renamed = chain.ledger.topology.renamed
     return [
         each
         for each in chain.ledger.life
-        if each.what == ACCEPT_CHANGE and each.change["state"] == state
+        if each.what == ACCEPT_CHANGE
+        and renamed.get(each.change["state"], each.change["state"]) == state
     ]
 
 

@@ -24,8 +24,9 @@ from airflow_tx.ledger import (
     Audit,
     ColumnTotal,
     Repairs,
+    RowCount,
     StateEvidence,
-    changed_columns,
+    changed_values,
     digest,
     gone_in_words,
     keys_gone,
@@ -389,14 +390,14 @@ def _missing(
 class _Found:
     """The changes, the last receipt at the comparison, and the keys that are gone, as `missing_keys` gives them."""
 
-    changes: tuple[ColumnTotal, ...]
+    changes: tuple[ColumnTotal | RowCount, ...]
     receipt: str
     keys: list[str] | None
 
     @property
     def shown(self) -> list[str]:
         """Say what is changed, and what is gone."""
-        shown = [_shown(each) for each in self.changes]
+        shown = [each.told for each in self.changes]
         if self.keys is None:
             shown.append(
                 "no transaction until now can be restated: its journal is too large to find lost keys"
@@ -413,7 +414,7 @@ class _Found:
             [
                 self.receipt,
                 self.keys,
-                [[each.column, each.total, each.expected] for each in self.changes],
+                [each.told for each in self.changes],
             ]
         )
 
@@ -443,10 +444,17 @@ class ChangeAcceptance(PersonalAction):
         )
 
     def _accept(self, found: _Found, audit: Audit) -> Iterator[EffectLine]:
-        columns = {each.column: each.total - each.expected for each in found.changes}
+        columns = dict[str, int]()
+        rows = dict[int, int]()
+        for change in found.changes:
+            if isinstance(change, RowCount):
+                rows[change.txid] = change.rows
+            else:
+                columns[change.column] = change.total - change.expected
         Repairs(self.target.ledger).note_change(
             self.state,
             columns,
+            rows=rows,
             keys=found.keys,
             receipt=found.receipt,
             audit=audit,
@@ -461,7 +469,7 @@ class ChangeAcceptance(PersonalAction):
         spec, states = self.target.dag()
         if self.state not in states:
             raise self._refusal(f"the DAG updates {', '.join(sorted(states)) or 'no state'}")
-        changes = changed_columns(ledger, evidence_of(states, values=True), self.state)
+        changes = changed_values(ledger, evidence_of(states, values=True), self.state)
         journal = JournalArea(spec.staging(), ledger.topology.incarnation)
         renamed = ledger.topology.renamed
         keys = missing_keys(journal, states[self.state], renamed)
@@ -471,13 +479,9 @@ class ChangeAcceptance(PersonalAction):
             if isinstance(changes, str):
                 raise self._refusal(f"its values cannot be compared, since {changes}")
             if not changes:
-                raise self._refusal("its values add up to what its receipts say")
+                raise self._refusal("its values are what its receipts say")
         compared = () if isinstance(changes, str) else tuple(changes)
         return _Found(compared, ledger.topology.receipt, keys)
 
     def _refusal(self, problem: str) -> AcceptanceRefused:
         return AcceptanceRefused(state=self.state, topology=self.target.topology, problem=problem)
-
-
-def _shown(each: ColumnTotal) -> str:
-    return f"column {each.column} adds up to {each.total}, and its receipts to {each.expected}"

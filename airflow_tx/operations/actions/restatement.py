@@ -235,6 +235,7 @@ class TransactionRestatement(PersonalAction):
         """Say what a person should know beside the chosen transactions."""
         for each in chosen:
             yield from self._not_taken_back(each)
+        yield from self._coming_back(chosen)
         for task in state_readers(self._dag) if chosen else ():
             yield EffectLine(None, None, _READ.format(task))
         txids = {each.request.txid for each in chosen}
@@ -406,6 +407,20 @@ class TransactionRestatement(PersonalAction):
             problem = not_taken_back(states[name], old, txids, own) if name in states else None
             if problem is not None:
                 yield EffectLine(each.run.txid, each.run.run_id, problem)
+
+    def _coming_back(self, chosen: Sequence[_Chosen]) -> Iterator[EffectLine]:
+        """Say of which transactions a person has deleted rows from a table."""
+        for name, state in self._parsed[1].items():
+            rows = state.rows_by_txid() if state.takes_back_by_txid and chosen else None
+            for each in chosen if rows is not None else ():
+                txid = each.run.txid
+                history = self.ledger.outcome(txid)
+                receipt = (history.receipt if history is not None else None) or {}
+                count = receipt.get("written", {}).get(name, {}).get("keys", 0)
+                if rows is not None and rows.get(txid, 0) < count:
+                    there = f"{rows.get(txid, 0)} of its {count} rows are there"
+                    back = f"{name}: {there}. Deleted rows come back if the source still has them"
+                    yield EffectLine(txid, each.run.run_id, back)
 
     def _sentence(self, txids: Sequence[int]) -> str:
         if not txids:

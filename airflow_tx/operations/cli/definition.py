@@ -616,7 +616,8 @@ TX_COMMANDS = (
                 help="Show the values of some keys, or of the first ones, and the last transaction in the state",
                 description=(
                     "The values may include values of a transaction that is being committed. Then the last transaction "
-                    "is the one that `airflow tx show` calls COMMITTING."
+                    "is the one that `airflow tx show` calls COMMITTING. Of a table, the command counts the rows of "
+                    "each transaction, or of the transactions that KEY names."
                 ),
                 func=_command("values.get_values"),
                 args=(

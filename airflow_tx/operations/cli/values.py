@@ -52,6 +52,8 @@ def get_values(args: Namespace) -> None:
             rows, missing = _of_keys(state, args.keys)
         else:
             rows = state.read(limit=args.limit)
+    elif state.takes_back_by_txid:
+        rows, missing = _of_transactions(state, args)
     elif args.keys:
         raise ConfigError(
             option="KEY",
@@ -64,10 +66,25 @@ def get_values(args: Namespace) -> None:
         [{name: _shown(value) for name, value in row.items()} for row in rows], args.output
     )
     if missing:
-        told = without_controls(f"State {state.name} has no key {'; '.join(missing)}.")
+        what = "rows of transaction" if state.takes_back_by_txid else "key"
+        told = without_controls(f"State {state.name} has no {what} {'; '.join(missing)}.")
         if len(missing) == len(args.keys):
             raise SystemExit(told)
         print(told, file=sys.stderr)
+
+
+def _of_transactions(
+    state: FencedState, args: Namespace
+) -> tuple[list[render.TableRow], list[str]]:
+    """Count the rows of a table by transaction, the newest first; also name the given ones of which it has none."""
+    counts = dict(state.rows_by_txid() or {})
+    rows: list[render.TableRow] = [
+        {"transaction": txid, "rows": counts[txid]}
+        for txid in sorted(counts, key=lambda txid: txid or 0, reverse=True)
+        if not args.keys or str(txid) in args.keys
+    ]
+    known = {str(txid) for txid in counts}
+    return rows[: args.limit], [each for each in args.keys if each not in known]
 
 
 def _state(args: Namespace) -> FencedState:

@@ -72,12 +72,12 @@ _INSERTED = "tx_inserted_"
 OWN = "tx_own"
 OTHER_COLLATION = "with another collation"
 # The number of a row within its statement.
-ROW = "tx_number"
+ORDINAL = "tx_number"
 Constants = dict[str, Any]
 Assignments = Sequence[tuple[str, Any]]
 Arrays = Sequence[Sequence[Any]]
 # Names, types and values of the columns of some rows.
-Portion = tuple[tuple[str, ...], tuple[str, ...], Arrays]
+RowPortion = tuple[tuple[str, ...], tuple[str, ...], Arrays]
 Wanted = Sequence[sa.Column[Any]]
 
 
@@ -352,7 +352,7 @@ class Dialect:
         raise NotImplementedError
 
     def append_rows(
-        self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[Portion]
+        self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[RowPortion]
     ) -> int:
         """Insert rows of a transaction, portion after portion; returns how many.
 

@@ -26,8 +26,8 @@ from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.column_types import json_text
 from airflow_tx.state.sql.dialect import (
     NOTHING_KEPT,
+    ORDINAL,
     OTHER_COLLATION,
-    ROW,
     Arrays,
     Assignments,
     Constants,
@@ -77,7 +77,7 @@ def read_row(kind: str, number: int) -> str:
 
 def source(kinds: Sequence[str]) -> Any:
     """Write the document as a table, `DOC`, whose columns `read_row` reads."""
-    columns = [f"{ROW} FOR ORDINALITY"]
+    columns = [f"{ORDINAL} FOR ORDINALITY"]
     for number, kind in enumerate(kinds):
         declared = _READ_AS.get(kind, "LONGTEXT CHARACTER SET utf8mb4")
         columns.append(f"c{number} {declared} PATH '$[{number}]' ERROR ON ERROR")
@@ -95,7 +95,9 @@ def looking_up(
     """Select columns of the rows whose primary keys are in the document, with the number of the key."""
     primary = enumerate(zip(kinds, table.primary_key.columns, strict=True))
     on = [sa.literal_column(read_row(kind, i)) == column for i, (kind, column) in primary]
-    query: Any = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with("STRAIGHT_JOIN")
+    query: Any = sa.select(sa.literal_column(f"{DOC}.{ORDINAL}"), *wanted).prefix_with(
+        "STRAIGHT_JOIN"
+    )
     selected: sa.Select[Any] = query.select_from(source(kinds), table).where(*on)
     return selected
 

@@ -20,14 +20,14 @@ from airflow_tx.state.api import TXID
 from airflow_tx.state.column_types import json_text
 from airflow_tx.state.sql.dialect import (
     NOTHING_KEPT,
+    ORDINAL,
     OTHER_COLLATION,
     PARAM,
-    ROW,
     Arrays,
     Constants,
     Dialect,
-    Portion,
     PrimaryKeys,
+    RowPortion,
     Wanted,
     values_of_row,
     writer_parameters,
@@ -75,7 +75,7 @@ class _Lines:
 
     error: BaseException | None = None
 
-    def __init__(self, txid: int, portions: Iterable[Portion]) -> None:
+    def __init__(self, txid: int, portions: Iterable[RowPortion]) -> None:
         self._txid = txid
         self._portions = iter(portions)
 
@@ -253,7 +253,7 @@ class Postgres(Dialect):
         return connection.execute(statement, {**arrays, **writer_parameters(writer)}).rowcount
 
     def append_rows(
-        self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[Portion]
+        self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[RowPortion]
     ) -> int:
         """Copy them in one stream: the server stores rows while this process writes the next ones."""
         if connection.dialect.driver != "psycopg2":
@@ -279,7 +279,7 @@ class Postgres(Dialect):
         primary = list(table.primary_key.columns)
         source = Postgres._source(primary)
         on = sa.and_(*[key == source.c[key.name] for key in primary])
-        return sa.select(source.c[ROW] - 1, *wanted).select_from(source.join(table, on))
+        return sa.select(source.c[ORDINAL] - 1, *wanted).select_from(source.join(table, on))
 
     @staticmethod
     def _source(columns: Sequence[sa.Column[Any]]) -> Any:
@@ -290,7 +290,7 @@ class Postgres(Dialect):
         names = [sa.column(column.name, column.type) for column in columns]
         return (
             sa.func.unnest(*arrays)
-            .table_valued(*names, with_ordinality=ROW)
+            .table_valued(*names, with_ordinality=ORDINAL)
             .render_derived(name="tx_rows")
         )
 

@@ -21,8 +21,8 @@ from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.aggregators import add
 from airflow_tx.state.sql.dialect import (
     NOTHING_KEPT,
+    ORDINAL,
     OTHER_COLLATION,
-    ROW,
     Arrays,
     Constants,
     Dialect,
@@ -266,7 +266,7 @@ class Sqlite(Dialect):
             f"{named}.{quote.format_column(key)} = tx_rows.k{i}" for i, key in enumerate(primary)
         )
         names = ", ".join(
-            [f"tx_rows.{ROW}", *(f"{named}.{quote.format_column(column)}" for column in wanted)]
+            [f"tx_rows.{ORDINAL}", *(f"{named}.{quote.format_column(column)}" for column in wanted)]
         )
         ready = [
             self._bound(connection, *pair) for pair in zip(keys.kinds, keys.values, strict=True)
@@ -278,7 +278,7 @@ class Sqlite(Dialect):
             values = ", ".join([f"({marks})"] * len(numbers))
             # A CROSS JOIN keeps the order: each value is looked up in the primary key.
             statement = (
-                f"WITH tx_rows({', '.join([ROW, *(f'k{i}' for i in range(width))])}) AS (VALUES {values}) "
+                f"WITH tx_rows({', '.join([ORDINAL, *(f'k{i}' for i in range(width))])}) AS (VALUES {values}) "
                 f"SELECT {names} FROM tx_rows CROSS JOIN {named} ON {on}"
             )
             parameters = chain.from_iterable((i, *(column[i] for column in ready)) for i in numbers)

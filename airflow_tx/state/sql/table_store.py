@@ -17,14 +17,14 @@ from airflow_tx.ledger import Outcome
 from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
 from airflow_tx.state.column_types import converted, type_of
 from airflow_tx.state.sql.database import NOTHING, check_durable
-from airflow_tx.state.sql.dialect import Dialect, Portion, ValueRefused
+from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused
 from airflow_tx.state.sql.fence import ROWS_AT_ONCE, FencedStore, Imprint
 from airflow_tx.state.sql.schema import RECEIPTS_TABLE, split_table
 
 ROW = "tx_row"
 """The column with the number of a row in the output of its transaction."""
 _OURS = {TXID: "bigint", ROW: "bigint"}
-_FOUND = "the table, as it was found"
+_FOUND = "the table with its columns"
 _FILLED = "the table has rows"
 _AGAIN = "then clear the commit task"
 _Columns = Mapping[str, Sequence[Any]]
@@ -37,7 +37,7 @@ class FoundTable:
     :param state: the name of the state whose table it is.
     :param types: of each column, in our words or in the database's.
     :param filled: the columns that take no NULL.
-    :param required: those of them that have no default, so that a row must have them.
+    :param required: the ones of these that have no default, so that a row must have them.
     :param is_ours: whether it has the primary key of a table that a SqlTable has made.
     """
 
@@ -113,7 +113,7 @@ class FoundTable:
 class TableLacks(Exception):
     """Columns that a table has to get before rows can be written, with their types.
 
-    :param replaced: those of them that it has with another type; it has no rows.
+    :param replaced: the ones that it has with another type, while it has no rows.
     """
 
     def __init__(self, types: Mapping[str, str], replaced: tuple[str, ...] = ()) -> None:
@@ -122,7 +122,7 @@ class TableLacks(Exception):
         self.replaced = replaced
 
 
-class _GivenRows(Iterator[Portion]):
+class _GivenRows(Iterator[RowPortion]):
     """The rows of an update as the database takes them, portion after portion.
 
     :ivar start: the number of the first row of the newest portion, whose columns are `names`.
@@ -136,7 +136,7 @@ class _GivenRows(Iterator[Portion]):
         self._dialect = dialect
         self._portions = portions
 
-    def __next__(self) -> Portion:
+    def __next__(self) -> RowPortion:
         rows = next(self._portions)
         names = tuple(rows)
         self.start = self.count

@@ -193,7 +193,7 @@ class StagedRows:
 
 @dataclass(frozen=True)
 class RowsInTurn:
-    """The rows of several outputs, one after another; those of staged outputs are read again at each iteration."""
+    """The rows of several outputs, one after another. Staged outputs are read again at each iteration."""
 
     parts: Sequence[RowsToWrite]
 

@@ -31,7 +31,7 @@ from airflow_tx.operations.cli.context import Progress, WorkStatus
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.dates import key_of_interval
 from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.state import Count, Max, MemoryState, Sum
+from airflow_tx.state import Count, Max, MemoryState, SqlTable, Sum
 from airflow_tx.transaction.commit.handoff import DagStates, take_skip
 from airflow_tx.triggers.watcher import commit_of
 from tests.stage import update
@@ -63,7 +63,7 @@ class World:
     :ivar counted: what the task counts from now on.
     """
 
-    def __init__(self, make: Callable[..., Run], state: MemoryState, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, make: Callable[..., Run], state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.make = make
         self.state = state
         self.states: dict[str, str] = {}
@@ -382,6 +382,21 @@ def test_a_preview_names_the_keys_that_may_be_refused(
     assert "{'word': 'count'}" in line or kind == "transactional"
 
 
+def test_a_preview_says_that_rows_that_a_person_has_deleted_come_back(
+    make: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = SqlTable.from_url(f"sqlite:///{tmp_path}/words.db", table="words")
+    world = World(make, table, monkeypatch)
+    for run_id in ("r1", "r2"):
+        world.execute(run_id)
+    assert len(lines_of(world, 1)) == 1
+    with table._store.transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM words WHERE tx_txid = 1")
+    back = "url.words: 0 of its 1 rows are there. Deleted rows come back if the source still has them"
+    assert back in lines_of(world, 1)
+    assert len(lines_of(world, 2)) == 1
+
+
 def lines_of(world: World, txid: int) -> list[str]:
     return [each.what for each in world.action(txid).preview().effects]
 
@@ -448,7 +463,7 @@ def test_a_deletion_that_is_accepted_while_a_restatement_waits_is_noticed_at_its
 def test_what_is_gone_is_accepted_once(world: World) -> None:
     deleted(world)
     accepted(world)
-    with pytest.raises(AcceptanceRefused, match="its values add up to what its receipts say"):
+    with pytest.raises(AcceptanceRefused, match="its values are what its receipts say"):
         accepted(world)
 
 
