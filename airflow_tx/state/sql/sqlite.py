@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -46,6 +46,11 @@ _ROWS = "(VALUES (tx_rows))"
 # sequence of parameters is refused where the text numbers them, as in ?1.
 _MARK = "\0"
 _NUMBER = re.compile(f"{_MARK}(\\d)")
+# As SQLAlchemy writes them, in a third of its time.
+_WRITTEN: Mapping[str, Callable[[Any], str]] = {
+    "date": str,
+    "timestamp": lambda value: value.isoformat(" ", "microseconds"),
+}
 _QUOTE = sqlite.dialect().identifier_preparer.quote
 _TEXTS = ("text", "json")
 _COUNTED = {"preserve_rowcount": True}
@@ -299,10 +304,12 @@ class Sqlite(Dialect):
             yield values if process is None else [process(value) for value in values]
 
     def _bound(self, connection: Connection, kind: str, values: Sequence[Any]) -> Sequence[Any]:
-        process = (
+        process = _WRITTEN.get(kind) or (
             self.types[kind].dialect_impl(connection.dialect).bind_processor(connection.dialect)
         )
-        return values if process is None else [process(value) for value in values]
+        if process is None:
+            return values
+        return [None if value is None else process(value) for value in values]
 
     @staticmethod
     def _timeout(url: URL) -> float:
