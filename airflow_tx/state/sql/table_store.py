@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -400,7 +400,10 @@ class TableStore(FencedStore):
     def _change(self, lacks: TableLacks) -> None:
         """Give the table what it lacks, in a transaction of its own: some databases commit with each change."""
         with self.transaction() as connection:
-            with self._dialect.alone(connection, self._quoted(connection)):
+            place = self._quoted(connection)
+            # A lock may need a right of its own, and nobody is harmed by a column more.
+            alone = self._dialect.alone(connection, place) if lacks.replaced else nullcontext()
+            with alone:
                 found = self._looked_again(connection)
                 if not lacks.replaced or self._is_empty(connection, found):
                     for statement in self._changes(connection, lacks, found):
