@@ -14,8 +14,8 @@ if TYPE_CHECKING:
         is_frame as is_frame,
         is_same_value as is_same_value,
         readable as readable,
+        reader_of as reader_of,
         shown_value as shown_value,
-        table_of as table_of,
     )
     from airflow_tx.base.rows.nested import (
         found_columns_of as found_columns_of,

@@ -1,10 +1,10 @@
-"""Rows of Python and frames as Arrow tables, exactly: a value that its column would change is refused with its row."""
+"""Rows of Python and frames as Arrow batches, exactly: a value that its column would change is refused with its row."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -30,33 +30,41 @@ _EXACT: Mapping[type, str] = {
 
 
 class NoTable(ValueError):
-    """Rows that no Arrow table holds unchanged; a clause that names the row, the column and the value."""
+    """Rows that no Arrow table holds unchanged; a clause that names the row, the column and the value.
+
+    :ivar remedy: what to change; "": the clause says it.
+    """
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.remedy = remedy
 
 
 def is_frame(rows: Any) -> bool:
-    """Whether rows come as columns: of pandas, polars, pyarrow …"""
-    return hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__")
+    """Whether rows come as columns: of pandas, polars, DuckDB, pyarrow …"""
+    # A LazyFrame of polars has the last one alone, and is refused by its name.
+    found = ("__arrow_c_stream__", "__arrow_c_array__", "collect_schema")
+    return any(hasattr(rows, name) for name in found)
 
 
-def table_of(rows: Any) -> pa.Table:
-    """Make the table that files of rows are written from, with the same values for each of their readers.
+def reader_of(rows: Any) -> pa.RecordBatchReader:
+    """Read rows as record batches, with the same values for each reader of the files that are written from them.
+
+    A frame has one form, whichever library made it: texts, bytes and lists of one kind, signed numbers, values in
+    place of codes, and times in microseconds.
 
     :param rows: dicts, whose missing keys are NULL, or a frame. Of pandas, an index with a name is a column, and NaN
-        is NULL.
-    :raises NoTable: a value would be changed, or has a type that a reader does not know.
+        is NULL. A frame that is a stream is read batch by batch.
+    :raises NoTable: a value would be changed, or has a type that a reader does not know; also while it is read.
     """
     import pyarrow as pa
 
     if not is_frame(rows):
-        return readable(exact_table(rows))
+        return in_one_form(exact_table(rows).to_reader())
     # Of pandas, whose own conversion cuts 1.5 to 1 in a column of objects.
     if hasattr(rows, "reset_index"):
-        return readable(_of_pandas(rows))
-    try:
-        table = pa.table(rows)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise NoTable(first_line(error)) from None
-    return readable(table)
+        return in_one_form(_of_pandas(rows).to_reader())
+    return in_one_form(rows if isinstance(rows, pa.RecordBatchReader) else _of_frame(rows))
 
 
 def exact_table(
@@ -279,18 +287,148 @@ def _check_names(names: Collection[Any]) -> None:
         raise NoTable(f"column {twice} comes twice")
 
 
-def readable(table: pa.Table) -> pa.Table:
-    """Bring times to microseconds, which all readers of the files have, and refuse what one of them does not know."""
+def _of_frame(frame: Any) -> pa.RecordBatchReader:
     import pyarrow as pa
 
-    _check_names(table.column_names)
-    for at, field in enumerate(table.schema):
+    if not hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "__arrow_c_array__"):
+        name = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
+        raise NoTable(f"a {name} has no rows yet", "Call .collect() first.")
+    # Its values are addresses of this process.
+    types = getattr(frame, "schema", {}) if type(frame).__module__.startswith("polars.") else {}
+    for name in [name for name, kind in types.items() if str(kind) == "Object"]:
+        remedy = f"Cast it, such as .map_elements(str, return_dtype=polars.String) of {name}."
+        raise NoTable(f"column {name} has the type Object of polars", remedy)
+    try:
+        if hasattr(frame, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(frame)
+        return pa.table(frame).to_reader()
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise NoTable(first_line(error)) from None
+
+
+# --- one form -----------------------------------------------------------------------------------------------------
+# Arrow has several types for the same values, of which each library has its own: polars has views of texts, pandas
+# codes of categories. Files, digests and Spark know one of them.
+
+
+_PLAIN: Mapping[str, str] = {
+    "uint8": "int16",
+    "uint16": "int32",
+    "uint32": "int64",
+    "uint64": "int64",
+    "halffloat": "float",
+    "string_view": "string",
+    "large_string": "string",
+    "binary_view": "binary",
+    "large_binary": "binary",
+    "date64[ms]": "date32[day]",
+}
+_GREATEST = 2**63 - 1
+_MOST_DIGITS = 38
+
+
+def in_one_form(given: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Bring record batches to the types that all readers have, and refuse what one of them does not know.
+
+    :raises NoTable: also while they are read.
+    """
+    import pyarrow as pa
+
+    _check_names(given.schema.names)
+    for field in given.schema:
         if problem := _unknown(field.type):
             raise NoTable(f"column {field.name} has the type {field.type}, {problem}")
-        if pa.types.is_timestamp(field.type):
-            column = _in_microseconds(field.name, table.column(at))
-            table = table.set_column(at, field.with_type(column.type), column)
-    return table
+    schema = pa.schema(map(_plain_field, given.schema))
+    return pa.RecordBatchReader.from_batches(schema, _plain_batches(given, schema))
+
+
+def readable(table: pa.Table) -> pa.Table:
+    """Do the same with a table."""
+    return in_one_form(table.to_reader()).read_all()
+
+
+def _plain_batches(given: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    first = 0
+    try:
+        for batch in given:
+            columns = [
+                _plain_column(field, column, first)
+                for field, column in zip(schema, batch.columns, strict=True)
+            ]
+            first += batch.num_rows
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    except pa.ArrowException as error:
+        raise NoTable(first_line(error)) from None
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    import pyarrow as pa
+
+    kind = plain_type(field.type)
+    same = kind == field.type or pa.types.is_timestamp(kind)
+    # What a library notes of its own type is not true of another one.
+    return field.with_type(kind) if same else pa.field(field.name, kind, field.nullable)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Give the type that all readers have for the values of a type."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if types.is_decimal(kind) and kind.precision <= _MOST_DIGITS:
+        return pa.decimal128(kind.precision, kind.scale)
+    if types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        return pa.struct(map(_plain_field, map(kind.field, range(kind.num_fields))))
+    if types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if types.is_nested(kind) and hasattr(kind, "value_field"):
+        return pa.list_(_plain_field(kind.value_field))
+    known = _PLAIN.get(str(kind))
+    return kind if known is None else pa.type_for_alias(known)
+
+
+def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    name, kind = field.name, column.type
+    if pa.types.is_timestamp(kind):
+        return _in_microseconds(name, column, first)
+    if kind == field.type:
+        return column
+    if pa.types.is_uint64(kind):
+        problem = f"is greater than {_GREATEST}, the greatest whole number that Spark has"
+        beyond = pc.greater(column, pa.scalar(_GREATEST, kind))
+        _refuse_first(name, column, beyond, problem, first)
+    try:
+        return _decoded(column).cast(field.type)
+    except pa.ArrowException as error:
+        problem = f"column {name} has the type {kind}, and no {field.type} ({first_line(error)})"
+        raise NoTable(problem, f"Cast {name} to {field.type} before.") from None
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """Give the values of a column of codes or views, which no cast of Arrow gives."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, kind = pa.types, column.type
+    if types.is_run_end_encoded(kind):
+        return pc.run_end_decode(column)
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return pa.array(column.to_pylist(), plain_type(kind))
+    if not types.is_dictionary(kind):
+        return column
+    values = _decoded(column.dictionary)
+    return values.cast(plain_type(values.type)).take(column.indices)
 
 
 def _unknown(kind: pa.DataType) -> str:
@@ -303,13 +441,15 @@ def _unknown(kind: pa.DataType) -> str:
         return "which Spark reads as bytes"
     if types.is_struct(kind) and not kind.num_fields:
         return "which no file has"
+    if types.is_dictionary(kind):
+        return _unknown(kind.value_type)
     if not types.is_nested(kind):
         return ""
     fields = map(kind.field, range(kind.num_fields))
     return next(filter(None, (_unknown(each.type) for each in fields)), "")
 
 
-def _in_microseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _in_microseconds(name: str, column: pa.Array, first: int) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -318,17 +458,22 @@ def _in_microseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if unit != "ns":  # which ends in 2262
         early = pc.less(count, _EARLIEST * _A_SECOND[unit])
         outside = pc.or_(early, pc.greater_equal(count, _BEYOND * _A_SECOND[unit]))
-        _refuse_first(name, count, outside, f"{unit} since 1970 is not in the years 1 to 9999")
+        problem = f"{unit} since 1970 is not in the years 1 to 9999"
+        _refuse_first(name, count, outside, problem, first)
         return column if unit == "us" else column.cast(pa.timestamp("us", column.type.tz))
     made = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     cut = pc.not_equal(made.cast(column.type), column)
-    _refuse_first(name, column, cut, "has nanoseconds, which would be cut")
+    _refuse_first(name, column, cut, "has nanoseconds, which would be cut", first)
     return made
 
 
-def _refuse_first(name: str, column: Any, wrong: Any, problem: str) -> None:
+def _refuse_first(name: str, column: Any, wrong: Any, problem: str, first: int) -> None:
+    """Refuse the first wrong row.
+
+    :param first: the number of the first row of the column.
+    """
     import pyarrow.compute as pc
 
     row = pc.index(wrong, True).as_py()
     if row >= 0:
-        raise NoTable(f"row {row}: {name} = {shown_value(column[row])} {problem}")
+        raise NoTable(f"row {first + row}: {name} = {shown_value(column[row])} {problem}")

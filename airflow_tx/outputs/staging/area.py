@@ -34,7 +34,7 @@ from airflow_tx.base.errors import (
     StagingUnavailable,
     StagingUnreachable,
 )
-from airflow_tx.base.rows import NoTable, table_of
+from airflow_tx.base.rows import NoTable, reader_of
 from airflow_tx.ledger import RowsDigest, RowsRead, TaskTry, TransactionAttempt, form_of_columns
 from airflow_tx.outputs.staging.descriptor import Descriptor
 from airflow_tx.outputs.staging.files import Files, open_files
@@ -530,6 +530,7 @@ def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
 Ref: TypeAlias = OutputRef | Mapping[str, Any]
 MANIFEST_FORMAT = 1
 MANIFEST = "_manifest.json"
+_ONE_TYPE = "Change what the task gives: each column has a text as its name and values of one type."
 
 
 def scan_output(where: TryDir, name: str) -> Output:
@@ -579,13 +580,11 @@ def write_rows(
     folder = check_name(where, name)
     sink = pa.BufferOutputStream()
     try:
-        table = table_of(rows)
+        table = reader_of(rows).read_all()
         pq.write_table(table, sink, coerce_timestamps="us")
     except (NoTable, pa.ArrowException) as error:
         problem = f"its rows are no table ({str(error).splitlines()[0]})"
-        remedy = (
-            "Change what the task gives: each column has a text as its name and values of one type."
-        )
+        remedy = getattr(error, "remedy", "") or _ONE_TYPE
         raise refuse(where, name, problem, remedy) from None
     content = sink.getvalue().to_pybytes()
     where.files.write(f"{folder}/{file}", content)

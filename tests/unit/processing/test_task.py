@@ -8,7 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
@@ -430,6 +433,22 @@ def test_a_reader_can_prove_that_it_read_all_staged_rows(started_task: StartedTa
     assert outputs["rows"] == ref
     assert ref["row_digest"]
     assert outputs["return_value"].keys() == {"name", "digest"}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pl.DataFrame({"word": ["a", None], "n": pl.Series([1, 2], dtype=pl.UInt64)}),
+        pl.DataFrame({"word": pl.Series(["a", "b"], dtype=pl.Categorical)}),
+        pd.DataFrame({"word": pd.Categorical(["a", None]), "n": np.array([1, 2], "uint32")}),
+        duckdb.sql("SELECT 'a'::ENUM('a') AS word, 1::UTINYINT AS n"),
+    ],
+    ids=str,
+)
+def test_a_reader_proves_rows_of_each_library(started_task: StartedTask, frame: Any) -> None:
+    ref = started_task.batch.stage(frame)
+    assert ref["row_digest"].startswith("xxh64c-")
+    assert next(row["word"] for row in started_task.batch.read_output(ref)) == "a"
 
 
 def test_an_application_is_given_the_files_of_staged_rows(started_task: StartedTask) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import duckdb
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import StagingError
-from airflow_tx.base.rows.arrow import NoTable, table_of
+from airflow_tx.base.rows.arrow import NoTable, reader_of
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.outputs.staging.area import StagingArea, write_rows
 
@@ -22,6 +26,10 @@ DAY = dt.date(2024, 1, 1)
 NOON = dt.datetime(2024, 1, 1, 12)
 AUTUMN = dt.datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
 KEYS = pd.DataFrame({"k": ["a", "b", "a"], "n": [1, 2, 3]})
+
+
+def table_of(rows: Any) -> pa.Table:
+    return reader_of(rows).read_all()
 
 
 def column(*values: Any) -> list[Any]:
@@ -143,7 +151,122 @@ def test_the_columns_of_a_frame_and_its_named_index_are_taken(frame: Any, rows: 
     assert table_of(frame).to_pylist() == rows
 
 
+def of_arrow(*values: Any, kind: pa.DataType) -> pa.Table:
+    return pa.table({"n": pa.array(values, kind)})
+
+
+LONG = "a text that is longer than a view holds by itself"
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind", "values"),
+    [
+        (pl.DataFrame({"n": ["a", LONG, None]}), "string", ["a", LONG, None]),
+        (pl.DataFrame({"n": [b"a", None]}), "binary", [b"a", None]),
+        (pl.DataFrame({"n": [["a"], []]}), "list<item: string>", [["a"], []]),
+        (pl.DataFrame({"n": [{"s": "a"}]}), "struct<s: string>", [{"s": "a"}]),
+        (pl.DataFrame({"n": pl.Series([200, None], dtype=pl.UInt8)}), "int16", [200, None]),
+        (pl.DataFrame({"n": pl.Series([2**16 - 1], dtype=pl.UInt16)}), "int32", [2**16 - 1]),
+        (pl.DataFrame({"n": pl.Series([2**32 - 1], dtype=pl.UInt32)}), "int64", [2**32 - 1]),
+        (pl.DataFrame({"n": pl.Series([2**63 - 1, None], dtype=pl.UInt64)}), "int64", [2**63 - 1, None]),
+        (pl.DataFrame({"n": pl.Series(["a", None, "a"], dtype=pl.Categorical)}), "string", ["a", None, "a"]),
+        (pl.DataFrame({"n": pl.Series(["b"], dtype=pl.Enum(["a", "b"]))}), "string", ["b"]),
+        (pl.DataFrame({"n": pl.Series([[1, 2]], dtype=pl.Array(pl.UInt8, 2))}), "list<item: int16>", [[1, 2]]),
+        (pl.DataFrame({"n": pl.Series([DAY])}), "date32[day]", [DAY]),
+        (pl.DataFrame({"n": pl.Series([NOON], dtype=pl.Datetime("ns"))}), "timestamp[us]", [NOON]),
+        (pd.DataFrame({"n": pd.Categorical(["a", None, "a"])}), "string", ["a", None, "a"]),
+        (pd.DataFrame({"n": np.array([1], "uint8")}), "int16", [1]),
+        (duckdb.sql("SELECT 'a'::ENUM('a', 'b') AS n"), "string", ["a"]),
+        (duckdb.sql("SELECT sum(x) AS n FROM (VALUES (1), (2)) t(x)"), "decimal128(38, 0)", [Decimal(3)]),
+        (of_arrow("a", kind=pa.large_string()), "string", ["a"]),
+        (of_arrow(b"ab", kind=pa.binary(2)), "binary", [b"ab"]),
+        (of_arrow(b"ab", kind=pa.large_binary()), "binary", [b"ab"]),
+        (of_arrow(["a"], kind=pa.list_view(pa.string())), "list<item: string>", [["a"]]),
+        (of_arrow([("a", 1)], kind=pa.map_(pa.string_view(), pa.uint8())), "map<string, int16>", [[("a", 1)]]),
+        (of_arrow(DAY, kind=pa.date64()), "date32[day]", [DAY]),
+        (of_arrow(1.5, kind=pa.float16()), "float", [1.5]),
+        (of_arrow(Decimal("1.5"), kind=pa.decimal256(10, 2)), "decimal128(10, 2)", [Decimal("1.5")]),
+        (pa.table({"n": pc.run_end_encode(pa.array(["a", "a"]))}), "string", ["a", "a"]),
+    ],
+    ids=str,
+)
+def test_each_library_gives_its_values_in_one_form(frame: Any, kind: str, values: list[Any]) -> None:
+    found = table_of(frame)
+    assert str(found.schema.field("n").type) == kind
+    assert found.column("n").to_pylist() == values
+    # Of polars the field says which categories there are.
+    assert found.schema.field("n").metadata is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem", "remedy"),
+    [
+        (
+            of_arrow(1, 2**63, kind=pa.uint64()),
+            "row 1: n = 9223372036854775808 is greater than 9223372036854775807, the greatest whole number that",
+            "",
+        ),
+        (pl.DataFrame({"n": [1]}).lazy(), "a polars.LazyFrame has no rows yet", "Call .collect() first."),
+        (
+            pl.DataFrame({"n": pl.Series([1, "a"], dtype=pl.Object)}),
+            "column n has the type Object of polars",
+            "Cast it, such as .map_elements(str, return_dtype=polars.String) of n.",
+        ),
+        (pl.DataFrame({"n": pl.Series([1], dtype=pl.Int128)}), "Invalid or unsupported format string", ""),
+        (pl.Series("n", [1]), "Cannot import schema", ""),
+        (pa.array([1]), "", ""),
+        (pl.DataFrame({"n": [dt.timedelta(1)]}), "column n has the type duration[us], which Spark reads as a", ""),
+        (
+            pa.table({"n": pa.ListArray.from_arrays([0, 1], pa.array([dt.timedelta(1)]))}),
+            "column n has the type list<item: duration[us]>, which Spark reads as a number",
+            "",
+        ),
+        (
+            pa.table({"n": pa.ListArray.from_arrays([0, 1], pa.array([2**63], pa.uint64()))}),
+            "column n has the type list<item: uint64>, and no list<item: int64> (Integer value 9223372036854775808",
+            "Cast n to list<item: int64> before.",
+        ),
+    ],
+)
+def test_a_frame_that_has_no_such_form_is_refused_with_the_call_that_mends_it(
+    frame: Any, problem: str, remedy: str
+) -> None:
+    with pytest.raises(NoTable) as refused:
+        table_of(frame)
+    assert str(refused.value).startswith(problem)
+    assert "\n" not in str(refused.value)
+    assert refused.value.remedy == remedy
+
+
+def test_a_refused_row_is_counted_over_all_batches() -> None:
+    batches = [pa.record_batch({"n": pa.array([each], pa.uint64())}) for each in (1, 2, 2**64 - 1)]
+    with pytest.raises(NoTable, match="row 2: n = 18446744073709551615 is greater"):
+        table_of(pa.Table.from_batches(batches))
+    times = [pa.record_batch({"n": pa.array([each], pa.timestamp("ns"))}) for each in (1000, 1)]
+    with pytest.raises(NoTable, match="row 1: n = .* has nanoseconds"):
+        table_of(pa.Table.from_batches(times))
+
+
+def test_a_stream_is_read_batch_by_batch_and_fails_with_its_own_error() -> None:
+    taken = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            taken.append(number)
+            yield pa.record_batch({"n": [number]})
+        raise KeyError("the stream broke")
+
+    reader = reader_of(pa.RecordBatchReader.from_batches(pa.schema({"n": pa.int64()}), batches()))
+    assert taken == []
+    reader.read_next_batch()
+    assert taken == [0]
+    with pytest.raises(KeyError, match="the stream broke"):
+        reader.read_all()
+
+
 def test_a_refusal_of_staged_rows_names_task_row_column_and_value(tmp_path: Path) -> None:
     where = StagingArea(str(tmp_path)).try_dir("t", TransactionAttempt(1, 1), TaskTry("extract", -1, "1"))
     with pytest.raises(StagingError, match=r"Output 'rows' of task extract .*row 1: n = True"):
         write_rows(where, "rows", [{"n": 2.5}, {"n": True}])
+    with pytest.raises(StagingError, match=r"a polars\.LazyFrame has no rows yet\)\. Call \.collect\(\) first\.$"):
+        write_rows(where, "rows", pl.DataFrame({"n": [1]}).lazy())
