@@ -530,6 +530,8 @@ def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
 Ref: TypeAlias = OutputRef | Mapping[str, Any]
 MANIFEST_FORMAT = 1
 MANIFEST = "_manifest.json"
+PORTION = 65_536
+"""Rows that are written at once at least, if there are so many."""
 _ONE_TYPE = "Change what the task gives: each column has a text as its name and values of one type."
 
 
@@ -567,28 +569,58 @@ def write_rows(
     rows: Any,
     *,
     file: str = "part-0.parquet",
+    digested: bool = False,
 ) -> Output:
     """Write an output of a Python task: one Parquet file.
 
-    :param rows: dicts, or a frame of pandas, polars or pyarrow.
+    :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow. A stream is never whole in memory.
     :param file: its name, if several may write this output.
+    :param digested: whether to digest the rows, too.
     :raises StagingError: if the name cannot be used, or a file would change a value.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    folder = check_name(where, name)
-    sink = pa.BufferOutputStream()
+    path = f"{check_name(where, name)}/{file}"
     try:
-        table = reader_of(rows).read_all()
-        pq.write_table(table, sink, coerce_timestamps="us")
+        reader = reader_of(rows)
+        with where.files.writing(path) as sink:
+            found = _write_parquet(sink, reader, digested)
     except (NoTable, pa.ArrowException) as error:
         problem = f"its rows are no table ({str(error).splitlines()[0]})"
         remedy = getattr(error, "remedy", "") or _ONE_TYPE
         raise refuse(where, name, problem, remedy) from None
-    content = sink.getvalue().to_pybytes()
-    where.files.write(f"{folder}/{file}", content)
-    return Output((StagedFile(file, len(content), table.num_rows),), tuple(table.column_names))
+    written = StagedFile(file, sink.size, found.rows)
+    return Output((written,), tuple(reader.schema.names), row_digest=found.text)
+
+
+def _write_parquet(sink: Any, reader: pa.RecordBatchReader, digested: bool) -> RowsDigest:
+    import pyarrow.parquet as pq
+
+    found = RowsDigest(0)
+    with pq.ParquetWriter(sink, reader.schema, coerce_timestamps="us") as writer:
+        for table in _portions(reader):
+            for batch in table.to_batches():
+                found += digest_of_batch(batch) if digested else RowsDigest(batch.num_rows)
+            writer.write_table(table)
+    return found
+
+
+def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """Give the rows in portions of like size: a frame may be one batch, and a stream may have batches of a row."""
+    import pyarrow as pa
+
+    kept = list[Any]()
+    rows = 0
+    for batch in reader:
+        for start in range(0, batch.num_rows, PORTION):
+            kept.append(batch.slice(start, PORTION))
+            rows += kept[-1].num_rows
+            if rows >= PORTION:
+                yield pa.Table.from_batches(kept).combine_chunks()
+                kept.clear()
+                rows = 0
+    if kept:
+        yield pa.Table.from_batches(kept).combine_chunks()
 
 
 def write_manifest(

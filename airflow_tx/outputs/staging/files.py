@@ -14,10 +14,12 @@ import stat
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -56,6 +58,31 @@ def literal(uri: str) -> str:
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", uri)
 
 
+class Sink:
+    """A file that is written part by part, for pyarrow. An error of the file is no error of the rows.
+
+    :param making: as `Files._made`.
+    :ivar size: the bytes that were written.
+    """
+
+    closed = False
+
+    def __init__(self, out: BinaryIO, making: Callable[[], AbstractContextManager[None]]) -> None:
+        self._out = out
+        self._making = making
+        self.size = 0
+
+    def write(self, content: bytes) -> int:
+        """Write a part; StagingUnavailable: it cannot be written."""
+        with self._making():
+            self._out.write(content)
+        self.size += len(content)
+        return len(content)
+
+    def flush(self) -> None:
+        """Do nothing: the file is there when it is whole."""
+
+
 class Files(ABC):
     """Files below one root, an absolute path or URI; names are relative to it, with ``/`` between parts."""
 
@@ -77,6 +104,19 @@ class Files(ABC):
         """
         with self._made(name):
             self._write(name, content)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Sink]:
+        """Let a file of any size be written within the block; it is there once the block has ended well.
+
+        :raises StagingUnavailable: as `write`.
+        """
+        with ExitStack() as put:
+            with self._made(name):
+                out = put.enter_context(self._opened(name))
+            yield Sink(out, partial(self._made, name))
+            with self._made(name):
+                put.close()
 
     def copy(self, source: str, name: str) -> None:
         """Copy a file that never changes, without moving its content through this process where the store can.
@@ -115,6 +155,10 @@ class Files(ABC):
     @abstractmethod
     def _write(self, name: str, content: bytes) -> None:
         """Write it, or raise OSError."""
+
+    @abstractmethod
+    def _opened(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """Open it for writing, and let it be there at the end of the block, or raise OSError."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
@@ -160,30 +204,35 @@ class LocalFiles(Files):
         return Path(self.root, name)
 
     def _write(self, name: str, content: bytes) -> None:
-        with self._put(name) as partial, partial.open("wb") as out:
+        with self._opened(name) as out:
             out.write(content)
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
+        with self._put(name) as draft, draft.open("wb") as out:
+            yield out
             out.flush()
             os.fsync(out.fileno())
 
     def _copy(self, source: str, name: str) -> None:
-        with self._put(name) as partial:
+        with self._put(name) as draft:
             try:
-                os.link(self._path(source), partial)
+                os.link(self._path(source), draft)
             except OSError:  # not every file system has links
-                shutil.copyfile(self._path(source), partial)
+                shutil.copyfile(self._path(source), draft)
 
     @contextmanager
     def _put(self, name: str) -> Iterator[Path]:
         """Give the place of a file that gets its name at the end of the block."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            yield partial
-            os.replace(partial, path)
+            yield draft
+            os.replace(draft, path)
         finally:
             with suppress(FileNotFoundError):
-                partial.unlink()
+                draft.unlink()
 
     def read(self, name: str) -> bytes:
         return self._path(name).read_bytes()
@@ -254,6 +303,15 @@ class RemoteFiles(Files):
     def _write(self, name: str, content: bytes) -> None:
         self._ask(self._fs.makedirs, name.rpartition("/")[0], exist_ok=True)
         self._ask(self._fs.pipe_file, name, content)
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
+        # A client that writes to the store would close its file behind an error, and so put half of it there.
+        with NamedTemporaryFile() as out:
+            yield cast("BinaryIO", out)
+            out.flush()
+            self._ask(self._fs.makedirs, name.rpartition("/")[0], exist_ok=True)
+            self._ask(lambda path: self._fs.put_file(out.name, path), name)
 
     def _copy(self, source: str, name: str) -> None:
         self._ask(self._fs.makedirs, name.rpartition("/")[0], exist_ok=True)

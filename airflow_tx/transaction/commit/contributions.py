@@ -449,7 +449,7 @@ def _stage(
     place: StagingPlace, parts: Iterable[_Part], types: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Stage rows as two outputs; the reference of each."""
-    from airflow_tx.outputs import digest_of_batch, write_manifest, write_rows
+    from airflow_tx.outputs import write_manifest, write_rows
     from airflow_tx.spark import joined
     from airflow_tx.state import to_arrow
 
@@ -460,9 +460,9 @@ def _stage(
         for name, rows in zip(written, part, strict=True):
             table = to_arrow(rows, types)
             file = f"{name}-{number:05}.parquet"
-            written[name].append(write_rows(where, name, table, file=file))
-            for batch in table.to_batches():
-                digests[name] += digest_of_batch(batch)
+            output = write_rows(where, name, table, file=file, digested=True)
+            written[name].append(output)
+            digests[name] += RowsDigest.of(output.rows, output.row_digest)
     outputs = {
         name: replace(joined(each), row_digest=digests[name].text) for name, each in written.items()
     }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.base.errors import StagingError
-from airflow_tx.ledger import COUNT, RowsDigest
+from airflow_tx.ledger import COUNT
 from airflow_tx.transaction.processing.task import Processing
 
 if TYPE_CHECKING:
@@ -129,14 +128,12 @@ class CurrentBatch:
 
 def _written(where: TryDir, name: str, rows: Any) -> Output:
     """Write one Parquet file, with the digest of its rows, so that readers prove what they have read."""
-    from airflow_tx.outputs import batches_of, digest_of_batch, refuse, with_content, write_rows
+    from airflow_tx.outputs import refuse, with_content, write_rows
 
-    output = write_rows(where, name, rows)
+    output = write_rows(where, name, rows, digested=True)
     if not output.columns:
         remedy = "Give a pandas.DataFrame or a pyarrow.Table: it has its columns without any row."
         raise refuse(where, name, "its rows have no columns", remedy)
-    digests = map(digest_of_batch, batches_of(where, name, output))
-    output = replace(output, row_digest=sum(digests, RowsDigest(0)).text)
     return with_content(where, name, output)
 
 
