@@ -38,6 +38,7 @@ from airflow_tx.transaction import (
     TransactionSpec,
     Update,
     hook_up,
+    stage_frames,
 )
 
 if TYPE_CHECKING:
@@ -733,6 +734,7 @@ class Transaction:
             hook_up(task)
         for task in block.tasks:
             compat.put_into_module(task, __name__)
+            stage_frames(task)
         for task in block.phase.others if block.phase is not None else ():
             hook_up_inside(task)
         for task in block.committing:

@@ -109,7 +109,7 @@ class TrialResult:
 class Trial:
     """Stands in for the ledger, the source, the staging area and the states of a DAG as long as a run lasts.
 
-    :param rows: the rows of the batch; None: the first ones that the source has.
+    :param rows: the rows of the batch, dicts or a frame; None: the first ones that the source has.
     :param states: per name the rows that a state holds before; None: what the real states hold.
     :raises TrialRefused: the DAG cannot be tried out.
     """
@@ -118,7 +118,7 @@ class Trial:
         self,
         dag: DAG,
         *,
-        rows: Sequence[Mapping[str, Any]] | None = None,
+        rows: Any = None,
         states: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     ) -> None:
         self._dag = dag
@@ -233,7 +233,7 @@ def check_date(dag: DAG, logical_date: datetime | None) -> None:
     )
 
 
-def _check(spec: TransactionSpec, dag: DAG, rows: Sequence[Mapping[str, Any]] | None) -> None:
+def _check(spec: TransactionSpec, dag: DAG, rows: Any) -> None:
     def refused(problem: str, remedy: str) -> TrialRefused:
         return TrialRefused(dag_id=dag.dag_id, problem=problem, remedy=remedy)
 

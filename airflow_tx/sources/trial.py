@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_tx.base.rows import dicts_of
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Limit, Measured, Source, rebuild
 
@@ -28,7 +29,7 @@ class TrialSource(Source):
 
     :param source: the source of the DAG, or what its `serialize` gave.
     :param most: how many rows of its batch to read.
-    :param rows: rows to read in place of its own.
+    :param rows: rows to read in place of its own, or a frame of them.
     """
 
     def __init__(
@@ -36,12 +37,12 @@ class TrialSource(Source):
         source: Source | Sequence[Any],
         *,
         most: int,
-        rows: Sequence[Mapping[str, Any]] | None = None,
+        rows: Any = None,
     ) -> None:
         self.source = source if isinstance(source, Source) else rebuild(*source)
         self.normalize(source=list(self.source.serialize()))
         self.most = most
-        self.rows = None if rows is None else [dict(row) for row in rows]
+        self.rows = None if rows is None else [dict(row) for row in dicts_of(rows)]
         self.kind = self.source.kind
         # Given rows are one batch, even if the source has partitions.
         self.partitioned = self.source.partitioned and rows is None  # type: ignore[misc]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def trial(
     dag: DAG,
     *,
-    rows: Sequence[Mapping[str, Any]] | None = None,
+    rows: Any = None,
     states: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     logical_date: datetime | None = None,
 ) -> TrialResult:
@@ -28,7 +28,7 @@ def trial(
     Airflow's own database must exist for `DAG.test`; an SQLite database without tables gets its tables here.
 
     :param dag: the DAG, as its file defines it.
-    :param rows: the rows of the batch; None: the first ones that the source of the DAG has.
+    :param rows: the rows of the batch, dicts or a frame; None: the first ones that the source of the DAG has.
     :param states: per name the rows that a state holds before; a state that is not named is empty.
     :param logical_date: of the run; None: now.
     :raises TrialRefused: the DAG cannot be tried out.

@@ -146,6 +146,7 @@ if TYPE_CHECKING:
         hook_up as hook_up,
         noted_reason as noted_reason,
         refusal_of as refusal_of,
+        stage_frames as stage_frames,
     )
     from airflow_tx.transaction.spec import (
         COMMIT_KEY as COMMIT_KEY,

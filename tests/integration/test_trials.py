@@ -8,11 +8,16 @@ import uuid
 from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import duckdb
+import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from airflow.models.asset import AssetEvent
 from airflow.models.dagrun import DagRun
+from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Asset, task
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
@@ -357,3 +362,90 @@ def test_a_trial_stages_the_rows_of_a_task_and_asks_no_reader() -> None:
     result = trial(dag, states={}, logical_date=datetime(2026, 1, 5, tzinfo=timezone.utc))
     assert result.state == "success"
     assert result.outputs["count_staged"] == COUNTED
+
+
+@task
+def framed() -> pl.DataFrame:
+    return pl.DataFrame(list(current_batch().read())).group_by("word").agg(pl.len().cast(pl.UInt32).alias("count"))
+
+
+@task(multiple_outputs=True)
+def several() -> dict[str, Any]:
+    rows = pd.DataFrame(list(current_batch().read()))
+    counts = rows.groupby("word", as_index=False).agg(count=("n", "size"))
+    return {"counts": counts, "sums": pa.table({"n": [int(rows.n.sum())]}), "rows": len(rows)}
+
+
+@task
+async def awaited() -> Any:
+    return duckdb.sql("SELECT 'cat' AS word, 2 AS count")
+
+
+@task
+def sized(number: int) -> Any:
+    return pa.table({"word": ["cat"], "count": [number]})
+
+
+def committed(dag_id: str, make: Any) -> DAG:
+    with DAG(dag_id, schedule=None) as dag, Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(make(), state=words())])
+    return dag
+
+
+@pytest.mark.parametrize("given", [ROWS, pl.DataFrame(ROWS), pd.DataFrame(ROWS)], ids=type)
+@pytest.mark.parametrize("make", [framed, lambda: cast("Any", several())["counts"]], ids=["one", "several"])
+def test_a_frame_that_a_task_returns_is_staged_for_the_committer(make: Any, given: Any) -> None:
+    result = trial(committed("tried_frames", make), rows=given)
+    assert result.state == "success"
+    assert sorted(result.states["tx_state.words"].read(), key=str) == COUNTED
+
+
+def test_each_output_of_several_is_a_frame_or_a_value(tmp_path: Path) -> None:
+    with DAG("tried_several", schedule=None) as dag, Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+        found: Any = several()
+        read = report(found["sums"])
+        commit = CommitOperator(task_id="commit", updates=[persistent_aggregate(found["counts"], state=words())])
+        read >> commit
+    result = trial(dag, rows=ROWS)
+    assert result.state == "success"
+    assert result.outputs["several.sums"] == result.outputs["report"] == [{"n": 11}]
+    assert result.outputs["several.rows"] == 3
+
+
+def by_operator() -> Any:
+    operator = PythonOperator.partial(task_id="sized", python_callable=sized.function)
+    return operator.expand(op_args=[[1], [1]]).output
+
+
+@pytest.mark.parametrize(
+    "make", [awaited, lambda: sized.expand(number=[1, 1]), by_operator], ids=["async", "mapped", "mapped operator"]
+)
+def test_frames_of_async_and_mapped_tasks_are_staged(make: Any) -> None:
+    result = trial(committed("tried_frames", make), rows=ROWS)
+    assert result.state == "success"
+    assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 2}]
+
+
+def test_a_frame_between_two_committers_is_staged() -> None:
+    with DAG("tried_phase", schedule=None) as dag, Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+        counted = count_words()
+        with commit_phase():
+            first = CommitOperator(task_id="first", updates=[persistent_aggregate(counted, state=words())])
+            derived = awaited()
+            first >> derived
+            again = persistent_aggregate(derived, state=words("again"))
+            CommitOperator(task_id="second", updates=[again])
+    result = trial(dag, rows=ROWS)
+    assert result.state == "success"
+    assert result.states["tx_state.again"].read() == [{"word": "cat", "count": 2}]
+
+
+def test_a_frame_without_rows_yet_is_refused_with_the_call_that_mends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    @task
+    def lazy() -> Any:
+        return pl.DataFrame(ROWS).lazy()
+
+    assert trial(committed("tried_lazy", lazy), rows=ROWS).state == "failed"
+    assert (
+        "its rows are no table (a polars.LazyFrame has no rows yet). Call .collect() first." in capsys.readouterr().out
+    )

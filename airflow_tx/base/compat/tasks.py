@@ -75,6 +75,8 @@ def is_mapped(task: Task) -> bool:
     return bool(task.is_mapped) or next(iter(task.iter_mapped_task_groups()), None) is not None
 
 
+_PLAIN_FUNCTIONS = ("PythonOperator", "_PythonDecoratedOperator")
+"""What Airflow calls the classes whose function is called in the process of the task, and whose result is an XCom."""
 DECORATED_TASKS = (
     "_BranchPythonDecoratedOperator",
     "_PythonDecoratedOperator",
@@ -123,6 +125,24 @@ def add_hooks(
             options.put(name, [ours, *(theirs if isinstance(theirs, (list, tuple)) else [theirs])])
     if final:
         options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
+
+
+def wrap_function(
+    task: Task, wrap: Callable[[Callable[..., Any], bool], Callable[..., Any]]
+) -> None:
+    """Let a function of ours call the function of a plain `@task`; other operators may run theirs elsewhere.
+
+    :param wrap: called with the function, and whether each entry of a returned mapping becomes an XCom of its own.
+    """
+    operator: Any = task.operator_class if task.is_mapped else type(task)
+    if operator.__name__ not in _PLAIN_FUNCTIONS or not pushes_xcom(task):
+        return
+    if hasattr(task, "python_callable"):
+        task.python_callable = wrap(task.python_callable, bool(task.multiple_outputs))  # type: ignore[union-attr]
+        return
+    options = task.partial_kwargs  # type: ignore[union-attr]
+    multiple = bool(options.get("multiple_outputs"))
+    options["python_callable"] = wrap(options["python_callable"], multiple)
 
 
 def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:

@@ -9,6 +9,7 @@ from airflow_tx.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from airflow_tx.base.rows.arrow import (
         NoTable as NoTable,
+        dicts_of as dicts_of,
         exact_table as exact_table,
         first_line as first_line,
         is_frame as is_frame,

@@ -67,6 +67,13 @@ def reader_of(rows: Any) -> pa.RecordBatchReader:
     return in_one_form(rows if isinstance(rows, pa.RecordBatchReader) else _of_frame(rows))
 
 
+def dicts_of(rows: Any) -> Iterable[_Row]:
+    """Give rows as dicts, of a frame, too."""
+    if not is_frame(rows):
+        return rows  # type: ignore[no-any-return]
+    return (row for batch in reader_of(rows) for row in batch.to_pylist(maps_as_pydicts="strict"))
+
+
 def exact_table(
     rows: Iterable[_Row],
     types: Mapping[str, pa.DataType] | None = None,

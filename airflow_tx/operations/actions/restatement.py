@@ -6,6 +6,7 @@ command, or a coordinator, takes up. Source: protocol.md §11.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -130,7 +131,8 @@ def state_readers(dag: Any) -> list[str]:
 
 
 def _reads_states(task: Any) -> bool:
-    code = getattr(getattr(task, "python_callable", None), "__code__", None)
+    function: Any = getattr(task, "python_callable", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and not _READERS.isdisjoint(_names(code))
 
 

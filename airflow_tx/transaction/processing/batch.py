@@ -11,7 +11,7 @@ from airflow_tx.transaction.processing.task import Processing
 
 if TYPE_CHECKING:
     from airflow_tx.ledger import Begun, OutputName, TransactionAttempt
-    from airflow_tx.outputs import Input, Output, StagingArea, TryDir
+    from airflow_tx.outputs import Input, StagingArea
     from airflow_tx.transaction.processing.outputs import RowsReading
     from airflow_tx.transaction.spec import TransactionSpec
 
@@ -85,23 +85,16 @@ class CurrentBatch:
 
             SparkBatchOperator(task_id="sum_up", application="sum_up.py", inputs={"orders": extract()})
 
-        :param rows: dicts, or a frame of pandas, polars or pyarrow; a frame if there may be no rows. A key that a dict
-            lacks is NULL, as is NaN of pandas. Of a pandas index, each level with a name is a column.
+        A frame that a task of the block returns, also as one of multiple outputs, is staged so by itself.
+
+        :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow; a frame if there may be no rows. A key that
+            a dict lacks is NULL, as is NaN of pandas. Of a pandas index, each level with a name is a column. A stream,
+            such as a pyarrow.RecordBatchReader, is never whole in memory.
         :param name: of the output; a task that stages several outputs gives each its own name.
         :return: the reference to the rows, which the task returns.
         :raises StagingError: a column would change a value, or the task has staged an output of this name before.
         """
-        from airflow_tx.outputs import write_manifest
-
-        staged = self._processing.staged
-        where = self._processing.where
-        if name in staged:
-            problem = "the task has staged it before"
-            raise _refused(
-                self.attempt, name, str(where.task), problem, "Give each output its own name."
-            )
-        staged[name] = _written(where, name, rows)
-        return write_manifest(where, staged)[name].to_json()
+        return self._processing.stage(rows, name)
 
     def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The rows of a task's output, or of the new values of a committer, as dicts.
@@ -124,17 +117,6 @@ class CurrentBatch:
         if self._reliable:
             self._processing.read.append(reading)
         return reading
-
-
-def _written(where: TryDir, name: str, rows: Any) -> Output:
-    """Write one Parquet file, with the digest of its rows, so that readers prove what they have read."""
-    from airflow_tx.outputs import refuse, with_content, write_rows
-
-    output = write_rows(where, name, rows, digested=True)
-    if not output.columns:
-        remedy = "Give a pandas.DataFrame or a pyarrow.Table: it has its columns without any row."
-        raise refuse(where, name, "its rows have no columns", remedy)
-    return with_content(where, name, output)
 
 
 def current_batch(*, reliable: bool = True) -> CurrentBatch:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -29,6 +29,7 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import TaskTry, TransactionAttempt, code_digest, is_shortened
 from airflow_tx.sources import SourceKind
 from airflow_tx.transaction.metrics import send_failure
@@ -386,6 +387,26 @@ class Processing:
         self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
 
+    def stage(self, rows: Any, name: str = "rows") -> dict[str, Any]:
+        """Write an output of its code, with the digest of its rows, and give the reference to it.
+
+        :raises StagingError: a column would change a value, or there is an output of this name.
+        """
+        from airflow_tx.outputs import refuse, with_content, write_manifest, write_rows
+
+        where = self.where
+        if name in self.staged:
+            problem = "the task has staged it before"
+            raise refuse(where, name, problem, "Give each output its own name.")
+        output = write_rows(where, name, rows, digested=True)
+        if not output.columns:
+            remedy = (
+                "Give a pandas.DataFrame or a pyarrow.Table: it has its columns without any row."
+            )
+            raise refuse(where, name, "its rows have no columns", remedy)
+        self.staged[name] = with_content(where, name, output)
+        return write_manifest(where, self.staged)[name].to_json()
+
     def _staged_refs(self) -> list[dict[str, Any]]:
         """Refer to what its code has staged: who reads it proves that it read all rows."""
         if not self.staged:
@@ -538,6 +559,45 @@ def hook_up(task: Any) -> None:
         skipped=task_ended,
         final=(FailedBatch, RowsRefused),
     )
+
+
+def stage_frames(task: Any) -> None:
+    """Let a `@task` return frames: each is staged, and its reference becomes the XCom.
+
+    Airflow takes the result of the function, and lets nothing replace it afterwards. So the function is wrapped.
+    """
+    compat.wrap_function(task, _staging)
+
+
+def _staging(function: Callable[..., Any], multiple: bool) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def awaited(*arguments: Any, **named: Any) -> Any:
+            return _with_refs(await function(*arguments, **named), multiple)
+
+        return awaited
+
+    @wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        return _with_refs(function(*arguments, **named), multiple)
+
+    return called
+
+
+def _with_refs(value: Any, multiple: bool) -> Any:
+    """Stage the frames in what a function has returned.
+
+    :param multiple: whether each entry of a mapping becomes an XCom of its own.
+    """
+    if is_frame(value):
+        return Processing.current().stage(value)
+    if multiple and isinstance(value, Mapping):
+        return {
+            name: Processing.current().stage(each, name) if is_frame(each) else each
+            for name, each in value.items()
+        }
+    return value
 
 
 def digest_of_callable(task: Any) -> str:

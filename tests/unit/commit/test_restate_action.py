@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused
@@ -33,6 +34,7 @@ from airflow_tx.sources.dates import key_of_interval
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, Max, MemoryState, SqlTable, Sum
 from airflow_tx.transaction.commit.handoff import DagStates, take_skip
+from airflow_tx.transaction.processing.task import stage_frames
 from airflow_tx.triggers.watcher import commit_of
 from tests.stage import update
 from tests.unit.bench import Numbers
@@ -250,7 +252,9 @@ def test_tasks_that_read_states_are_named(world: World, monkeypatch: pytest.Monk
     def look_up(rows: Any) -> Any:
         return [state_query(row, state=None) for row in rows]  # type: ignore[name-defined] # noqa: F821
 
-    tasks = [*world.dag.tasks, SimpleNamespace(task_id="enrich", python_callable=look_up)]
+    task = PythonOperator(task_id="enrich", python_callable=look_up)
+    stage_frames(task)  # as a block does
+    tasks = [*world.dag.tasks, task]
     monkeypatch.setattr(World, "dag", SimpleNamespace(tasks=tasks))
     told = [each.what for each in world.action(1).preview().effects]
     assert told[1] == "task enrich reads states: what later transactions have read there is not corrected"

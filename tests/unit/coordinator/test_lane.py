@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from airflow.sdk import get_current_context, task
 
@@ -116,6 +119,44 @@ def test_one_whose_entry_cannot_be_written_becomes_a_run(make: Any, monkeypatch:
     assert world.runs == {"tx-2": "success"}
     assert [entry.attempt for entry in entries_of(world).values()] == [1, 2, 1, 1]
     assert any("No space left on device" in line for line in world.log.lines)
+
+
+class Framed(LaneWorld):
+    """One topology whose task returns a frame."""
+
+    def counted(self) -> Any:
+        @task
+        def count() -> Any:
+            self.on_batch(current_batch())
+            return pl.DataFrame(rows_of([row["number"] for row in current_batch().read()]))
+
+        return count()
+
+
+class FramedTwice(LaneWorld):
+    """One topology whose task returns two frames by name, of which a later task reads one."""
+
+    def counted(self) -> Any:
+        @task(multiple_outputs=True)
+        def read() -> dict[str, Any]:
+            numbers = [row["number"] for row in current_batch().read()]
+            return {"numbers": pa.table({"number": numbers}), "other": pd.DataFrame({"n": [1]})}
+
+        @task
+        def count(ref: Any) -> Any:
+            numbers = [row["number"] for row in current_batch().read_output(ref)]
+            return pl.DataFrame(rows_of(numbers))
+
+        found: Any = read()
+        return count(found["numbers"])
+
+
+@pytest.mark.parametrize("kind", [Framed, FramedTwice])
+def test_a_frame_that_a_task_of_the_lane_returns_is_staged(make: Any, kind: Any) -> None:
+    world = make(kind, source=Bounded(3))
+    world.coordinate()
+    world.assert_exact(3)
+    assert world.runs == {}
 
 
 def test_a_window_of_one_is_enough(make: Any) -> None:

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.python import PythonOperator
 
-from airflow_tx.transaction.processing.task import digest_of_callable
+from airflow_tx.transaction.processing.task import digest_of_callable, stage_frames
 
 SOURCE = "def count(rows):\n    return len(list(rows))\n"
 
@@ -51,3 +52,13 @@ def test_there_is_none_of_what_has_no_source(function: Any) -> None:
 
 def test_there_is_none_of_an_operator_that_calls_no_function() -> None:
     assert digest_of_callable(SimpleNamespace()) == ""
+
+
+def test_a_task_that_may_return_a_frame_has_the_digest_of_its_own_function(tmp_path: Path) -> None:
+    found = loaded(tmp_path / "a", SOURCE)
+    task = PythonOperator(task_id="count", python_callable=found.python_callable)
+    before = digest_of_callable(task)
+    stage_frames(task)
+    assert task.python_callable is not found.python_callable
+    assert digest_of_callable(task) == before == "f37d3886aeabd73e"
+    assert task.python_callable([1, 2]) == 2
