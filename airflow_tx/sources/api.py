@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from operator import mul
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
+from airflow_tx.base.rows import is_frame, reader_of, reader_of_dicts
 from airflow_tx.ledger import Batch as Batch, Json as Json, Loss as Loss
 from airflow_tx.sources.dates import Interval, Span, span_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.base.compat import IntervalSchedule, RunInfo, ScheduledInterval
@@ -256,7 +258,10 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 _Self = TypeVar("_Self", bound="Source")
 EmittedRows: TypeAlias = "DataFrame | Iterable[Mapping[str, Any]]"
-"""The rows of a batch: a DataFrame if the source was given a SparkSession, else mappings."""
+"""The rows of a batch: a DataFrame if the source was given a SparkSession, else mappings, or a frame of polars,
+pandas, DuckDB or pyarrow."""
+RowTypes: TypeAlias = Mapping[str, Any]
+"""By the name of a column its type in pyarrow, or None."""
 PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
 """Gives the end of the last interval of a schedule before one; None: it is unknown."""
 
@@ -362,6 +367,26 @@ class Source(Described, ABC):
 
         :raises SourceError: if exactly these rows cannot be had.
         """
+
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
+        """Give the types of all columns of the rows that `emit_batch` gives; None: no one has declared the columns.
+
+        A type is of pyarrow. None in place of a type: no one has declared it, so it is found in all rows of a batch.
+
+        :param metadata: None: of a batch without rows.
+        """
+        return None
+
+    def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
+        """Read the rows of `emit_batch` as record batches of pyarrow, with the declared types.
+
+        :raises NoTable: a value is none of the type of its column, also while they are read. SourceError: as there.
+        """
+        rows = self.emit_batch(attempt, metadata)
+        if is_frame(rows):
+            return reader_of(rows)
+        types = self.row_types(attempt, metadata)
+        return reader_of_dicts(cast("Iterable[Mapping[str, Any]]", rows), types)
 
     def check_read(self, attempt: TransactionAttempt) -> None:
         """Check, before the ack, that the rows which this object has emitted were read from what it had checked.

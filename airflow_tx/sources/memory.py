@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, OtherSource, PartitionUnavailable
+from airflow_tx.base.rows import arrow_types_of, nested_columns_of
 from airflow_tx.ledger import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, Limit, SourceKind, source_kind
+from airflow_tx.sources.api import (
+    Batch,
+    EmittedRows,
+    Json,
+    Limit,
+    RowTypes,
+    SourceKind,
+    source_kind,
+)
 from airflow_tx.sources.message import is_number_below, is_number_within
 from airflow_tx.sources.partitions import PartitionedTransactionalSource
 
@@ -93,6 +103,11 @@ class MemorySource(PartitionedTransactionalSource):
 
     def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
         return is_number_below(what, position)
+
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
+        with suppress(ValueError):  # a type that only Spark has
+            return arrow_types_of(nested_columns_of(self.schema)) if self.schema else None
+        return None
 
     def emit_partition_batch(
         self,

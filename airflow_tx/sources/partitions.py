@@ -18,6 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError
+from airflow_tx.base.rows import dicts_of
 from airflow_tx.ledger import Loss
 from airflow_tx.sources.api import (
     Batch,
@@ -200,7 +201,7 @@ class PartitionedTransactionalSource(Source):
         self, attempt: TransactionAttempt, metadata: Mapping[str, Json]
     ) -> Iterator[Mapping[str, Any]]:
         for name in sorted(metadata):
-            yield from self.emit_partition_batch(attempt, name, metadata[name])  # type: ignore[misc]
+            yield from dicts_of(self.emit_partition_batch(attempt, name, metadata[name]))
 
     def partition_positions(self, position: Json) -> dict[str, Any]:
         """Read the positions of all partitions; OtherSource: it is the position of a source that has none."""

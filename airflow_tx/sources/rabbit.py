@@ -15,10 +15,10 @@ from uuid import uuid4
 from airflow_tx.base.connections import RabbitBroker, require_pika
 from airflow_tx.base.errors import FailedBatch, OtherSource, SourceError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.rows import ColumnType
+from airflow_tx.base.rows import ColumnType, arrow_types_of, nested_columns_of
 from airflow_tx.ledger import WHOLE, Loss
 from airflow_tx.outputs import TAKEN, open_files, quoted
-from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, Limit, Source
+from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, Limit, RowTypes, Source
 from airflow_tx.sources.message import (
     declared_columns,
     message_ddl,
@@ -195,6 +195,12 @@ class QueueRows:
     columns: Mapping[str, ColumnType] | None
     skip: str
 
+    @property
+    def ddl(self) -> str:
+        """The columns of the rows, and their types."""
+        message = "STRING" if self.columns is None else message_ddl(self.columns)
+        return f"message_id STRING, routing_key STRING, headers STRING, message {message}"
+
     def of(self, messages: Sequence[QueueMessage]) -> list[dict[str, Any]]:
         """Make the rows; FailedBatch names a message that cannot be read."""
         return [self._row(each) for each in messages]
@@ -203,9 +209,7 @@ class QueueRows:
         """Make a DataFrame of them, in this process: they are at most as many as a broker hands out."""
         import pyarrow as pa  # type: ignore[import-untyped]
 
-        message = "STRING" if self.columns is None else message_ddl(self.columns)
-        ddl = f"message_id STRING, routing_key STRING, headers STRING, message {message}"
-        struct, columns = spark_and_arrow(spark, ddl)
+        struct, columns = spark_and_arrow(spark, self.ddl)
         rows = pa.Table.from_pylist(self.of(messages), schema=columns)
         return spark.createDataFrame(rows, schema=struct)
 
@@ -634,12 +638,18 @@ class RabbitQueueSource(Source):
 
     # --- rows
 
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes:
+        return arrow_types_of(nested_columns_of(self._rows(attempt).ddl))
+
+    def _rows(self, attempt: TransactionAttempt) -> QueueRows:
+        skip = self.command("skip", attempt.txid)
+        return QueueRows(self._where, declared_columns(self, "schema", self.schema), skip)
+
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
-        skip = self.command("skip", attempt.txid)
-        rows = QueueRows(self._where, declared_columns(self, "schema", self.schema), skip)
-        messages = self._read(metadata, skip)
+        rows = self._rows(attempt)
+        messages = self._read(metadata, rows.skip)
         return rows.of(messages) if spark is None else rows.frame(spark, messages)
 
     def contains(self, metadata: Json, what: str) -> bool | None:

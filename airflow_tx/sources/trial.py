@@ -5,16 +5,26 @@ Source: Trident's FeederBatchSpout, for rows that a test gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.base.rows import dicts_of
 from airflow_tx.ledger import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, Limit, Measured, Source, rebuild
+from airflow_tx.sources.api import (
+    Batch,
+    EmittedRows,
+    Json,
+    Limit,
+    Measured,
+    RowTypes,
+    Source,
+    rebuild,
+)
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.base.compat import RunInfo
@@ -95,9 +105,20 @@ class TrialSource(Source):
             return self.rows if spark is None else _frame(spark, self.rows)
         emitted: Any = self.source.emit_batch(attempt, metadata, spark)
         if spark is None:
-            return islice(emitted, self.most)
+            return islice(dicts_of(emitted), self.most)
         # The rows are fetched, so that each application of the batch reads the same ones.
         return spark.createDataFrame(emitted.take(self.most), emitted.schema)
+
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
+        return None if self.rows is not None else self.source.row_types(attempt, metadata)
+
+    def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
+        import pyarrow as pa
+
+        if self.rows is not None:
+            return super().emit_arrow(attempt, metadata)
+        reader = self.source.emit_arrow(attempt, metadata)
+        return pa.RecordBatchReader.from_batches(reader.schema, _first(reader, self.most))
 
     def check_read(self, attempt: TransactionAttempt) -> None:
         self.source.check_read(attempt)
@@ -115,6 +136,15 @@ class TrialSource(Source):
         copied = super().named(self.topology)
         copied.source = source
         return copied
+
+
+def _first(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.num_rows >= most:
+            yield batch.slice(0, most)
+            return
+        yield batch
+        most -= batch.num_rows
 
 
 def _frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> DataFrame:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.base.rows.arrow import readable
+from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
+from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from tests.servers.mariadb import LocalMariaDB
@@ -286,6 +288,12 @@ def by_python(source: SqlSource) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
+def by_arrow(source: SqlSource) -> Any:
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    return source.emit_arrow(ATTEMPT, batch.metadata).read_all()
+
+
 def frame_of(source: SqlSource, spark: SparkSession) -> Any:
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -302,6 +310,10 @@ def by_spark(source: SqlSource, spark: SparkSession) -> list[dict[str, Any]]:
             row[name] = None if row[name] is None else EPOCH + timedelta(microseconds=row[name])
         row |= {name: bytes(value) for name, value in row.items() if isinstance(value, bytearray)}
     return found
+
+
+def digest_of(table: Any) -> RowsDigest:
+    return sum(map(digest_of_batch, table.to_batches()), RowsDigest(0))
 
 
 def cell(value: Any) -> str:
@@ -321,7 +333,8 @@ def test_python_and_spark_have_the_values_that_the_database_says(
     said = shop.asked(f"SELECT {asked} FROM edges ORDER BY id")
     assert shop.asked(f"SELECT COUNT(*) FROM (SELECT {columns} FROM edges) e") == [(len(said),)]
     source = SqlSource("shop", "edges")
-    python, frame = by_python(source), by_spark(source, spark)
+    python, frame, table_of_arrow = by_python(source), by_spark(source, spark), by_arrow(source)
+    batches = table_of_arrow.to_pylist()
     source.close()
     wrong = []
     for number, each in enumerate(types):
@@ -330,9 +343,15 @@ def test_python_and_spark_have_the_values_that_the_database_says(
                 cell(each.said(said[row][number])),
                 cell(python[row][f"c{number}"]),
                 cell(frame[row][f"c{number}"]),
+                cell(batches[row][f"c{number}"]).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc"),
             ]
             wrong += [(each.name, value[:40], *(found[:90] for found in cells))] if len(set(cells)) > 1 else []
     assert wrong == []
+    table_of_spark = readable(frame_of(source, spark).toArrow())
+    source.close()
+    for name in table_of_spark.column_names:
+        digests = [digest_of(found.select([name])) for found in (table_of_spark, table_of_arrow)]
+        assert digests[0] == digests[1], (name, table_of_spark.schema.field(name), table_of_arrow.schema.field(name))
     assert [row["id"] for row in python] == [row["id"] for row in frame] == list(range(len(said)))
 
 

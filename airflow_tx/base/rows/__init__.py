@@ -14,11 +14,15 @@ if TYPE_CHECKING:
         first_line as first_line,
         is_frame as is_frame,
         is_same_value as is_same_value,
+        plain_type as plain_type,
         readable as readable,
         reader_of as reader_of,
+        reader_of_dicts as reader_of_dicts,
         shown_value as shown_value,
+        typed_batch as typed_batch,
     )
     from airflow_tx.base.rows.nested import (
+        arrow_types_of as arrow_types_of,
         found_columns_of as found_columns_of,
         lines_of_objects as lines_of_objects,
         nested_columns_of as nested_columns_of,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,13 +21,16 @@ _EARLIEST = (dt.date.min.toordinal() - dt.date(1970, 1, 1).toordinal()) * _DAY
 _BEYOND = (dt.date.max.toordinal() - dt.date(1970, 1, 1).toordinal() + 1) * _DAY
 """The first second after the year 9999."""
 _EXACT: Mapping[type, str] = {
-    int: "int64",
+    int: r"int\d+",
     str: "string",
     bool: "bool",
     bytes: "binary",
-    dt.date: "date32[day]",
+    dt.date: r"date32\[day\]",
+    Decimal: r"decimal128\(.*\)",
 }
-"""Classes whose values an Arrow type holds as they come: of these, no value is looked at."""
+"""Classes whose values an Arrow type holds as they come, or refuses: of these, no value is looked at."""
+AT_ONCE = 32_768
+"""Rows of Python that become one record batch."""
 
 
 class NoTable(ValueError):
@@ -74,6 +78,43 @@ def dicts_of(rows: Any) -> Iterable[_Row]:
     return (row for batch in reader_of(rows) for row in batch.to_pylist(maps_as_pydicts="strict"))
 
 
+def reader_of_dicts(
+    rows: Iterable[_Row], types: Mapping[str, pa.DataType | None] | None
+) -> pa.RecordBatchReader:
+    """Read dicts as record batches, so many at once that a batch is worth it.
+
+    :param types: of all columns. Where no one has declared a type, the column has the type that holds all its values:
+        it is found once all rows are there, and never guessed from some of them.
+    :raises NoTable: as `exact_table`, also while they are read.
+    """
+    import pyarrow as pa
+
+    known = {name: kind for name, kind in (types or {}).items() if kind is not None}
+    schema = pa.schema(known)
+    if types is not None and len(known) == len(types):
+        return pa.RecordBatchReader.from_batches(schema, _pages(iter(rows), schema))
+    table = exact_table(rows, known)
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return in_one_form(table.to_reader(AT_ONCE))
+
+
+def _pages(rows: Iterator[_Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    first = 0
+    while page := list(islice(rows, AT_ONCE)):
+        if other := set().union(*page).difference(schema.names):
+            raise NoTable(f"column {min(other)} is none of {', '.join(schema.names)}")
+        columns = [
+            column_of(field.name, [row.get(field.name) for row in page], field.type, first=first)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        first += len(page)
+
+
 def exact_table(
     rows: Iterable[_Row],
     types: Mapping[str, pa.DataType] | None = None,
@@ -113,8 +154,12 @@ def column_of(
     *,
     decimals: pa.DataType | None = None,
     named: Callable[[pa.DataType], str] = str,
+    first: int = 0,
 ) -> pa.Array:
-    """Make a column of values, as `exact_table` does."""
+    """Make a column of values, as `exact_table` does.
+
+    :param first: the number of the first row.
+    """
     try:
         return _made(values, kind, decimals)
     except _refusals() as error:
@@ -138,7 +183,8 @@ def column_of(
         problem = "has no type that a column can have"
     else:
         problem = f"has not the type of the rows above, {named(above)}"
-    raise NoTable(f"row {row}: {name} = {shown_value(value)} {problem} ({first_line(last)})")
+    where = f"row {first + row}: {name} = {shown_value(value)}"
+    raise NoTable(f"{where} {problem} ({first_line(last)})")
 
 
 def shown_value(value: Any) -> str:
@@ -182,7 +228,7 @@ def _made(
         made = made.cast(decimals)
     if kind is None and types.is_timestamp(made.type) and made.type.unit != "us":
         made = made.cast(pa.timestamp("us", made.type.tz))
-    if len(classes) == 1 and _EXACT.get(*classes) == str(made.type):
+    if len(classes) == 1 and re.fullmatch(_EXACT.get(classes.pop(), ""), str(made.type)):
         return made
     # Arrow cuts 1.5 down to 1, and a moment to a day, without a word.
     found = made.to_pylist(maps_as_pydicts="strict")
@@ -360,12 +406,8 @@ def _plain_batches(given: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[p
     first = 0
     try:
         for batch in given:
-            columns = [
-                _plain_column(field, column, first)
-                for field, column in zip(schema, batch.columns, strict=True)
-            ]
+            yield typed_batch(batch, schema, first)
             first += batch.num_rows
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
     except pa.ArrowException as error:
         raise NoTable(first_line(error)) from None
 
@@ -402,6 +444,24 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind if known is None else pa.type_for_alias(known)
 
 
+def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.RecordBatch:
+    """Bring a record batch to the types of a schema; a column that it lacks is NULL.
+
+    :param first: the number of its first row.
+    :raises NoTable: a value is none of its type.
+    """
+    import pyarrow as pa
+
+    known = set(batch.schema.names)
+    columns = [
+        _plain_column(field, batch.column(field.name), first)
+        if field.name in known
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -411,7 +471,7 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
         return _in_microseconds(name, column, first)
     if kind == field.type:
         return column
-    if pa.types.is_uint64(kind):
+    if pa.types.is_uint64(kind) and pa.types.is_integer(field.type):
         problem = f"is greater than {_GREATEST}, the greatest whole number that Spark has"
         beyond = pc.greater(column, pa.scalar(_GREATEST, kind))
         _refuse_first(name, column, beyond, problem, first)

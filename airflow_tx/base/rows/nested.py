@@ -26,6 +26,7 @@ from airflow_tx.base.rows.spark import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import Column, DataFrame
 
 
@@ -182,6 +183,43 @@ def _divided(text: str) -> Iterator[str]:
             yield text[begins : token.start()]
             begins = token.end()
     yield text[begins:]
+
+
+# --- arrow --------------------------------------------------------------------------------------------------------
+
+
+_ARROW: Mapping[str, str] = {
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INT": "int32",
+    "BIGINT": "int64",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "BOOLEAN": "bool",
+    "DATE": "date32",
+    "STRING": "string",
+}
+
+
+def arrow_types_of(columns: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
+    """Give the types that Arrow has for columns."""
+    return {name: _of_arrow(kind) for name, kind in columns.items()}
+
+
+def _of_arrow(kind: ColumnType) -> pa.DataType:
+    import pyarrow as pa
+
+    if isinstance(kind, ArrayType):
+        return pa.list_(_of_arrow(kind.element))
+    if isinstance(kind, MapType):
+        return pa.map_(pa.string(), _of_arrow(kind.element))
+    if isinstance(kind, StructType):
+        return pa.struct(list(arrow_types_of(dict(kind.fields)).items()))
+    if isinstance(kind, DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, TimestampType):
+        return pa.timestamp("us", "UTC" if kind.zoned else None)
+    return pa.type_for_alias(_ARROW[kind.ddl])
 
 
 # --- spark json ---------------------------------------------------------------------------------------------------

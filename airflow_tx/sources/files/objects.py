@@ -17,6 +17,7 @@ from airflow_tx.base.rows import (
     DecimalType,
     IntegerType,
     StringType,
+    arrow_types_of,
     checked_lines,
     columns_of,
     ddl_of,
@@ -24,6 +25,8 @@ from airflow_tx.base.rows import (
     lines_of_objects,
     nested_columns_of,
     parsed_object,
+    plain_type,
+    typed_batch,
     typed_texts,
     valid_text,
     with_columns,
@@ -48,6 +51,7 @@ from airflow_tx.sources.files.schema import (
 from airflow_tx.sources.files.storage import FilePath, Fingerprint, Listing, Look, Storage
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from airflow.sdk import ObjectStoragePath
     from pyspark.sql import DataFrame, SparkSession
 
@@ -277,7 +281,7 @@ def _read_text(
 def _read_parquet(
     path: FilePath, options: Mapping[str, Any], schema: str | None
 ) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
     check_neutral(named_as_spark(options))
     columns = dict.fromkeys(columns_of(schema)) if schema else {}
@@ -405,6 +409,36 @@ class BatchFiles:
     def rows(self, path: FilePath) -> Iterator[dict[str, Any]]:
         """Read the rows of one of them; ValueError: they cannot be read."""
         return read_rows(path, self.format, self.options, self.schema, by_name=self.by_name)
+
+    def arrow_schema(self) -> pa.Schema:
+        """Give the columns of their rows, if they are Parquet files; ValueError: Python has no such type."""
+        import pyarrow as pa
+
+        if self.schema:
+            return pa.schema(arrow_types_of(columns_of(self.schema)))
+        with self.paths[0].open("rb") as file:
+            found = read_schema(cast("BinaryIO", file))
+        return pa.schema([pa.field(each.name, _signed(each.type)) for each in found])
+
+    def batches(
+        self, path: FilePath, schema: pa.Schema, named: Mapping[str, str | None]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one of them, if it is a Parquet file; ValueError: it cannot be read.
+
+        :param named: the columns that the names of its folders spell.
+        """
+        import pyarrow as pa
+
+        check_neutral(named_as_spark(self.options))
+        first = 0
+        with path.open("rb") as file:
+            for batch in batches_in(cast("BinaryIO", file)):
+                for name, value in named.items():
+                    batch = batch.drop_columns([name]) if name in batch.schema.names else batch
+                    spelled = pa.array([value] * batch.num_rows, pa.string())
+                    batch = batch.append_column(name, spelled)
+                yield typed_batch(batch, schema, first)
+                first += batch.num_rows
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Give their rows to Spark; ValueError: a file is not what its format says."""
@@ -557,6 +591,13 @@ class BatchFiles:
         return None
 
 
+def _signed(kind: pa.DataType) -> pa.DataType:
+    """Give the type that Spark has for the values of a column of a Parquet file."""
+    import pyarrow as pa
+
+    return pa.decimal128(20, 0) if pa.types.is_uint64(kind) else plain_type(kind)
+
+
 def _argument(schema: str | None) -> str:
     if schema is None or len(schema) <= LONGEST_SHOWN:
         return f"schema={schema!r}"
@@ -567,6 +608,16 @@ def _columns(schema: str | None) -> dict[str, ColumnType] | None:
     """Return the columns of a schema whose types Python has, too."""
     with suppress(ValueError):
         return columns_of(schema) if schema else None
+    return None
+
+
+def declared_types(file_format: str, schema: str | None) -> dict[str, Any] | None:
+    """Give the types that Arrow has for the rows of files; None: no one has declared them, or only Spark has them."""
+    if file_format == "text":
+        schema = schema or "value STRING"
+    with suppress(ValueError):
+        read = nested_columns_of if file_format == "json" else columns_of
+        return arrow_types_of(read(schema)) if schema else None
     return None
 
 

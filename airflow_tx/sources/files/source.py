@@ -22,6 +22,7 @@ from airflow_tx.sources.api import (
     EmittedRows,
     Json,
     Limit,
+    RowTypes,
     Source,
     SourceKind,
     TransactionalSource,
@@ -43,6 +44,7 @@ from airflow_tx.sources.files.storage import (
 from airflow_tx.sources.partitions import PartitionedTransactionalSource
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
     from airflow_tx.sources.files.objects import BatchFiles
@@ -378,6 +380,52 @@ class FolderSource(FolderArguments):
             with self._readable(attempt, files, path):
                 yield from files.rows(path)
 
+    def parts(self, metadata: Any) -> list[tuple[Any, Mapping[str, str | None]]]:
+        """Give the metadata of each folder of a batch, with the columns that its name spells."""
+        return [] if metadata is None else [(metadata, {})]
+
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
+        import pyarrow as pa
+
+        from airflow_tx.sources.files.objects import declared_types
+        from airflow_tx.sources.files.schema import unpacked
+
+        parts = self.parts(metadata)
+        found = next((each["schema"] for each, _ in parts if "schema" in each), None)
+        types = declared_types(self.format, self.schema or unpacked(found))
+        spelled = {name: pa.string() for _, columns in parts for name in columns}
+        return None if types is None else {**types, **spelled}
+
+    def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
+        import pyarrow as pa
+
+        if self.format != "parquet":
+            return super().emit_arrow(attempt, metadata)
+        parts = [(self._verified(attempt, each), columns) for each, columns in self.parts(metadata)]
+        paths = [path for files, _ in parts for path in files.paths]
+        whole = replace(parts[0][0], paths=paths)
+        for path in paths:
+            with self._readable(attempt, whole, path):
+                whole.check_columns(path)
+        with self._readable(attempt, whole, paths[0]):
+            schema = whole.arrow_schema()
+        for name in {name for _, columns in parts for name in columns}:
+            at = schema.get_field_index(name)
+            schema = schema if at < 0 else schema.remove(at)
+            schema = schema.append(pa.field(name, pa.string()))
+        return pa.RecordBatchReader.from_batches(schema, self._batches(attempt, parts, schema))
+
+    def _batches(
+        self,
+        attempt: TransactionAttempt,
+        parts: Iterable[tuple[BatchFiles, Mapping[str, str | None]]],
+        schema: pa.Schema,
+    ) -> Iterator[pa.RecordBatch]:
+        for files, columns in parts:
+            for path in files.paths:
+                with self._readable(attempt, files, path):
+                    yield from files.batches(path, schema, columns)
+
     def check_read(self, attempt: TransactionAttempt) -> None:
         if (changed := self._changed(attempt)) is not None:
             raise changed
@@ -640,6 +688,9 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
                 for name, each in after.items()
             },
         )
+
+    def parts(self, metadata: Any) -> list[tuple[Any, Mapping[str, str | None]]]:
+        return [(each, _columns(name)) for name, each in sorted((metadata or {}).items())]
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None

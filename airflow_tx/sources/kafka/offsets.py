@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.base.rows import REFUSED_VALUE, fails
+from airflow_tx.base.rows import REFUSED_VALUE, arrow_types_of, fails
 from airflow_tx.sources.message import parsed_message
 
 if TYPE_CHECKING:
@@ -352,6 +352,17 @@ def read_messages(
             if offsets[name].count:
                 for message in _messages(address, consumer, name, offsets[name], timeout):
                     yield _row(message, columns)
+
+
+def row_types(columns: Mapping[str, ColumnType] | None) -> dict[str, Any]:
+    """Give the types that Arrow has for the columns of `read_messages`."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    value = pa.binary() if columns is None else pa.struct(list(arrow_types_of(columns).items()))
+    header = pa.struct({"key": pa.string(), "value": pa.binary()})
+    moment = pa.timestamp("us", "UTC")
+    types = (pa.binary(), value, pa.string(), pa.int32(), pa.int64(), moment, pa.list_(header))
+    return dict(zip(COLUMNS, types, strict=True))
 
 
 def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> list[int]:

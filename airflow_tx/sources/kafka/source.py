@@ -23,7 +23,7 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.ledger import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind
+from airflow_tx.sources.api import Batch, EmittedRows, Json, RowTypes, SourceKind
 from airflow_tx.sources.kafka import offsets as kafka_rows
 from airflow_tx.sources.kafka.offsets import (
     EARLIEST,
@@ -363,6 +363,9 @@ class KafkaTopics(LogSource):
             if known is None:
                 raise
             raise known from error
+
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes:
+        return kafka_rows.row_types(self._columns())
 
     def emit_partition_batch(
         self,

@@ -24,8 +24,8 @@ from airflow_tx.base.errors import (
     RowsRefused,
     SourceError,
 )
-from airflow_tx.base.rows import ColumnType
-from airflow_tx.sources.api import EmittedRows, Json
+from airflow_tx.base.rows import ColumnType, arrow_types_of, nested_columns_of
+from airflow_tx.sources.api import EmittedRows, Json, RowTypes
 from airflow_tx.sources.message import (
     declared_columns,
     message_ddl,
@@ -382,6 +382,11 @@ class RedisSource(LogSource):
         parts = [self._parts(attempt, name, metadata[name]) for name in sorted(metadata)]
         return self._frame(spark, chain.from_iterable(parts))
 
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes:
+        columns = declared_columns(self, "schema", self.schema)
+        log = self.log_of(min(self._partitions), attempt.txid)
+        return arrow_types_of(nested_columns_of(_ddl(log.messages.id_column, columns)))
+
     def emit_partition_batch(
         self,
         attempt: TransactionAttempt,
@@ -459,7 +464,8 @@ _ROWS_A_BATCH = 5_000
 
 def frame(spark: SparkSession, parts: Sequence[Part], *, at_once: int) -> DataFrame:
     """Read the rows of all parts: up to `at_once` messages in this process, more by executors."""
-    struct, columns = spark_and_arrow(spark, _ddl(parts[0]))
+    ddl = _ddl(parts[0].log.id_column, parts[0].columns)
+    struct, columns = spark_and_arrow(spark, ddl)
     small = sum(int(part.messages["quantity"]) for part in parts) <= at_once
     if small or type(spark).__module__.startswith("pyspark.sql.connect"):
         import pyarrow as pa
@@ -471,10 +477,10 @@ def frame(spark: SparkSession, parts: Sequence[Part], *, at_once: int) -> DataFr
     )
 
 
-def _ddl(part: Part) -> str:
-    numbered = part.log.id_column == "number"
+def _ddl(id_column: str, columns: Mapping[str, ColumnType] | None) -> str:
+    numbered = id_column == "number"
     column, text = ("number BIGINT", "STRING") if numbered else ("id STRING", "MAP<STRING, STRING>")
-    message = text if part.columns is None else message_ddl(part.columns)
+    message = text if columns is None else message_ddl(columns)
     return f"partition STRING, {column}, message {message}"
 
 

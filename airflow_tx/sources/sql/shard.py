@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Dialect
 
 from airflow_tx.base.errors import SourceError
-from airflow_tx.sources.api import Json
+from airflow_tx.sources.api import Json, RowTypes
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
 from airflow_tx.sources.sql.database import READER, SETTINGS, Database, TableErrors
 from airflow_tx.sources.sql.spec import SqlSpec
@@ -595,6 +595,11 @@ class Shard(PartitionLog):
                 yield table.row(row)
         if found != rows.count:
             raise self.changed(rows, found)
+
+    def row_types(self) -> RowTypes:
+        """Give the types that Arrow has for the columns of these rows."""
+        with self.database.connected() as connection:
+            return self.checked(connection).arrow_types()
 
     def changed(self, rows: Rows, found: int) -> SourceError:
         """Make the error for rows that differ from the decided ones."""

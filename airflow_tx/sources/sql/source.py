@@ -5,13 +5,13 @@ Importing this costs little: what needs SQLAlchemy is loaded when a batch is dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_tx.base.errors import ConfigError, PartitionUnavailable
 from airflow_tx.ledger import WHOLE, Loss, TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, TransactionalSource
+from airflow_tx.sources.api import Batch, EmittedRows, Json, RowTypes, TransactionalSource
 from airflow_tx.sources.partitions import Gone, LimitedSource, LogDecision, LogSource
 from airflow_tx.sources.sql.spec import PATIENCE, ROWS_PER_READ, SETTLE, SqlSpec, checked_text
 
@@ -123,6 +123,14 @@ class SqlRows(LimitedSource):
         self._read.append(read)
         return read.frame(spark)
 
+    def types_of(self, shards: Iterable[Shard]) -> RowTypes:
+        """Give the types of the columns of tables that are read as one."""
+        found: dict[str, Any] = {}
+        for shard in shards:
+            for name, kind in shard.row_types().items():
+                found[name] = kind if found.get(name, kind) == kind else None
+        return found
+
 
 class SqlSource(SqlRows, TransactionalSource):
     """The next rows of a table in PostgreSQL, MySQL, MariaDB or SQLite, each in exactly one batch.
@@ -156,6 +164,9 @@ class SqlSource(SqlRows, TransactionalSource):
         if taken is None:
             return None
         return Batch(taken.metadata, taken.position, taken.count, decision.reason(taken.count or 0))
+
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes:
+        return self.types_of([self._shard(attempt.txid)])
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
@@ -221,6 +232,10 @@ class PartitionedSqlSource(SqlRows, LogSource):
         return "; ".join(
             f"partition {name}: {each.description}" for name, each in gone.items()
         ), self.accept()
+
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes:
+        names = sorted(cast("Mapping[str, Json]", metadata) or self._tables())
+        return self.types_of(self.shard_of(name, attempt.txid) for name in names)
 
     def emit_partition_batch(
         self,

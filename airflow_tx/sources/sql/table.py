@@ -356,6 +356,55 @@ def exact(found: Declared, backend: str) -> Exact:
     return _of_postgres(found) if backend == "postgresql" else _of_mysql(found)
 
 
+def arrow_type_of(found: Declared, backend: str) -> Any:
+    """Give the type that Arrow has for the values of a column; None: only its values say it."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    found = base_type(found)
+    if backend == "sqlite":
+        return _of_affinity(found)
+    if isinstance(found, sa.DateTime):
+        return pa.timestamp("us", "UTC" if is_instant(found, backend) else None)
+    if isinstance(found, sa.ARRAY) and type(found.item_type) in _LISTED:
+        return pa.list_(arrow_type_of(found.item_type, backend))
+    if isinstance(found, mysql.YEAR) or getattr(found, "display_width", None) == 1:
+        return pa.int32() if backend == "mariadb" else pa.int64()  # as the server casts it
+    if isinstance(found, sa.Integer):
+        return _whole(found)
+    if isinstance(found, sa.Numeric) and not isinstance(found, sa.Float):
+        return pa.decimal128(*_digits(found))
+    kinds = {
+        sa.Date: pa.date32(),
+        sa.Float: pa.float64(),
+        sa.Boolean: pa.bool_(),
+        postgresql.OID: pa.int64(),
+        mysql.BIT: pa.binary(),
+        sa.LargeBinary: pa.binary(),
+        sa.BINARY: pa.binary(),
+        sa.VARBINARY: pa.binary(),
+    }
+    return next((kind for each, kind in kinds.items() if isinstance(found, each)), pa.string())
+
+
+def _of_affinity(found: Declared) -> Any:
+    """Give the type of a column of SQLite, which takes any value that its type does not convert."""
+    import pyarrow as pa
+
+    kinds = {sa.Integer: pa.int64(), sa.Float: pa.float64(), sa.String: pa.string()}
+    return next((kind for each, kind in kinds.items() if isinstance(found, each)), None)
+
+
+def _whole(found: sa.Integer) -> Any:
+    """Give the type that Spark has for whole numbers, too, so that both hash them alike."""
+    import pyarrow as pa
+
+    unsigned = getattr(found, "unsigned", False)
+    if isinstance(found, sa.BigInteger):
+        return pa.decimal128(20, 0) if unsigned else pa.int64()
+    small = isinstance(found, (sa.SmallInteger, mysql.TINYINT, mysql.MEDIUMINT))
+    return pa.int64() if unsigned and not small else pa.int32()
+
+
 def base_type(found: Declared) -> Declared:
     """Find the type below a domain."""
     while isinstance(found, postgresql.DOMAIN):
@@ -427,11 +476,15 @@ def _text(value: Callable[[str], Any], pattern: str, spark: str) -> Exact:
 
 def _decimal(found: sa.Numeric[Any]) -> Exact:
     """Read a number with the digits of its column, if Spark has as many; else with as many places."""
-    digits, places = found.precision or _DIGITS, found.scale or 0
-    places = _PLACES if found.precision is None else min(max(places, 0), _DIGITS)
-    digits = min(max(digits, places), _DIGITS)
+    digits, places = _digits(found)
     pattern = rf"-?0*[0-9]{{0,{digits - places}}}(\.[0-9]{{0,{places}}}0*)?"
     return _text(Decimal, pattern, f"DECIMAL({digits}, {places})")
+
+
+def _digits(found: sa.Numeric[Any]) -> tuple[int, int]:
+    digits, places = found.precision or _DIGITS, found.scale or 0
+    places = _PLACES if found.precision is None else min(max(places, 0), _DIGITS)
+    return min(max(digits, places), _DIGITS), places
 
 
 def _instant(backend: str) -> Exact:
@@ -498,6 +551,7 @@ class Table:
         schema, _, table = name.rpartition(".")
         self.place = (table, schema or None)
         self._backend = connection.dialect.name
+        self._is_mariadb = getattr(connection.dialect, "is_mariadb", False)
         inspector = sa.inspect(connection)
         with warnings.catch_warnings():
             # Of types that it does not know; `exact` says what becomes of them.
@@ -510,7 +564,8 @@ class Table:
         self.columns: Sequence[str] = spec.columns or tuple(found)
         self.order = [_column(found[column], self._backend) for column in spec.order_by]
         self._check_kinds({column: found[column]["type"] for column in spec.order_by})
-        self.exact = self._exact({column: found[column]["type"] for column in self.columns})
+        self._types = {column: found[column]["type"] for column in self.columns}
+        self.exact = self._exact(self._types)
         self._exact_keys = self._exact({column: found[column]["type"] for column in spec.order_by})
         spelled = self.spelled(connection.dialect)
         OrderOfTable(name, spec.order_by, self.place, spelled, errors).check_unique(
@@ -613,6 +668,11 @@ class Table:
                 except ValueError:
                     raise self.unfit(name, _shown(found[name]), str(selected[-1])) from None
         return found
+
+    def arrow_types(self) -> dict[str, Any]:
+        """Give the types that Arrow has for the columns of a row."""
+        backend = "mariadb" if self._is_mariadb else self._backend
+        return {name: arrow_type_of(kind, backend) for name, kind in self._types.items()}
 
     def unfit(self, column: str, value: str, key: str) -> SourceError:
         """Make the error for a value that Python or Spark does not have."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from airflow_tx.base.rows import dicts_of
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.reading import position_after
 from airflow_tx.sources.api import Batch, Source
@@ -190,7 +191,7 @@ class SourceCase:
         found: Any = source.emit_batch(TransactionAttempt(1, attempt), plain(metadata), self._spark)
         if hasattr(found, "collect"):  # Spark's
             found = [row.asDict(True) for row in found.collect()]
-        rows = [dict(row) for row in found]
+        rows = [dict(row) for row in dicts_of(found)]
         source.close()
         return rows
 

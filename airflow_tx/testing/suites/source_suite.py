@@ -206,6 +206,17 @@ class SourceSuite(SourceCase):
         assert source.refuses_again(plain(batch.metadata))
         source.close()
 
+    def test_record_batches_have_the_same_rows(self, ledger: SourceLedger) -> None:
+        if self._spark is not None:
+            pytest.skip("only Spark can read it")
+        self.added()
+        batch = self.some(ledger)
+        source = self.make()
+        reader = source.emit_arrow(TransactionAttempt(1, 1), plain(batch.metadata))
+        found = [row for each in reader for row in each.to_pylist(maps_as_pydicts="strict")]
+        source.close()
+        assert sorted_texts(found) == sorted_texts(self.rows(batch.metadata))
+
     def test_a_source_that_was_closed_can_be_used_again(self, ledger: SourceLedger) -> None:
         self.added()
         batch = self.some(ledger)

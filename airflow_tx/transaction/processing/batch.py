@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import StagingError
+from airflow_tx.base.rows import NoTable, dicts_of, reader_of_dicts
 from airflow_tx.ledger import COUNT
 from airflow_tx.transaction.processing.task import Processing
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
     from airflow_tx.ledger import Begun, OutputName, TransactionAttempt
     from airflow_tx.outputs import Input, StagingArea
+    from airflow_tx.sources import Source
     from airflow_tx.transaction.processing.outputs import RowsReading
     from airflow_tx.transaction.spec import TransactionSpec
 
@@ -54,9 +60,53 @@ class CurrentBatch:
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         source = self._processing.emitter()
         try:
-            yield from cast(
-                "Iterable[Mapping[str, Any]]", source.emit_batch(self.attempt, self.metadata)
-            )
+            yield from dicts_of(source.emit_batch(self.attempt, self.metadata))
+        finally:
+            source.close()
+
+    def arrow(self) -> pa.RecordBatchReader:
+        """Exactly this transaction's rows, as a reader of record batches of pyarrow, which other engines read.
+
+            rows = current_batch().arrow()
+            duckdb.sql("SELECT carrier, count(*) AS flights FROM rows GROUP BY carrier")  # or polars.DataFrame(rows)
+
+        Types are declared: of a Parquet file or a SQL table, or by the `schema` of the source. A csv file without one
+        has texts. Where no one has declared the columns, they have the types that hold all values of the batch.
+
+        The rows are read as they are taken, once: call it again for another reading. A query that takes a part of them,
+        such as one with LIMIT, has not read the batch; `current_batch(reliable=False)` says that this is meant.
+
+        :raises SourceError: if the source cannot give exactly these.
+        """
+        import pyarrow as pa
+
+        from airflow_tx.transaction.processing.outputs import ArrowReading
+
+        source = self._processing.emitter()
+        with _refusals(source):
+            reader = self._reader(source)
+            # In this thread, where connections are looked up: an engine reads in threads of its own.
+            first = list(islice(reader, 1))
+        reading = ArrowReading()
+        if self._reliable:
+            self._processing.read.append(reading)
+        batches = self._batches(source, chain(first, reader))
+        return pa.RecordBatchReader.from_batches(reader.schema, reading.passing(batches))
+
+    def _reader(self, source: Source) -> pa.RecordBatchReader:
+        if self.metadata is not None:
+            return source.emit_arrow(self.attempt, self.metadata)
+        return reader_of_dicts((), source.row_types(self.attempt, None))
+
+    def _batches(
+        self, source: Source, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            with _refusals(source):
+                yield from batches
+        except Exception as error:
+            self._processing.broken = error
+            raise
         finally:
             source.close()
 
@@ -117,6 +167,16 @@ class CurrentBatch:
         if self._reliable:
             self._processing.read.append(reading)
         return reading
+
+
+@contextmanager
+def _refusals(source: Source) -> Iterator[None]:
+    """Refuse rows that no record batch holds unchanged."""
+    try:
+        yield
+    except NoTable as error:
+        remedy = error.remedy or "Declare the types of the columns, or take the rows by read()."
+        raise source.rows_refused(str(error), remedy) from None
 
 
 def current_batch(*, reliable: bool = True) -> CurrentBatch:

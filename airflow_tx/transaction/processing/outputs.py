@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from airflow_tx.base.compat import as_xcom, canonical, from_xcom
@@ -28,8 +28,11 @@ from airflow_tx.ledger import (
     digest,
     in_words,
 )
-from airflow_tx.outputs import OutputRef
+from airflow_tx.outputs import OutputRef, digest_of_batch
 from airflow_tx.transaction.spec import TransactionSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
 
 # --- consumed rows ------------------------------------------------------------------------------------------------
 # Python rows that are counted and digested as a task reads them.
@@ -83,6 +86,24 @@ class RowsReading:
     def found(self) -> RowsDigest:
         """Return what has passed so far."""
         return RowsDigest(self._rows, self._sum % 2**64 if self.form != COUNT else 0, self.form)
+
+
+class ArrowReading(RowsReading):
+    """One reading of a batch as record batches. The rows are hashed as Spark hashes them."""
+
+    def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Let record batches pass one by one; a batch that is not taken is not counted."""
+        self.started = True
+        for batch in rows:
+            self._found += digest_of_batch(batch)
+            yield batch
+        self.ended = True
+
+    _found = RowsDigest(0)
+
+    @property
+    def found(self) -> RowsDigest:
+        return self._found
 
 
 AnyReading: TypeAlias = RowsRead | RowsReading

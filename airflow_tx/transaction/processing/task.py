@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
@@ -243,6 +243,8 @@ class Processing:
         """Why the rows that its application consumed are not proven."""
         self.staged: dict[str, Output] = {}
         """The outputs that its code has staged, by name."""
+        self.broken: Exception | None = None
+        """What ended a reading of its batch, which the engine that read it words in its own way."""
         self._emitters: list[Source] = []
         self.code = ""
         """Digest of what it runs; "": unknown."""
@@ -574,15 +576,31 @@ def _staging(function: Callable[..., Any], multiple: bool) -> Callable[..., Any]
 
         @wraps(function)
         async def awaited(*arguments: Any, **named: Any) -> Any:
-            return _with_refs(await function(*arguments, **named), multiple)
+            with _own_errors():
+                return _with_refs(await function(*arguments, **named), multiple)
 
         return awaited
 
     @wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:
-        return _with_refs(function(*arguments, **named), multiple)
+        with _own_errors():
+            return _with_refs(function(*arguments, **named), multiple)
 
     return called
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Raise what the source has refused in place of the error that an engine made of it, with its traceback in it."""
+    try:
+        yield
+    except Exception as error:
+        broken = None
+        with suppress(RuntimeError):  # it is called outside of a task, as by a test
+            broken = Processing.current().broken
+        if broken is None or broken is error or str(broken) not in str(error):
+            raise
+        raise broken from error
 
 
 def _with_refs(value: Any, multiple: bool) -> Any:

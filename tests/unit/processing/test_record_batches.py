@@ -1,0 +1,392 @@
+"""The rows of a batch as record batches: those of `read()`, with declared types, counted as an engine takes them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+
+from airflow_tx import FileSource, PartitionedFileSource, SqlSource
+from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError
+from airflow_tx.base.rows import arrow
+from airflow_tx.ledger.records import History, decode
+from airflow_tx.ledger.view import transaction_details
+from airflow_tx.outputs.staging.area import batches_in
+from airflow_tx.sources.memory import MemorySource
+from airflow_tx.sources.trial import TrialSource
+from airflow_tx.state import MemoryState, Sum
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.processing.batch import CurrentBatch
+from airflow_tx.transaction.processing.task import _staging
+from tests.stage import Stage, StageRun, update
+from tests.unit.bench import CountingStore, Numbers
+
+TASKS = ("count", "audit")
+Use = Callable[[CurrentBatch], Any]
+asked: Any = duckdb.sql
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "AT_ONCE", 2)
+
+
+class Run(StageRun):
+    """A run of two tasks that read the batch, and its committer."""
+
+    def __init__(self, store: CountingStore, source: Any) -> None:
+        stage = Stage(store, source, max_pending=4, tasks=TASKS, inside=TASKS)
+        super().__init__(stage.spec, "r1")
+        self.state = MemoryState("totals", keys=["word"], values={"count": Sum()})
+        self.begin()
+
+    def work(self, use: Use, task: str = "count", *, reliable: bool = True) -> Any:
+        """Let a task use the batch; what it made of it."""
+        processing = self.start(task)
+        with processing.as_current():
+            found = _staging(use, False)(CurrentBatch(processing, reliable=reliable))
+        self.end(processing, [{"word": "all", "count": 1}])
+        return found
+
+    def commit(self) -> None:
+        assert commit_in_turn(self.commit_of([update(self.state)]), self.spec.memory, patience=0) is None
+
+    @property
+    def history(self) -> History:
+        node = self.spec.memory.get(self.spec.paths.history(1))
+        return decode(History, "", node.data)
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        return transaction_details(self.spec.memory, self.spec.paths, 1).transaction.unproven
+
+
+def whole(batch: CurrentBatch) -> pa.Table:
+    return batch.arrow().read_all()
+
+
+def rows(batch: CurrentBatch) -> list[Any]:
+    return [dict(row) for row in batch.read()]
+
+
+def batch_of(store: CountingStore, source: Any) -> CurrentBatch:
+    return CurrentBatch(Run(store, source).start("count"))
+
+
+# --- types --------------------------------------------------------------------------------------------------------
+
+
+def test_csv_has_the_declared_types_and_texts_without(store: CountingStore, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,day,cost\n1,2013-01-31,1.50\n,,\n")
+    found = whole(batch_of(store, FileSource(f"{tmp_path}/*.csv", schema="n INT, day DATE, cost DECIMAL(10,2)")))
+    assert found.schema == pa.schema({"n": pa.int32(), "day": pa.date32(), "cost": pa.decimal128(10, 2)})
+    assert found.to_pylist() == [
+        {"n": 1, "day": dt.date(2013, 1, 31), "cost": Decimal("1.50")}, dict.fromkeys(("n", "day", "cost")),
+    ]  # fmt: skip
+    found = whole(batch_of(CountingStore(), FileSource(f"{tmp_path}/*.csv")))
+    assert set(found.schema.types) == {pa.string()}
+    assert found.to_pylist()[0] == {"n": "1", "day": "2013-01-31", "cost": "1.50"}
+
+
+def test_json_has_the_declared_types_and_else_those_that_hold_all_values(store: CountingStore, tmp_path: Path) -> None:
+    lines = [{"n": 1, "tags": ["a"], "by": {"x": 1}}, {"n": 2.5, "later": True}]
+    (tmp_path / "a.json").write_text("\n".join(map(json.dumps, lines)))
+    schema = "n DOUBLE, tags ARRAY<STRING>, by MAP<STRING, INT>"
+    found = whole(batch_of(store, FileSource(f"{tmp_path}/*.json", format="json", schema=schema)))
+    assert list(map(str, found.schema.types)) == ["double", "list<item: string>", "map<string, int32>"]
+    found = whole(batch_of(CountingStore(), FileSource(f"{tmp_path}/*.json", format="json")))
+    assert list(map(str, found.schema.types)) == ["double", "list<item: string>", "struct<x: int64>", "bool"]
+    assert found.to_pylist()[1] == {"n": 2.5, "tags": None, "by": None, "later": True}
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_columns_that_no_type_holds_are_refused_whatever_rows_come_first(store: CountingStore, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1}\n{"n": 2}\n{"n": 3}\n{"n": "x"}\n')
+    with pytest.raises(
+        RowsRefused, match=r"row 3: n = 'x' has not the type of the rows above, int64.*Declare"
+    ) as refused:
+        batch_of(store, FileSource(f"{tmp_path}/*.json", format="json")).arrow()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_declared_type_that_a_value_has_not_is_refused_with_its_row(store: CountingStore) -> None:
+    source = MemorySource({"0": [{"n": 1}, {"n": 2}, {"n": 3}, {"n": "x"}]}, per_batch=9, schema="n INT")
+    with pytest.raises(RowsRefused, match=r"row 3: n = 'x' is no int32"):
+        whole(batch_of(store, source))
+
+
+def test_a_column_that_is_not_declared_is_refused(store: CountingStore) -> None:
+    source = MemorySource({"0": [{"n": 1, "m": 2}]}, schema="n INT")
+    with pytest.raises(RowsRefused, match="column m is none of n"):
+        whole(batch_of(store, source))
+
+
+LIBRARIES = {
+    "code": pa.array(["x", None]).dictionary_encode(),
+    "id": pa.array([2**64 - 1, None], pa.uint64()),
+    "text": pa.array(["a", None], pa.large_string()),
+}
+
+
+def test_parquet_has_its_own_types_in_one_form(store: CountingStore, tmp_path: Path) -> None:
+    pq.write_table(pa.table(LIBRARIES), tmp_path / "a.parquet")
+    batch = batch_of(store, FileSource(f"{tmp_path}/*.parquet", format="parquet"))
+    found = whole(batch)
+    assert list(map(str, found.schema.types)) == ["string", "decimal128(20, 0)", "string"]
+    assert found.to_pylist() == rows(batch)
+
+
+def test_columns_of_folders_are_columns_of_record_batches(store: CountingStore, tmp_path: Path) -> None:
+    for region in ("eu", "us"):
+        folder = tmp_path / f"region={region}"
+        folder.mkdir()
+        pq.write_table(pa.table({"n": [1], "region": [7]}), folder / "a.parquet")
+        (folder / "a.csv").write_text("n\n1\n")
+    parquet = PartitionedFileSource(f"{tmp_path}/*/*.parquet", format="parquet")
+    expected = [{"n": 1, "region": "eu"}, {"n": 1, "region": "us"}]
+    assert whole(batch_of(store, parquet)).to_pylist() == expected
+    csv = PartitionedFileSource(f"{tmp_path}/*/*.csv", schema="n INT")
+    assert whole(batch_of(CountingStore(), csv)).to_pylist() == expected
+
+
+def test_other_columns_in_another_folder_are_refused(store: CountingStore, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({name: [1]}), tmp_path / name / "x.parquet")
+    with pytest.raises(SourceError, match="column a is missing, and int64 in x.parquet"):
+        batch_of(store, PartitionedFileSource(f"{tmp_path}/*/*.parquet", format="parquet")).arrow()
+
+
+def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *values: Any) -> SqlSource:
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as made:
+        made.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT, price REAL, other NUMERIC)")
+        made.executemany("INSERT INTO orders VALUES (?, ?, ?, ?)", values)
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(path)}))
+    return SqlSource("shop", "orders", columns=["id", "name", "price"])
+
+
+def test_sql_has_the_types_of_its_columns(
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = sqlite(tmp_path, monkeypatch, (1, "a", 2, 3))
+    found = whole(batch_of(store, source))
+    assert found.schema == pa.schema({"id": pa.int64(), "name": pa.string(), "price": pa.float64()})
+    assert found.to_pylist() == [{"id": 1, "name": "a", "price": 2.0}]
+    found = whole(batch_of(CountingStore(), SqlSource("shop", "orders")))
+    assert found.schema.field("other").type == pa.int64()
+
+
+def test_a_value_of_sqlite_that_its_column_does_not_declare_is_refused(
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = sqlite(tmp_path, monkeypatch, (1, "a", "cheap", 3))
+    with pytest.raises(RowsRefused, match="row 0: price = 'cheap' is no double"):
+        whole(batch_of(store, source))
+
+
+class Own(Numbers):
+    """A source of one's own, which reads frames."""
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        return pl.DataFrame({"number": range(*metadata), "text": "a"})
+
+
+def test_a_source_of_ones_own_gives_frames(store: CountingStore) -> None:
+    batch = batch_of(store, Own())
+    expected = [{"number": number, "text": "a"} for number in range(10)]
+    assert rows(batch) == whole(batch).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    "source", [Numbers(), MemorySource({"0": [{"n": 1}]}, schema="n INT")], ids=["own", "declared"]
+)
+def test_a_replay_that_found_no_rows_has_the_declared_columns(store: CountingStore, source: Any) -> None:
+    run = Run(store, source)
+    object.__setattr__(run.begun, "metadata", None)
+    found = whole(CurrentBatch(run.start("count")))
+    assert found.num_rows == 0
+    assert found.column_names == (["n"] if isinstance(source, MemorySource) else [])
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_trial_reads_the_first_rows(store: CountingStore) -> None:
+    source = TrialSource(MemorySource({"0": [{"n": n} for n in range(9)]}, per_batch=9, schema="n INT"), most=3)
+    assert whole(batch_of(store, source)).to_pylist() == [{"n": 0}, {"n": 1}, {"n": 2}]
+    given = TrialSource(MemorySource({"0": [{"n": 7}]}, schema="n INT"), most=3, rows=pl.DataFrame({"m": [1]}))
+    assert whole(batch_of(CountingStore(), given)).to_pylist() == [{"m": 1}]
+
+
+# --- streams ------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_read_as_batches_are_taken(
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"n": range(200_000)}), tmp_path / "a.parquet")
+    taken = []
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        for batch in batches_in(*arguments):
+            taken.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr("airflow_tx.sources.files.objects.batches_in", counted)
+    reader = batch_of(store, FileSource(f"{tmp_path}/*.parquet", format="parquet")).arrow()
+    assert len(taken) == 1
+    reader.read_next_batch()
+    reader.read_next_batch()
+    assert len(taken) == 2
+    assert reader.read_all().num_rows + sum(taken[:2]) == 200_000
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda found: asked("SELECT sum(id) AS s, count(*) AS n FROM found").fetchall(),
+        lambda found: pl.DataFrame(found).select(pl.col("id").sum(), pl.len()).rows(),
+        lambda found: [(int(frame.id.sum()), len(frame)) for frame in [found.read_pandas()]],
+    ],
+    ids=["duckdb", "polars", "pandas"],
+)
+def test_an_engine_reads_a_database_to_its_end(
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: Any
+) -> None:
+    source = sqlite(tmp_path, monkeypatch, *((number, "a", 1.5, None) for number in range(1, 100)))
+    run = Run(store, source)
+    assert run.work(lambda batch: query(batch.arrow())) == [(4950, 99)]
+    run.work(whole, "audit")
+    run.commit()
+    assert (run.history.rows, run.unproven) == (99, ())
+    assert run.history.digest.startswith("xxh64c-")
+
+
+# --- what was read ------------------------------------------------------------------------------------------------
+
+TEN = MemorySource({"0": [{"n": n} for n in range(10)]}, per_batch=10, schema="n INT")
+
+
+def limited(batch: CurrentBatch) -> Any:
+    found = batch.arrow()  # noqa: F841 - the query names it
+    return asked("SELECT * FROM found LIMIT 3").fetchall()
+
+
+def one(batch: CurrentBatch) -> Any:
+    return batch.arrow().read_next_batch()
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("use", [limited, one])
+def test_a_part_of_the_rows_is_refused_unless_it_is_meant(store: CountingStore, use: Use) -> None:
+    run = Run(store, TEN)
+    run.work(whole)
+    run.work(use, "audit")
+    with pytest.raises(RowsDiffer, match=r"task audit read \d rows of the batch, .* reliable=False"):
+        run.commit()
+    run.work(use, "audit", reliable=False)
+    run.commit()
+    assert run.unproven == ()
+
+
+def test_a_task_that_reads_dicts_and_one_that_reads_batches_are_compared_by_their_numbers(store: CountingStore) -> None:
+    run = Run(store, TEN)
+    run.work(rows)
+    run.work(whole, "audit")
+    run.commit()
+    assert run.unproven == ()
+
+
+class Changing(Numbers):
+    """Gives each reading other rows, as many."""
+
+    read = 0
+
+    def row_types(self, attempt: Any, metadata: Any) -> Any:
+        return {"number": pa.int64()}
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        type(self).read += 1
+        return ({"number": number + self.read} for number in range(*metadata))
+
+
+def test_other_rows_of_the_same_number_are_noticed(store: CountingStore) -> None:
+    run = Run(store, Changing())
+    run.work(whole)
+    run.work(whole, "audit")
+    with pytest.raises(RowsDiffer, match=r"task audit read 10 rows, digest \w+ of .* task count 10 rows, digest"):
+        run.commit()
+
+
+def test_the_digest_is_that_of_the_rows_once_they_are_staged(store: CountingStore) -> None:
+    run = Run(store, TEN)
+    processing = run.start("count")
+    batch = CurrentBatch(processing)
+    ref = batch.stage(batch.arrow())
+    (reading,) = processing.read
+    assert reading.found.text == ref["row_digest"] != ""
+    assert list(batch.read_output(ref)) == [{"n": n} for n in range(10)]
+
+
+def test_a_second_call_is_a_second_reading(store: CountingStore) -> None:
+    run = Run(store, TEN)
+    run.work(lambda batch: (whole(batch), whole(batch)))
+    run.work(whole, "audit")
+    run.commit()
+    assert run.unproven == ("task count: it read the batch 2 times",)
+
+
+def test_a_reader_that_no_one_takes_from_is_no_reading(store: CountingStore) -> None:
+    run = Run(store, TEN)
+    run.work(lambda batch: (batch.arrow(), whole(batch)))
+    run.work(whole, "audit")
+    run.commit()
+    assert run.unproven == ()
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+def asked_by_duckdb(batch: CurrentBatch) -> Any:
+    found = batch.arrow()  # noqa: F841 - the query names it
+    return asked("SELECT sum(n) FROM found").fetchall()
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize(
+    "use", [whole, asked_by_duckdb, lambda batch: pl.DataFrame(batch.arrow()), lambda batch: batch.stage(batch.arrow())]
+)
+def test_a_refusal_of_the_source_is_raised_whichever_engine_reads(
+    store: CountingStore, tmp_path: Path, use: Use
+) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n2\n3\n4\nx\n")
+    run = Run(store, FileSource(f"{tmp_path}/*.csv", schema="n INT"))
+    with pytest.raises(RowsRefused, match="line 6: n = 'x' does not fit the schema") as refused:
+        run.work(use)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_an_error_of_the_engine_stays_its_own(store: CountingStore) -> None:
+    def use(batch: CurrentBatch) -> Any:
+        found = batch.arrow()  # noqa: F841 - the query names it
+        return asked("SELECT no_such_column FROM found")
+
+    with pytest.raises(duckdb.Error, match="no_such_column"):
+        Run(store, TEN).work(use)
