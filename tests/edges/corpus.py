@@ -272,11 +272,41 @@ def _narrow() -> dict[str, Any]:
     return {"a": pa.array([1], pa.int8()), "b": pa.array([0.5], pa.float32())}
 
 
+def _of_libraries() -> dict[str, Any]:
+    """Make columns of types that one library has, and that others keep as another one in memory."""
+    import pyarrow as pa
+
+    return {
+        "code": pa.array(["x", None, "x"]).dictionary_encode(),
+        "id": pa.array([1, None, 2**32 - 1], pa.uint32()),
+        "small": pa.array([200, None, 0], pa.uint8()),
+        "text": pa.array(["a", None, ""], pa.large_string()),
+        "view": pa.array(["a", None, ""], pa.string_view()),
+        "raw": pa.array([b"a", None, b""], pa.large_binary()),
+        "tags": pa.array([["a", None], None, []], pa.large_list(pa.large_string())),
+        "day": pa.array([dt.date(1, 1, 1), None, dt.date(9999, 12, 31)]),
+        "at": pa.array([dt.datetime(2013, 1, 31, 10), None, None], pa.timestamp("ms")),
+    }
+
+
+LIBRARIES = [
+    {"code": "x", "id": 1, "small": 200, "text": "a", "view": "a", "raw": b"a", "tags": ["a", None],
+     "day": dt.date(1, 1, 1), "at": dt.datetime(2013, 1, 31, 10)},
+    dict.fromkeys(_of_libraries()),
+    {"code": "x", "id": 2**32 - 1, "small": 0, "text": "", "view": "", "raw": b"", "tags": [],
+     "day": dt.date(9999, 12, 31), "at": None},
+]  # fmt: skip
 YEAR_1500, YEAR_9999 = -14831769600, 253402214400
 FAR = [{"a": dt.datetime(year, month, day, tzinfo=UTC)} for year, month, day in [(1500, 1, 1), (9999, 12, 31)]]
 PARQUET = [
     Case("parquet: plain", {"a.parquet": _parquet({"a": [1, None], "b": ["x", "é"]})},
          [{"a": 1, "b": "x"}, {"a": None, "b": "é"}], format="parquet"),
+    Case("parquet: types of polars, pandas and Arrow", {"a.parquet": _parquet(_of_libraries())}, LIBRARIES,
+         format="parquet"),
+    Case("parquet: the columns of the second file in another order",
+         {"a.parquet": _parquet({"a": [1], "b": ["x"]}), "b.parquet": _parquet({"b": ["y"], "a": [2]})},
+         [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}], format="parquet"),
+    Case("parquet: no rows", {"a.parquet": _parquet({"a": _moments("us")})}, [], format="parquet"),
     Case("parquet: INT96 beyond the years that nanoseconds have",
          {"a.parquet": _parquet({"a": _moments("s", YEAR_1500, YEAR_9999)}, use_deprecated_int96_timestamps=True)},
          FAR, format="parquet"),

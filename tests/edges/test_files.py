@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx.base.errors import SourceError
+from airflow_tx.base.rows.arrow import NoTable
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.connect import session
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 FIRST = TransactionAttempt(1, 1)
 
 
-def read(case: Case, folder: Path, spark: SparkSession | None = None) -> Any:
-    """Begin a transaction with all files of a case, and read its rows."""
+def source_of(case: Case, folder: Path) -> FileSource:
+    """Write the files of a case, and make the source that reads them."""
     for name, content in case.files.items():
         (folder / name).write_bytes(content)
-    source = FileSource(
+    return FileSource(
         f"{folder}/*",
         len(case.files),
         format=case.format,
@@ -32,6 +33,11 @@ def read(case: Case, folder: Path, spark: SparkSession | None = None) -> Any:
         schema=case.schema,
         missing_columns=case.missing_columns,
     )
+
+
+def read(case: Case, folder: Path, spark: SparkSession | None = None) -> Any:
+    """Begin a transaction with all files of a case, and read its rows."""
+    source = source_of(case, folder)
     try:
         batch = source.initialize_transaction(1, None)
         assert batch is not None
@@ -51,6 +57,22 @@ def read(case: Case, folder: Path, spark: SparkSession | None = None) -> Any:
     return REFUSED
 
 
+def batches(case: Case, folder: Path) -> Any:
+    """Begin a transaction with all files of a case, and read its rows as record batches."""
+    source = source_of(case, folder)
+    try:
+        batch = source.initialize_transaction(1, None)
+        assert batch is not None
+        reader = source.emit_arrow(FIRST, batch.metadata)
+        return [row for each in reader for row in each.to_pylist()]
+    except SourceError as error:
+        refusal = str(error)
+    except NoTable as error:
+        refusal = str(source.rows_refused(str(error), error.remedy))
+    assert len(refusal.splitlines()) == 1
+    return REFUSED
+
+
 def check(case: Case, found: Any) -> None:
     expected = case.rows if case.rows == REFUSED else [dict(row) for row in case.rows]
     assert found == expected
@@ -59,13 +81,18 @@ def check(case: Case, found: Any) -> None:
 
 
 def _zoneless(row: Any) -> dict[str, Any]:
-    """Equal moments may have other zones."""
-    return {name: value for name, value in row.items() if getattr(value, "tzinfo", None) is None}
+    """Equal moments may have other zones, and equal rows their columns in another order."""
+    return {name: value for name, value in sorted(row.items()) if getattr(value, "tzinfo", None) is None}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_python_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path) -> None:
     check(case, read(case, tmp_path))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_record_batches_have_it_exactly_or_it_is_refused(case: Case, tmp_path: Path) -> None:
+    check(case, batches(case, tmp_path))
 
 
 @pytest.mark.spark
