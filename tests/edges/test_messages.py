@@ -12,7 +12,8 @@ import pytest
 
 from airflow_tx import KafkaSource, RedisListSource
 from airflow_tx.base.errors import FailedBatch, RowsRefused
-from airflow_tx.base.rows.nested import nested_columns_of, with_objects
+from airflow_tx.base.rows.arrow import reader_of_dicts
+from airflow_tx.base.rows.nested import arrow_types_of, nested_columns_of, with_objects
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.rabbit import QueueMessage, QueueRows
 from tests.edges.messages import COLUMNS, LEFT, MESSAGES, SCHEMA, TAKEN, Message
@@ -68,15 +69,23 @@ def connections(kafka: LocalKafka, redis: LocalRedis, monkeypatch: pytest.Monkey
     monkeypatch.setenv("AIRFLOW_CONN_TWEETS", json.dumps(known))
 
 
-def of_kafka(topic: str, first: int, count: int) -> Any:
+def dicts(reader: Any) -> list[Any]:
+    """Read record batches to their end."""
+    return [row for batch in reader for row in batch.to_pylist(maps_as_pydicts="strict")]
+
+
+def of_kafka(topic: str, first: int, count: int, *, arrow: bool = False) -> Any:
     rows: Any = {f"{topic}-0": {"topic_id": None, "from": first, "to": first + count}}
-    return KafkaSource(topic=topic, value_schema=SCHEMA).emit_batch(FIRST, rows)
+    source = KafkaSource(topic=topic, value_schema=SCHEMA)
+    return dicts(source.emit_arrow(FIRST, rows)) if arrow else source.emit_batch(FIRST, rows)
 
 
-def of_redis(name: str, first: int, count: int, spark: SparkSession | None = None) -> Any:
+def of_redis(name: str, first: int, count: int, spark: SparkSession | None = None, *, arrow: bool = False) -> Any:
     source = RedisListSource("tweets", lists=[name], schema=SCHEMA, max_rows_per_batch=count)
     (partition,) = source.partitions()
     batch: Any = source.decide(FIRST, {partition: {"next": first}})
+    if arrow:
+        return dicts(source.emit_arrow(FIRST, batch.metadata))
     rows: Any = source.emit_batch(FIRST, batch.metadata, spark)
     return rows if spark is not None else list(rows)
 
@@ -84,6 +93,16 @@ def of_redis(name: str, first: int, count: int, spark: SparkSession | None = Non
 def of_rabbit(messages: Iterable[Message], spark: SparkSession | None = None) -> Any:
     taken = [QueueMessage("m", "r", "{}", each.content) for each in messages]
     return QUEUE.of(taken) if spark is None else QUEUE.frame(spark, taken)
+
+
+def batches_of_rabbit(messages: Iterable[Message]) -> Any:
+    return dicts(reader_of_dicts(of_rabbit(messages), arrow_types_of(nested_columns_of(QUEUE.ddl))))
+
+
+def test_record_batches_have_values_of_each_source_exactly(topic: str, lists: str) -> None:
+    assert texts(row["value"] for row in of_kafka(topic, 0, len(TAKEN), arrow=True)) == expected()
+    assert texts(row["message"] for row in of_redis(lists, 0, len(TAKEN), arrow=True)) == expected()
+    assert texts(row["message"] for row in batches_of_rabbit(TAKEN)) == expected()
 
 
 def test_a_task_takes_values_of_each_source_exactly(topic: str, lists: str) -> None:
@@ -97,8 +116,11 @@ def test_a_task_of_each_source_refuses_a_batch_with_another_value(number: int, t
     with pytest.raises(RowsRefused, match=f"topic {topic}, partition 0, offset {len(TAKEN) + number}: ") as refusal:
         list(of_kafka(topic, len(TAKEN) + number, 1))
     assert "\n" not in str(refusal.value)
-    with pytest.raises(RowsRefused, match="cannot be read"):
-        of_redis(lists, len(TAKEN) + number, 1)
+    with pytest.raises(RowsRefused, match=f"topic {topic}, partition 0, offset {len(TAKEN) + number}: "):
+        of_kafka(topic, len(TAKEN) + number, 1, arrow=True)
+    for arrow in (False, True):
+        with pytest.raises(RowsRefused, match="cannot be read"):
+            of_redis(lists, len(TAKEN) + number, 1, arrow=arrow)
     with pytest.raises(FailedBatch, match="cannot be read"):
         of_rabbit([LEFT[number]])
 

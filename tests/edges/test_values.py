@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from airflow_tx.base.rows.arrow import reader_of_dicts
+from airflow_tx.base.rows.nested import arrow_types_of
 from airflow_tx.base.rows.spark import columns_of, read_text
 from tests.edges.values import EDGES, TEXTS, TYPES
 from tests.imports.doc_pages import hook
@@ -59,6 +61,15 @@ def test_a_number_becomes_the_nearest_one_of_its_type_or_is_refused(kind: str, v
         nearest = math.inf
     nearest = REFUSED if math.isinf(nearest) else nearest
     assert found == nearest
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_record_batch_holds_each_value_that_is_taken(kind: str) -> None:
+    values = [value for text in EDGES if (value := taken(kind, text)) is not REFUSED]
+    reader = reader_of_dicts(({"c": value} for value in [*values, None]), arrow_types_of({"c": KINDS[kind]}))
+    found = [row["c"] for batch in reader for row in batch.to_pylist()]
+    in_utc = [each.astimezone(dt.timezone.utc) if getattr(each, "tzinfo", None) else each for each in found]
+    assert list(map(repr, in_utc)) == list(map(repr, [*values, None]))
 
 
 @given(value=st.integers(-(2**63), 2**63 - 1))
