@@ -34,7 +34,11 @@ OF_COMMANDS = (
 )
 OF_PAGE = (
     Exempt(PER_RUN, r"get_(figures: .*\blag.*|topology: lag.*)", "how many runs will come is not known"),
-    Exempt(f"{PER_RUN}|files.*|in_phase|kafka_topic", r".*: comparison\[\]\.rows", "the attempt ended before rows were counted"),
+    Exempt(
+        f"{PER_RUN}|files.*|in_phase|kafka_topic",
+        r".*: comparison\[\]\.rows",
+        "the attempt ended before rows were counted",
+    ),
     Exempt("in_lane", r".*: comparison\[\]\.tasks.*", "in the lane, no task of Airflow runs"),
     Exempt(BY_SOURCE, r"search_topologies: found.*", "the source alone knows a part of a batch by this name"),
     Exempt(PER_RUN, r"get_transaction: batch\.words", "the source counts no rows: a run has all of its own"),
