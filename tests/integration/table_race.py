@@ -11,23 +11,20 @@ import sys
 import time
 from pathlib import Path
 
-import pyarrow as pa  # type: ignore[import-untyped]
-
 from airflow_tx.base.errors import StateError
-from airflow_tx.state import DeltaTable
-from tests.lake import staged
+from tests.integration.tables import table_at
 
 
 def main(uri: str, grants: str, number: int) -> None:
-    table = DeltaTable(uri)
+    table = table_at(uri)
     for grant in pickle.loads(Path(grants).read_bytes())[number::2]:
         n = grant.token.attempt
-        files = staged(table, grant.attempt, pa.table({"n": pa.array([n] * 3, pa.int64())}))
+        update = table.update(grant, [{"n": n}] * 3)
         try:
-            table.raise_fence(grant)
+            table.state.raise_fence(grant)
             # The other one raises in between, or not.
             time.sleep(random.random() / 50)
-            table.write(grant, files)
+            table.state.write(grant, update)
             print("written", n)
         except StateError as error:
             print("refused", n, type(error).__name__)

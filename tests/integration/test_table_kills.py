@@ -1,4 +1,4 @@
-"""A Delta table whose committers are killed, or work at the same time."""
+"""A table of a lake, or of a database, whose committers are killed, or work at the same time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pickle
 import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 
-from airflow_tx.state import DeltaTable
 from airflow_tx.testing.suites.state_tools import Grants
-from tests.lake import read_back
+from tests.integration.tables import table_at
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,13 +21,24 @@ SHARES = 2
 """Processes that share the lines of a commit, so that a test of every line takes some minutes."""
 
 
-def _kills(folder: Path, step: int, *how: str, shares: int = 1) -> int:
+@pytest.fixture(params=["lake", "sqlite", "postgres", "mariadb", pytest.param("mysql", marks=pytest.mark.long)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where tables are: a name behind it makes a URI."""
+    if request.param == "lake":
+        return f"{tmp_path}/"
+    url = f"sqlite:///{tmp_path}/a.db" if request.param == "sqlite" else request.getfixturevalue(request.param).url()
+    return f"{url}#"
+
+
+def _kills(place: str, step: int, *how: str, shares: int = 1) -> int:
     """Kill a commit at every `step`-th line, and return how many commits were killed."""
     running = list[subprocess.Popen[str]]()
     for first in range(1, shares + 1):
-        own = folder / str(first)
-        own.mkdir()
-        script = ["-m", "tests.integration.table_kills", str(own), str(step * shares), str(first * step), *how]
+        own = place
+        if not place.endswith("#"):
+            own = f"{place}{first}"
+            Path(own).mkdir()
+        script = ["-m", "tests.integration.table_kills", own, str(step * shares), str(first * step), *how]
         running.append(subprocess.Popen([sys.executable, *script], cwd=ROOT, stdout=subprocess.PIPE, text=True))
     told = [each.communicate()[0] for each in running]
     assert [each.returncode for each in running] == [0] * shares, told
@@ -35,39 +46,47 @@ def _kills(folder: Path, step: int, *how: str, shares: int = 1) -> int:
 
 
 @pytest.mark.lead
-@pytest.mark.worth("a table of a lake, killed in its commit")
-def test_a_commit_that_is_killed_is_finished_by_the_next_grant(tmp_path: Path) -> None:
-    assert _kills(tmp_path, 23) > 10
+@pytest.mark.worth("a table, killed in its commit")
+def test_a_commit_that_is_killed_is_finished_by_the_next_grant(place: str) -> None:
+    assert _kills(place, 61 if place.endswith("#") else 23) > 10
 
 
 @pytest.mark.long
-def test_a_commit_that_is_killed_at_any_line_is_finished_by_the_next_grant(tmp_path: Path) -> None:
-    assert _kills(tmp_path, 1, shares=SHARES) > 1000
+def test_a_commit_that_is_killed_at_any_line_is_finished_by_the_next_grant(place: str) -> None:
+    assert _kills(place, 1, shares=SHARES) > 900
 
 
 @pytest.mark.long
-def test_a_restatement_that_is_killed_is_finished_by_the_next_grant(tmp_path: Path) -> None:
-    assert _kills(tmp_path, 7, "restate", shares=SHARES) > 100
+@pytest.mark.parametrize("how", ["restate", "take_out"])
+def test_a_restatement_that_is_killed_is_finished_by_the_next_grant(place: str, how: str) -> None:
+    assert _kills(place, 7, how, shares=SHARES) > 100
 
 
 @pytest.mark.lead
-def test_of_two_committers_that_race_the_last_raise_counts(tmp_path: Path) -> None:
+def test_of_two_committers_that_race_the_last_raise_counts_and_a_reader_sees_whole_commits(
+    place: str, tmp_path: Path
+) -> None:
     grants = Grants()
     attempts = [grants(1, attempt) for attempt in range(1, 41)]
     (tmp_path / "grants").write_bytes(pickle.dumps(attempts))
-    table = DeltaTable(tmp_path / "orders")
+    uri = f"{place}orders_{uuid.uuid4().hex[:8]}"
+    table = table_at(uri)
     both = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.table_race", table.uri, str(tmp_path / "grants"), str(number)],
+            [sys.executable, "-m", "tests.integration.table_race", uri, str(tmp_path / "grants"), str(number)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
         )
         for number in (0, 1)
     ]
+    seen = set[tuple[int, ...]]()
+    while any(each.poll() is None for each in both):
+        seen.add(tuple(row["n"] for row in table.state.read()))
     told = [each.communicate()[0] for each in both]
     assert [each.returncode for each in both] == [0, 0], told
-    assert [row["n"] for row in read_back(table.uri)] == [40, 40, 40]
+    assert table.held() == [(1, 40)] * 3
+    assert [rows for rows in seen if rows and rows != (rows[0],) * 3] == []
 
 
 def _fought(folder: Path, kills: int, *how: str) -> dict[str, int]:
