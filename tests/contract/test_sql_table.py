@@ -162,10 +162,11 @@ def test_a_column_that_comes_late_needs_a_type(table: MakeTable, grants: Grants)
     assert state.read()[-1]["note"] == "late"
 
 
-def test_a_table_without_rows_gets_the_types_of_later_rows(table: MakeTable, grants: Grants) -> None:
-    grants.commit_rows(1, table(), [{"id": 1, "n": 1}])
-    grants.commit_rows(1, table(), [], attempt=2)
-    grants.commit_rows(1, table(), [{"id": 1, "n": "one", "more": True}], attempt=3)
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_table_without_rows_gets_the_types_of_later_rows(table: MakeTable, grants: Grants, is_kept: bool) -> None:
+    kept = table()
+    for attempt, given in enumerate(([{"id": 1, "n": 1}], [], [{"id": 1, "n": "one", "more": True}]), 1):
+        grants.commit_rows(1, kept if is_kept else table(), given, attempt)
     assert [without_ours(row) for row in table().read()] == [{"id": 1, "n": "one", "more": True}]
 
 

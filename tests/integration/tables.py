@@ -76,7 +76,8 @@ class DatabaseTable(Table):
     def __init__(self, uri: str) -> None:
         self.url, _, self.name = uri.rpartition("#")
         self.state: SqlTable = SqlTable.from_url(self.url, table=self.name, add_columns=True)
-        assert self.state._store  # imported here, and not by each process; it has not connected yet
+        # Imported here, and not by each process. It has not connected yet.
+        _ = self.state._store
 
     def update(self, grant: Grant, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return list(map(dict, rows))

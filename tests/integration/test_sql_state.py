@@ -600,6 +600,13 @@ def test_postgres_sessions_give_up_unless_their_user_says_otherwise(postgres: Lo
     assert times(_impatient(url, table, "-c lock_timeout=5s")) == ["5s", "7s"]
 
 
+def test_postgres_notices_that_the_machine_of_a_session_is_gone(postgres: LocalPostgres, table: str) -> None:
+    state = SqlState.from_url(postgres.url(), table=table, keys=[], values={"n": Sum()})
+    with state._store.transaction() as connection:
+        names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
+        assert [connection.execute(sa.text(f"SHOW {name}")).scalar_one() for name in names] == ["10", "5", "4"]
+
+
 def test_a_fence_that_another_session_holds_is_waited_for_and_then_named(postgres: LocalPostgres, table: str) -> None:
     holder = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()})
     waiting = _impatient(postgres.url(), table, "-c lock_timeout=200ms")

@@ -35,8 +35,14 @@ from airflow_tx.state.sql.dialect import (
 from airflow_tx.state.sql.schema import array_literal, pg_type
 
 # Defaults of a session; its user, database or connection may set others. Without them, a committer
-# whose machine vanished would hold the fence until its TCP connection is given up, which takes hours.
+# whose machine vanished would hold the fence until its TCP connection is given up, which takes hours. A session that
+# waits for the lines of COPY is not idle.
 _TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
+_TIMEOUTS |= {
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "4",
+}
 _CHOSEN = (
     "SELECT name FROM pg_settings WHERE source IN ('client', 'user', 'database', 'database user')"
 )

@@ -177,9 +177,8 @@ class Sqlite(Dialect):
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
         text = str(error.orig)
-        return super().is_unavailable(error) and not (
-            text.startswith("no such ") or "syntax error" in text
-        )
+        wrong = ("no such ", "syntax error", " has no column ")
+        return super().is_unavailable(error) and not any(each in text for each in wrong)
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
         """Decimals are added in Python, since SQLite would add them as floats. An integer sum that overflows would

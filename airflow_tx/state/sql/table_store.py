@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from airflow_tx.state.sql.database import NOTHING, check_durable
 from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused
 from airflow_tx.state.sql.fence import ROWS_AT_ONCE, FencedStore, Imprint
 from airflow_tx.state.sql.schema import RECEIPTS_TABLE, split_table
+from airflow_tx.state.sql.store import LOOK_AGAIN
 
 ROW = "tx_row"
 """The column with the number of a row in the output of its transaction."""
@@ -170,6 +172,7 @@ class TableStore(FencedStore):
         super().__init__(url, state=state, table=place, where=where)
         self._types = dict(types)
         self._adds_columns = add_columns
+        self._looked_at = 0.0
 
     @contextmanager
     def transaction(self, **how: bool) -> Iterator[Connection]:
@@ -196,6 +199,7 @@ class TableStore(FencedStore):
         # Here, and not with the raise: other readers would miss the rows in between. A committer that runs again under
         # the same grant may have other rows, so its own are always taken out.
         self._take_out(connection, found, _replaced(write.grant))
+        self._facts.pop(_FILLED, None)
         if first is None:
             return 0
         given = _GivenRows(found, self._dialect, chain([first], portions))
@@ -215,6 +219,12 @@ class TableStore(FencedStore):
         connection.execute(found.table.delete().where(found.table.c[TXID].in_(txids)))
 
     # --- the fence ------------------------------------------------------------------------------------------------
+
+    def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
+        is_due = time.monotonic() - self._looked_at >= LOOK_AGAIN
+        if is_due or not self._has_table(connection, self._name):
+            self._facts.pop(_FOUND, None)
+        return super().raise_fence(connection, grant)
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         """Take out the rows of a transaction that is skipped: no write of its own follows."""
@@ -317,6 +327,7 @@ class TableStore(FencedStore):
             found = self._look(connection)
             check_durable(connection, self._schema, [self._name], state=self.state)
             self._facts[_FOUND] = found
+            self._looked_at = time.monotonic()
         return found
 
     def _look(self, connection: Connection) -> FoundTable:
