@@ -165,9 +165,10 @@ def test_a_column_that_comes_late_needs_a_type(table: MakeTable, grants: Grants)
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_table_without_rows_gets_the_types_of_later_rows(table: MakeTable, grants: Grants, is_kept: bool) -> None:
     kept = table()
-    for attempt, given in enumerate(([{"id": 1, "n": 1}], [], [{"id": 1, "n": "one", "more": True}]), 1):
+    later: list[dict[str, Any]] = [{"id": 1, "n": "one", "more": True}]
+    for attempt, given in enumerate(([{"id": 1, "n": 1}], [], later), 1):
         grants.commit_rows(1, kept if is_kept else table(), given, attempt)
-    assert [without_ours(row) for row in table().read()] == [{"id": 1, "n": "one", "more": True}]
+    assert [without_ours(row) for row in table().read()] == later
 
 
 def test_columns_of_the_state_are_refused_in_rows(table: MakeTable, grants: Grants) -> None:
