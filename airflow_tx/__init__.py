@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Alarm as Alarm,
         AlarmKind as AlarmKind,
         append as append,
+        check as check,
         current_batch as current_batch,
         partition_persist as partition_persist,
         persistent_aggregate as persistent_aggregate,

@@ -336,7 +336,14 @@ class Lane(AnyLane):
         outputs = LaneOutputs()
         run = lane_run(self.plan, begun, self.task_try, outputs)
         case = CommitCase(
-            self._spec, begun, self.plan.updates, self._ledger, self._ti, self._log, own_run=run
+            self._spec,
+            begun,
+            self.plan.updates,
+            self._ledger,
+            self._ti,
+            self._log,
+            own_run=run,
+            checks=self.plan.checks,
         )
         failpoint("lane.after_begin", **case.where)
         own = LaneTransaction(
@@ -435,6 +442,7 @@ class Lane(AnyLane):
             reason=str(error) if for_good else f"the commit: {reason}",
             remedy=error.advice if isinstance(error, TxError) else None,
             for_good=for_good,
+            checks=getattr(error, "checks", None),
         )
         send_failure(self._spec.paths, noted)
         return reason

@@ -12,7 +12,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.operators import CommitOperator
 from airflow_tx.sources import DatedSource, Source
-from airflow_tx.transaction import TransactionSpec, Update, digest_of_callable
+from airflow_tx.transaction import Check, TransactionSpec, Update, digest_of_callable
 
 if TYPE_CHECKING:
     from airflow_tx.operators import SparkConnectBatchOperator
@@ -69,7 +69,7 @@ class LanePlan:
     """The work of a lane for each transaction.
 
     :param tasks: each after the tasks whose output it takes, or that it follows.
-    :param committer: the task that commits, with `updates`.
+    :param committer: the task that commits, with `updates`, after `checks`.
     """
 
     spec: TransactionSpec
@@ -77,6 +77,7 @@ class LanePlan:
     committer: str
     updates: tuple[Update, ...]
     dag_file: str
+    checks: tuple[Check, ...] = ()
 
     @property
     def applications(self) -> tuple[LaneApplication, ...]:
@@ -120,7 +121,8 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
     order = [task.task_id for task in dag.topological_sort() if task.task_id in spec.tasks]
     calls = tuple(_lane_task(spec, tasks[task_id]) for task_id in order)
     _check(spec, committer, partial(compat.check_plain, commits=True))
-    return LanePlan(spec, calls, committer.task_id, tuple(committer.updates), dag.fileloc)
+    updates = tuple(committer.updates)
+    return LanePlan(spec, calls, committer.task_id, updates, dag.fileloc, committer.checks)
 
 
 def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:

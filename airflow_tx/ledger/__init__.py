@@ -133,6 +133,7 @@ if TYPE_CHECKING:
         TransactionView as TransactionView,
         WaitingRun as WaitingRun,
         Words as Words,
+        check_in_words as check_in_words,
         moment as moment,
         pace_in_words as pace_in_words,
         size_in_words as size_in_words,

@@ -230,7 +230,7 @@ _TEXTS = (
     "digest",
 )
 _NUMBERS = ("generation", "txid", "attempt", "epoch")
-_LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces", "wish"})
+_LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces", "wish", "checks"})
 """Fields that are not written where they are None: a skip has no `unproven`, older receipts have neither."""
 
 
@@ -293,6 +293,8 @@ class Receipt:
     :param journal: name of the journal entry with its contribution; None: there is none.
     :param replaces: the `txid` and the `entry` of the transaction that it restates; None: it is no restatement.
     :param wish: who wanted that restatement, when and why.
+    :param checks: per check of the committer whether it `passed`, else what it `found`, its `severity` if that is not
+        "error", and who `accepted` it; None: the committer has none.
     """
 
     topology: str
@@ -326,6 +328,7 @@ class Receipt:
     journal: str | None = None
     replaces: Mapping[str, Any] | None = None
     wish: Mapping[str, Any] | None = None
+    checks: Mapping[str, Mapping[str, Any]] | None = None
 
     @property
     def text(self) -> str:
@@ -366,7 +369,12 @@ class Receipt:
             [getattr(receipt, name) for name in names] for names in (_TEXTS, _NUMBERS)
         )
         parts = (
-            [*receipt.written.values(), *receipt.changed, *receipt.replays]
+            [
+                *receipt.written.values(),
+                *receipt.changed,
+                *receipt.replays,
+                *(receipt.checks or {}).values(),
+            ]
             if _is_whole(receipt)
             else [None]
         )
@@ -402,6 +410,7 @@ def _is_whole(receipt: Receipt) -> bool:
         receipt.size or {},
         receipt.replaces or {},
         receipt.wish or {},
+        receipt.checks or {},
     )
     lists = (receipt.replays, receipt.lost, receipt.changed, receipt.unproven or ())
     return all(isinstance(each, Mapping) for each in mappings) and all(

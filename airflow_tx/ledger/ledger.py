@@ -414,6 +414,7 @@ class Ledger(ReadOnlyLedger):
     acquire = Step(commit.acquire)
     take_output = Step(commit.take_output)
     note_commit_failed = Step(commit.note_commit_failed)
+    accept_checks = Step(commit.accept_checks)
     commit = Step(commit.commit)
 
     note_skip = Step(end.note_skip)

@@ -171,6 +171,7 @@ class TransactionRecord:
     :param journal: name of the journal entry that the last grant named; "": there is none.
     :param replaces: the `txid` and the `entry` of the transaction that this one restates; `wish`: who wanted that, when
         and why.
+    :param checks: per check that failed, what it `found` in which output (`digest`), and who `accepted` that.
     """
 
     key: str
@@ -213,6 +214,12 @@ class TransactionRecord:
     journal: str = ""
     replaces: dict[str, Any] | None = None
     wish: dict[str, str] | None = None
+    checks: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def accepted_checks(self) -> dict[str, dict[str, Any]]:
+        """Give the checks whose failure a person accepted: a later attempt may have the same output."""
+        return {name: each for name, each in self.checks.items() if "accepted" in each}
 
     def with_failure(self, op: str, reason: str, remedy: str | None) -> TransactionRecord:
         """Note one more failure, for people: the beginning of its reason, and the end, which says what to do."""
@@ -388,7 +395,7 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
 
 
 _LEFT_OUT = frozenset(
-    "columns entry grants journal renamed replaces restates restating rolling taken_back_from wish zone".split()
+    "checks columns entry grants journal renamed replaces restates restating rolling taken_back_from wish zone".split()
 )
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 

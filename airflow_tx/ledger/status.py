@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -139,6 +139,7 @@ class TransactionView:
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
     :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
     :param begun: whether a run has begun it; else its run is about to be started.
+    :param checks: what its checks found, as the receipt keeps it; of an open one, those that failed.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
     """
 
@@ -182,6 +183,7 @@ class TransactionView:
     begun: bool = True
     run_end: str | None = None
     to_do: str | None = None
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def waits(self) -> str | None:
@@ -275,6 +277,7 @@ def view_open(
         restate=person(record.wish),
         key=record.key,
         begun=record.request != "",
+        checks={**((record.claim or {}).get("checks") or {}), **record.checks},
     )
 
 
@@ -330,6 +333,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         restates=history.restates,
         restate=person(receipt.get("wish")),
         key=receipt.get("key", ""),
+        checks=receipt.get("checks") or {},
     )
 
 
@@ -463,3 +467,13 @@ def size_in_words(size: Mapping[str, Any]) -> str:
     )
     words = f"at most {words}" if size.get("at_most") else words
     return f"{words} ({size['why']})" if size.get("why") else words
+
+
+def check_in_words(name: str, noted: Mapping[str, Any]) -> str:
+    """Say what a check found, as records and receipts keep it, and who accepted that."""
+    if noted["passed"]:
+        return f"{name}: passed"
+    by = noted.get("accepted")
+    if by is None:
+        return f"{name}: {'warning' if 'severity' in noted else 'failed'}: {noted['found']}"
+    return f"{name}: accepted: {noted['found']}: {by['why']} ({by['who']}, {by['when']})"

@@ -38,6 +38,7 @@ from airflow_tx.base.failpoints import failpoint
 from airflow_tx.transaction import (
     COMMIT_KEY,
     WHY_NOT,
+    Check,
     HasTransaction,
     Metric,
     Processing,
@@ -46,6 +47,7 @@ from airflow_tx.transaction import (
     advice_of,
     begun_by,
     check_arguments,
+    checked_checks,
     checked_updates,
     noted_reason,
     refusal_of,
@@ -138,6 +140,7 @@ def note_commit_failure(context: Context) -> None:
                 reason=noted_reason(context, refusal),
                 remedy=advice_of(refusal),
                 for_good=refusal is not None and refusal.for_good,
+                checks=getattr(refusal, "checks", None),
             )
             send_failure(spec.paths, noted)
     except Refused as error:
@@ -172,7 +175,11 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         return self.execute(context)
 
     def take_turn(
-        self, context: Context, updates: Sequence[Update], part: CommitPart | None = None
+        self,
+        context: Context,
+        updates: Sequence[Update],
+        checks: Sequence[Check],
+        part: CommitPart | None = None,
     ) -> Commit:
         """Commit in its turn, or defer until that is near.
 
@@ -180,7 +187,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         """
         from airflow_tx.transaction import RESUMED, Commit, commit_in_turn, raise_own_alarms
 
-        with final_errors(), commit_case(context, updates, self.log) as case:
+        with final_errors(), commit_case(context, updates, self.log, checks) as case:
             settings = Settings.load()
             commit = Commit(case, part)
             line = commit_in_turn(
@@ -251,7 +258,9 @@ def final_errors() -> Iterator[None]:
 
 
 @contextmanager
-def commit_case(context: Context, updates: Sequence[Update], log: Any) -> Iterator[CommitCase]:
+def commit_case(
+    context: Context, updates: Sequence[Update], log: Any, checks: Sequence[Check] = ()
+) -> Iterator[CommitCase]:
     """Connect one task's part of a commit to the ledger as long as the block."""
     from airflow_tx.transaction import CommitCase
 
@@ -259,7 +268,7 @@ def commit_case(context: Context, updates: Sequence[Update], log: Any) -> Iterat
     spec = spec_of(context["dag"])
     begun = begun_by(ti, spec)
     with spec.store() as store:
-        case = CommitCase(spec, begun, updates, spec.ledger(store), ti, log)
+        case = CommitCase(spec, begun, updates, spec.ledger(store), ti, log, checks=checks)
         context[COMMIT_KEY] = case  # type: ignore[literal-required]
         yield case
 
@@ -314,17 +323,22 @@ class CommitOperator(InTurnOperator):
     New values that an update names are outputs: ``commit.output["name"]``, for tasks after it.
 
     :param updates: what to add to which state, see `persistent_aggregate`; none: the order of commits is all it gives.
+    :param checks: what outputs have to pass before, see `check`.
     """
 
     template_fields: Sequence[str] = ("inputs",)
 
-    def __init__(self, *, updates: Sequence[Update] = (), **kwargs: Any) -> None:
+    def __init__(
+        self, *, updates: Sequence[Update] = (), checks: Sequence[Check] = (), **kwargs: Any
+    ) -> None:
         """Take the updates. Further arguments go to `BaseOperator`, such as `task_id` and `outlets`."""
         updates = checked_updates(updates)  # before the DAG knows of the task
+        checks = checked_checks(checks)
         super().__init__(**kwargs)
         self.updates = updates
+        self.checks = checks
         # Airflow finds tasks to be upstream in template fields only.
-        self.inputs = [getattr(update, "input", None) for update in self.updates]
+        self.inputs = [getattr(taken, "input", None) for taken in (*updates, *checks)]
 
     @property
     def output(self) -> PlainXComArg:
@@ -342,7 +356,7 @@ class CommitOperator(InTurnOperator):
         """
         if spec_of(context["dag"]).phase is not None:
             return self._write_in_phase(context)
-        commit = self.take_turn(context, self.updates)
+        commit = self.take_turn(context, self.updates, self.checks)
         push_new_values(context["ti"], commit.left)
         return None
 
@@ -371,7 +385,8 @@ class AcquireTurnOperator(InTurnOperator):
         """
         from airflow_tx.transaction import FIRST_OF_PHASE
 
-        return self.take_turn(context, _updates(context), FIRST_OF_PHASE).left
+        checks = [each for task in _committers(context) for each in task.checks]
+        return self.take_turn(context, _updates(context), checks, FIRST_OF_PHASE).left
 
 
 class MarkCommittedOperator(RetriedOperator, LineageOperator):
@@ -398,10 +413,14 @@ class MarkCommittedOperator(RetriedOperator, LineageOperator):
 
 def _updates(context: Context) -> tuple[Update, ...]:
     """Give the updates of all committers of the phase."""
+    return tuple(update for task in _committers(context) for update in task.updates)
+
+
+def _committers(context: Context) -> list[CommitOperator]:
     dag: Any = context["dag"]
     phase = spec_of(dag).phase
     assert phase is not None
-    return tuple(update for task in phase.committers for update in dag.get_task(task).updates)
+    return [dag.get_task(task) for task in phase.committers]
 
 
 # --- around any other task of the phase --------------------------------------------------------------------------

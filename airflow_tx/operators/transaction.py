@@ -34,6 +34,7 @@ from airflow_tx.transaction import (
     AlarmCallback,
     AlarmCallbacks,
     AlarmLimits,
+    Check,
     PhaseSpec,
     TransactionSpec,
     Update,
@@ -229,6 +230,18 @@ class Block:
         )
 
     @property
+    def checks(self) -> tuple[tuple[CommitOperator, Check], ...]:
+        return tuple(
+            (committer, check) for committer in self.committers for check in committer.checks
+        )
+
+    @property
+    def taken(self) -> tuple[tuple[CommitOperator, Any], ...]:
+        """Its updates and checks that take the output of a task."""
+        checks = ((committer, check) for committer, check in self.checks if check.input is not None)
+        return (*self.updates, *checks)
+
+    @property
     def stages(self) -> bool:
         """Whether a task stages output: an application, or a committer that leaves new values."""
         applications = any(map(_stages_output, self.tasks))
@@ -237,7 +250,7 @@ class Block:
     @property
     def committed(self) -> frozenset[str]:
         """The ids of the tasks whose output its committers take."""
-        return frozenset(update.input.operator.task_id for _, update in self.updates)
+        return frozenset(taken.input.operator.task_id for _, taken in self.taken)
 
     @property
     def tables(self) -> dict[tuple[str, str], AppendTable]:
@@ -262,7 +275,7 @@ def refusal(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefi
     return TransactionDefinitionError(topology=spec.topology, problem=problem, remedy=remedy)
 
 
-def check(block: Block) -> None:
+def check_block(block: Block) -> None:
     """Refuse a block that cannot work.
 
     :raises TransactionDefinitionError: the first thing that is wrong.
@@ -396,6 +409,7 @@ def _updates(block: Block) -> None:
                 f"{committer.task_id} has an update of type {type(update).__name__}",
                 "Pass persistent_aggregate(...).",
             )
+    for _, update in block.taken:
         if not isinstance(update.input, PlainXComArg):
             raise block.refusal(
                 f"the input of {update!r} is no output of a task",
@@ -410,6 +424,23 @@ def _updates(block: Block) -> None:
             raise block.refusal(
                 f"the input of {update!r} is of task {task}, which has do_xcom_push=False",
                 "Remove do_xcom_push=False: the commit takes the return value of the task.",
+            )
+
+
+def _checks(block: Block) -> None:
+    phase = () if block.phase is None else block.phase.inside
+    for committer, check in block.checks:
+        if check.input is not None and check.input.operator in phase:
+            raise block.refusal(
+                f"{committer.task_id} has {check!r} of the output of {check.input.operator.task_id}, a task of its "
+                "commit phase, and checks run before the phase begins",
+                "Move that task before the phase, or check the output that it works on.",
+            )
+    for name, times in Counter(check.name for _, check in block.checks).items():
+        if times > 1:
+            raise block.refusal(
+                f"it has {times} checks named {name!r}",
+                "Give each its own name: accept-check names one of them.",
             )
 
 
@@ -496,7 +527,8 @@ def _is_ours(operator: type) -> bool:
 
 
 _RULES = (
-    _source, _interval, _window, _committers, _after_committer, _serial, _updates, _states, _appended, _phase, _kinds,
+    _source, _interval, _window, _committers, _after_committer, _serial, _updates, _checks, _states, _appended, _phase,
+    _kinds,
 )  # fmt: skip
 
 
@@ -710,10 +742,10 @@ class Transaction:
             _window_size(self._spec),
             phase,
         )
-        source = self._spec.source  # `check` refuses what is no source
+        source = self._spec.source  # `check_block` refuses what is no source
         if isinstance(source, Source) and source.dated is not None:
             compat.give_intervals(self._dag)
-        check(block)
+        check_block(block)
         needed = block.gate.upstream_task_ids - {begin.task_id}
         # A committed run skips the other tasks. The committer still runs, so that tasks after it do.
         compat.run_after_skipped(block.gate)

@@ -30,6 +30,8 @@ from airflow_tx.ledger import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
     from airflow_tx.state.aggregators import Cells, Columns
 
 
@@ -672,6 +674,19 @@ class AppendTable(ABC):
 
         :raises StateError: the rows do not fit the table, or its folder cannot be written.
         """
+
+    def staged_schema(self, listed: Sequence[Mapping[str, Any]]) -> pa.Schema:
+        """Give the columns of the rows in files that `list_staged` has listed, as a reader of the table sees them."""
+        raise NotImplementedError
+
+    def staged_rows(
+        self, listed: Sequence[Mapping[str, Any]], columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the rows of files that `list_staged` has listed.
+
+        :raises StateError: a file cannot be read.
+        """
+        raise NotImplementedError
 
 
 def staged_folder(attempt: TransactionAttempt, task_try: str) -> str:

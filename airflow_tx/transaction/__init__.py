@@ -25,6 +25,11 @@ if TYPE_CHECKING:
         CommittingRun as CommittingRun,
         Prepared as Prepared,
     )
+    from airflow_tx.transaction.commit.check import (
+        Check as Check,
+        check as check,
+        checked_checks as checked_checks,
+    )
     from airflow_tx.transaction.commit.committer import (
         FIRST_OF_PHASE as FIRST_OF_PHASE,
         INSIDE_KEY as INSIDE_KEY,

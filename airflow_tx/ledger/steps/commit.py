@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_tx.base.errors import FailedTransaction, RowsChanged
+from airflow_tx.base.errors import FailedTransaction, PreviewOutdated, RowsChanged
 from airflow_tx.ledger.answers import (
     AlreadyCommitted,
     Committed,
@@ -34,10 +34,19 @@ from airflow_tx.ledger.steps.end import (
     claimed,
     ended,
     make_grant,
+    still_open,
 )
 from airflow_tx.ledger.steps.processing import newest_record
 from airflow_tx.ledger.steps.replay import check_still_held, held_at
-from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, is_another, is_committed, put
+from airflow_tx.ledger.steps.step import (
+    Audit,
+    Decision,
+    Reader,
+    Stamp,
+    is_another,
+    is_committed,
+    put,
+)
 
 AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
 
@@ -55,6 +64,7 @@ class AcquireRequest:
     :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` go into its receipt.
     :param journal: name of the journal entry with its contribution; "": there is none.
     :param taken_back: of a restatement: per state that the earlier transaction named, the state that it is taken from.
+    :param checks: what its checks found, as the receipt keeps it.
     :param held: what was known of these states when that was read, as `held_at` gives it; `sole`: the ones of them
         that may have had no transaction since.
     """
@@ -75,6 +85,7 @@ class AcquireRequest:
     taken_back: Mapping[str, str] = field(hash=False, default_factory=dict)
     held: str = ""
     sole: tuple[str, ...] = ()
+    checks: Mapping[str, Any] = field(hash=False, default_factory=dict)
 
 
 def acquire(
@@ -129,6 +140,7 @@ def acquire(
         remedy=None,
         for_good=0,
         journal=request.journal,
+        checks=record.accepted_checks,
         op=stamp.op,
     )
     batch = {"rows": request.metadata, "position": request.position, "prev": before}
@@ -146,6 +158,7 @@ def acquire(
         tasks=request.tasks,
         code=request.code,
         unproven=list(request.unproven),
+        checks=dict(request.checks) or None,
     )
     grant = make_grant(
         taken, topology, stamp, paths, txid=attempt.txid, batch=batch, noted=record.outputs
@@ -194,6 +207,7 @@ def note_commit_failed(
     reason: str,
     remedy: str | None = None,
     for_good: bool = False,
+    checks: Mapping[str, dict[str, Any]] | None = None,
 ) -> Decision[FailureNoted]:
     """Note for people that a commit has failed finally; the phase and the turn do not change, for another try.
 
@@ -202,6 +216,7 @@ def note_commit_failed(
     :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
     :param remedy: what the refusal says to do; None: it was another error.
     :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
+    :param checks: the checks that failed, each with what it found in which output, for a person to accept.
     :raises StaleAttempt: a newer attempt exists.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -218,8 +233,35 @@ def note_commit_failed(
     if granted and record.error is not None:
         return Decision(FailureNoted(first=False))
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
-    failed = replace(record.with_failure(stamp.op, reason, remedy), for_good=generation)
+    failed = replace(
+        record.with_failure(stamp.op, reason, remedy),
+        for_good=generation,
+        checks={**record.accepted_checks, **(checks or {})},
+    )
     return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
+
+
+def accept_checks(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    txid: int,
+    digests: Mapping[str, str],
+    audit: Audit,
+) -> Decision[Done]:
+    """Note that a person accepts what checks found; it holds for outputs of these digests alone.
+
+    :param digests: per check, the digest of what the person was shown.
+    :raises UnknownTransaction, AlreadyFinal: the transaction is not open.
+    :raises PreviewOutdated: a check has found something else since.
+    """
+    record = still_open(read, paths, txid)
+    if any(record.checks.get(name, {}).get("digest") != each for name, each in digests.items()):
+        raise PreviewOutdated(what=f"Transaction {txid}", topology=paths.topology)
+    by = {"accepted": audit.noted(stamp)}
+    accepted = {name: {**by, **record.checks[name]} for name in digests}  # the first person stays
+    noted = replace(record, checks={**record.checks, **accepted}, op=stamp.op)
+    return put(paths.transaction(txid), noted, Done())
 
 
 def commit(

@@ -407,7 +407,7 @@ def withdraw_skip(
     :param keeps_grant: the skip was refused before it got a grant: one that a committer has stays what it is.
     :raises AlreadyFinal, UnknownTxid: see `open_record`; NotSkipped: it is skipped already: re-admit it.
     """
-    record = _still_open(read, paths, txid)
+    record = still_open(read, paths, txid)
     if record.skip is None:
         return Decision(Done())
     granted = record.phase is Phase.COMMITTING and not keeps_grant
@@ -561,7 +561,7 @@ def _open_or_refused(
     if not 0 < txid <= allocated:
         return _unknown(paths, txid)
     try:
-        return _still_open(read, paths, txid)
+        return still_open(read, paths, txid)
     except Refused as refused:
         return refused
 
@@ -570,7 +570,11 @@ def _unknown(paths: Paths, txid: int) -> UnknownTxid:
     return UnknownTxid(txid=txid, topology=paths.topology, path=paths.transactions)
 
 
-def _still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
+def still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
+    """Read the record of an open transaction.
+
+    :raises AlreadyFinal, UnknownTxid: it is not open.
+    """
     record = open_record(read, paths, txid)
     if record is not None:
         return record

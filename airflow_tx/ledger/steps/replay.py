@@ -185,6 +185,7 @@ def _next_attempt(
         replays=[*map(_earlier, record.replays), _replayed(record, stamp)][-REPLAYS_KEPT:],
         claim=None,
         journal="",
+        checks=record.accepted_checks,
     )
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),

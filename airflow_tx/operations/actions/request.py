@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import (
     AcceptanceRefused,
+    CheckRefused,
     JournalError,
     LossRefused,
     PreviewOutdated,
@@ -26,7 +27,9 @@ from airflow_tx.ledger import (
     Repairs,
     RowCount,
     StateEvidence,
+    TransactionRecord,
     changed_values,
+    check_in_words,
     digest,
     gone_in_words,
     keys_gone,
@@ -165,6 +168,64 @@ def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
 
 def _version(known: list[int], losses: Iterable[Loss]) -> str:
     return digest([known, [[loss.partition, loss.position, loss.resume_at] for loss in losses]])
+
+
+# --- check --------------------------------------------------------------------------------------------------------
+# Acceptance of what a check found by a person: the transaction is committed all the same.
+
+
+class CheckAcceptance(PersonalAction):
+    """Lets a transaction commit the output in which checks have failed, and no other output.
+
+    :param names: of the checks.
+    """
+
+    needs_reason = True
+
+    def __init__(self, target: ActionTarget, txid: int, names: Sequence[str]) -> None:
+        super().__init__(target)
+        self.txid = txid
+        self.names = names
+
+    def plan(self) -> ActionPlan:
+        version = self.target.version([self.txid])
+        record = self.target.opened([self.txid])[self.txid]
+        if isinstance(record, Refused):
+            return self.refused(version, record, self.txid)
+        if unknown := [name for name in self.names if name not in record.checks]:
+            refusal = self._refusal(unknown[0], record)
+            return self.refused(version, refusal, self.txid, record.run_id)
+        found = [check_in_words(name, record.checks[name]) for name in self.names]
+        sentence = (
+            f"Commit transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run "
+            f"{record.run_id}) although checks have failed: {'; '.join(found)}."
+        )
+        lines = [EffectLine(self.txid, record.run_id, each) for each in found]
+        effect = PlannedEffect(lines, partial(self._accept, record))
+        return ActionPlan(version, sentence, [effect], [self.txid])
+
+    def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
+        """Note it, and let the commit be tried again, once no other check stands in its way."""
+        digests = {name: record.checks[name]["digest"] for name in self.names}
+        self.ledger.accept_checks(self.txid, digests, audit)
+        for name in self.names:
+            accepted = f"accepted: {name}: {record.checks[name]['found']}"
+            yield EffectLine(self.txid, record.run_id, accepted)
+        if left := sorted(record.checks.keys() - {*self.names, *record.accepted_checks}):
+            why = f"not committed: {', '.join(left)} failed, too. Accept it as well, or correct the code"
+            yield EffectLine(self.txid, record.run_id, why)
+        elif self.target.runs.resume(record.run_id):
+            yield EffectLine(self.txid, record.run_id, "its failed tasks were cleared")
+        else:  # of a lane, or deleted
+            replay = NamedReplay(self.target, [self.txid], force=False, changed_rows=False)
+            yield from replay.execute(audit)
+
+    def _refusal(self, name: str, record: TransactionRecord) -> CheckRefused:
+        failed = ", ".join(map(repr, record.checks)) or "none"
+        problem = f"it has not failed in its newest attempt, in which these have: {failed}"
+        return CheckRefused(
+            name=name, txid=self.txid, topology=self.target.topology, problem=problem
+        )
 
 
 # --- request ------------------------------------------------------------------------------------------------------

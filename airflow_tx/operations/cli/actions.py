@@ -1,7 +1,8 @@
-"""`airflow tx skip | readmit | replay | accept-loss | accept-change`, in Airflow's audit log."""
+"""`airflow tx skip | readmit | replay | accept-loss | accept-change | accept-check`, in Airflow's audit log."""
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -123,6 +124,17 @@ def accept_change(args: Namespace) -> None:
     check_reason(args, f"accept-change {args.topology} --state {args.state}")
     with store_of(args) as store:
         do(ChangeAcceptance(target_of(store, args), args.state), args, confirmed=True)
+
+
+@action
+def accept_check(args: Namespace) -> None:
+    """`airflow tx accept-check TOPOLOGY TXID NAME [NAME ...] --why TEXT`."""
+    from airflow_tx.operations.actions.request import CheckAcceptance
+
+    named = shlex.join([str(args.txid), *args.names])
+    check_reason(args, f"accept-check {args.topology} {named}")
+    with store_of(args) as store:
+        do(CheckAcceptance(target_of(store, args), args.txid, args.names), args, confirmed=True)
 
 
 def target_of(store: Store, args: Namespace) -> ActionTarget:

@@ -150,6 +150,9 @@ ARG_REPLAY_WHY = _arg(
     "--why", metavar="TEXT", help="The reason. Required with --changed-rows; the ledger keeps it"
 )
 ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
+ARG_CHECKS = _arg(
+    "names", nargs="+", metavar="NAME", help="The name of the check; several may be given"
+)
 ARG_FAILED = _flag(
     "--failed",
     "Every open transaction that failed, or whose run ended or was deleted, and every run that yielded its slot",
@@ -492,6 +495,26 @@ TX_COMMANDS = (
             ARG_CHANGED_STATE,
             ARG_REASON,
             *_CONFIRMED,
+        ),
+    ),
+    ActionCommand(
+        name="accept-check",
+        help="Commit an output in which checks have failed",
+        description=(
+            "Use it if the rows are right although a check of the DAG has failed. The acceptance holds for this "
+            "output alone: a replay with other rows is checked again. Then the failed commit task is cleared; a "
+            "transaction of a lane is replayed. The ledger keeps who, when and --why."
+        ),
+        func=_command("actions.accept_check"),
+        args=(
+            ARG_TOPOLOGY,
+            ARG_TXID,
+            ARG_CHECKS,
+            ARG_REASON,
+            ARG_DRY_RUN,
+            ARG_YES,
+            ARG_OUTPUT,
+            *_LEDGER,
         ),
     ),
     ActionCommand(

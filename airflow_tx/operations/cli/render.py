@@ -16,6 +16,7 @@ from airflow_tx.ledger import (
     TopologyView,
     TransactionDetails,
     TransactionView,
+    check_in_words,
     dumps,
     pace_in_words,
     size_in_words,
@@ -331,6 +332,8 @@ def details(found: TransactionDetails) -> TableRow:
         "rows": view.rows,
         "digest": view.digest or None,
         "not_proven": "; ".join(view.unproven) or None,
+        "checks": "; ".join(check_in_words(name, each) for name, each in view.checks.items())
+        or None,
         "size": _size(view),
         "lost": "; ".join(view.lost) or None,
         "changed_rows": _of_attempts(view.changed),

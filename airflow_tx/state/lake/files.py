@@ -264,6 +264,40 @@ def staged_files(
     return [each for each in described if each.rows]
 
 
+def staged_schema(listed: Sequence[TableFile]) -> pa.Schema:
+    """Give the columns of staged files, with the partition columns, and without the one of their transaction."""
+    import pyarrow as pa
+
+    fields = dict[str, pa.DataType]()
+    for each in listed:
+        found = json.loads(each.schema)["fields"]
+        fields |= {one["name"]: arrow_type(one["type"]) for one in found if one["name"] != TXID}
+    return pa.schema(list(fields.items()))
+
+
+def staged_rows(table: Folder, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a staged file in these columns, of which the path has the partition."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with table.open(file.path) as opened:
+        parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+        own = [name for name in schema.names if name in parquet.schema_arrow.names]
+        for batch in parquet.iter_batches(columns=own):
+            # One value a file; a text is cast as Delta spells it.
+            lacking = {
+                name: pa.array([text] * batch.num_rows, pa.string())
+                for name, text in file.partition.items()
+            }
+            arrays = [
+                (batch.column(each.name) if each.name in own else lacking[each.name]).cast(
+                    each.type
+                )
+                for each in schema
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def _is_data(path: str, folder: str) -> bool:
     *folders, name = path.removeprefix(f"{folder}/").split("/")
     # A column name may begin with _ as well; Spark's own folder has no "=".

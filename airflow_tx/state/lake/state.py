@@ -48,12 +48,15 @@ from airflow_tx.state.lake.delta import (
     LiveFile,
     TableChange,
     TableVersion,
+    unreached,
 )
 from airflow_tx.state.lake.files import (
     SPARK_SCHEMA,
     check_txid,
     read_footer,
     staged_files,
+    staged_rows,
+    staged_schema,
     write_python_rows,
 )
 from airflow_tx.state.lake.schema import (
@@ -575,6 +578,21 @@ class DeltaTable(StoredState, AppendTable):
         self, rows: Sequence[Mapping[str, Any]], attempt: TransactionAttempt
     ) -> list[dict[str, Any]]:
         return write_python_rows(self, rows, attempt)
+
+    def staged_schema(self, listed: Sequence[Mapping[str, Any]]) -> pa.Schema:
+        return staged_schema([TableFile.from_row(row) for row in listed])
+
+    def staged_rows(
+        self, listed: Sequence[Mapping[str, Any]], columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        whole = self.staged_schema(listed)
+        schema = whole.empty_table().select(columns).schema
+        options = self.options()
+        try:
+            for row in listed:
+                yield from staged_rows(Folder(self.uri, options), TableFile.from_row(row), schema)
+        except OSError as error:
+            raise unreached(error, state=self.name, uri=self.uri, options=options) from None
 
     def undo(self, grant: Grant) -> None:
         """Change nothing: the commit that appends other rows takes these out."""

@@ -21,6 +21,7 @@ from airflow_tx.ledger import (
 from airflow_tx.outputs import StagingArea
 from airflow_tx.state import FencedState, Grant
 from airflow_tx.transaction.commit import handoff
+from airflow_tx.transaction.commit.check import Check
 from airflow_tx.transaction.commit.contributions import Difference
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.commit.write import RowsToWrite
@@ -79,6 +80,7 @@ class CommitCase:
     """The attempt that a try commits, and how the try reaches ledger and Airflow.
 
     :param updates: what the task adds to which state.
+    :param checks: what these outputs have to pass before.
     :param ti: the task instance that reaches Airflow.
     :param run: answers for the run of the transaction; by default the run of `ti`.
     """
@@ -91,6 +93,7 @@ class CommitCase:
     log: Any
     own_run: CommittingRun | None = None
     known: KnownEpoch = field(default_factory=KnownEpoch)
+    checks: Sequence[Check] = ()
 
     @cached_property
     def run(self) -> CommittingRun:
@@ -157,6 +160,7 @@ class Prepared:
     :param outputs: per transactional state, a text of what is about to be written.
     :param journal: name of the journal entry with its contributions; "": the topology keeps no journal.
     :param replacing: what a restatement writes in place of the output.
+    :param checks: what the checks found, as the receipt keeps it.
     """
 
     processed: Processed
@@ -164,6 +168,7 @@ class Prepared:
     outputs: Mapping[str, str]
     journal: str = ""
     replacing: Replacing = NOTHING_REPLACED
+    checks: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

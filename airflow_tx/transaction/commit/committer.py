@@ -6,13 +6,16 @@ in its turn (`turn.py`), the tasks of a commit phase (below), and a lane (`coord
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import (
+    ChecksFailed,
     IncompleteBatch,
     InputSkipped,
     Outranked,
@@ -53,6 +56,14 @@ from airflow_tx.transaction.commit.case import (
     Wrote,
     ports_of,
 )
+from airflow_tx.transaction.commit.check import (
+    ERROR,
+    CheckedCommit,
+    CheckedRows,
+    Finding,
+    checked_rows,
+    find_all,
+)
 from airflow_tx.transaction.commit.handoff import (
     Messages,
     NewValues,
@@ -73,6 +84,7 @@ from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.commit.write import (
     RowsToWrite,
     StagedRows,
+    acked_values,
     check_empty,
     fits_one_write,
     output_digests,
@@ -145,13 +157,14 @@ class Commit:
         return Completion.NOT_YET if answer is None else Completion.READY
 
     def prepare(self) -> Prepared:
-        """Read the acked output, unless it is read.
+        """Read the acked output and check it, unless that is done.
 
-        :raises StateError, StagingError: it cannot be committed.
+        :raises StateError, StagingError, ChecksFailed: it cannot be committed.
         """
         assert self.processed is not None
         if self.prepared is None:
-            self.prepared = self.part.read(self.case, self.processed)
+            read = self.part.read(self.case, self.processed)
+            self.prepared = replace(read, checks=check_outputs(self.case, self.processed))
         return self.prepared
 
     def try_to_commit(self) -> bool:
@@ -272,6 +285,52 @@ def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWri
     return rows_to_write(update, values, case.area, attempt)
 
 
+def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
+    """Run the checks over the acked outputs: what they found, as the receipt keeps it.
+
+    A restatement is checked by its whole output, as it is the output that tasks made.
+
+    :raises ChecksFailed: some failed, and no person accepted that for this output.
+    :raises ConfigError: a check cannot be run.
+    """
+    results: dict[str, Any] = {each.name: {"passed": True} for each in case.checks}
+    findings = list(
+        find_all(case.checks, CheckedCommit(processed, partial(_checked, case, processed)))
+    )
+    if not findings:
+        return results
+    own = case.begun.attempt
+    record = case.ledger.status(own.txid)
+    accepted = {} if record is None else record.accepted_checks
+    failed = list[Finding]()
+    for each in findings:
+        noted = results[each.check.name] = each.to_json()
+        known = accepted.get(each.check.name, {})
+        if each.digest and known.get("digest") == each.digest:
+            noted["accepted"] = known["accepted"]
+        elif each.check.severity == ERROR:
+            failed.append(each)
+        else:
+            case.log.warning("Transaction %s of %s: %s", own, case.spec.topology, each.text)
+    if failed:
+        raise ChecksFailed(
+            topology=case.spec.topology,
+            txid=own.txid,
+            attempt=own.attempt,
+            problem="; ".join(each.text for each in failed),
+            names=shlex.join(each.check.name for each in failed),
+            checks={each.check.name: each.to_json() for each in failed},
+        )
+    return results
+
+
+def _checked(case: CommitCase, processed: Processed, output: Any) -> CheckedRows:
+    own = case.begun.attempt
+    values = acked_values(output, processed.acks, own, case.run.output)
+    table = case.spec.tables.get((output.operator.task_id, output.key))
+    return checked_rows(values, case.area, own, table)
+
+
 # --- acquire: the turn --------------------------------------------------------------------------------------------
 
 
@@ -296,6 +355,7 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
         taken_back=prepared.replacing.taken_back,
         held=prepared.replacing.held,
         sole=prepared.replacing.sole,
+        checks=prepared.checks,
     )
     return case.ledger.acquire.bind(request)
 

@@ -63,15 +63,28 @@ Pull = Callable[[str, str, int], Any]
 def values_of(
     update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull, *, empty: bool = False
 ) -> list[Any]:
-    """Read the output of every task instance that has one, and compare it with what the instance acked.
+    """Read the output of every task instance that has one, as `acked_values` does.
 
-    :param pull: asked for (task id, name, map index).
     :param empty: the batch has no rows, so that an instance need not give any.
-    :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there; or an
-        instance gave nothing, and the update does not allow that.
+    :raises StagingError: also if an instance gave nothing, and the update does not allow that.
     """
+    found = acked_values(update.input, acks, attempt, pull)
     task = update.input.operator.task_id
-    name = update.input.key
+    silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
+    if silent and not empty:
+        check_empty(update, attempt, silent[0])
+    return found
+
+
+def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pull) -> list[Any]:
+    """Read an output of every task instance that has one, and compare it with what the instance acked.
+
+    :param output: its XComArg.
+    :param pull: asked for (task id, name, map index).
+    :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there.
+    """
+    task = output.operator.task_id
+    name = output.key
     expected = acked(acks, task, name)
     found = {index: pull(task, name, index) for index in expected}
     wrong = [
@@ -82,7 +95,6 @@ def values_of(
     emitted = sorted(
         {entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs}
     )
-    silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
     if wrong:
         problem = "its XCom is not what the task acked"
         remedy = f"Clear task {task}."
@@ -90,8 +102,6 @@ def values_of(
         problem = f"the task gave {', '.join(map(repr, emitted))}"
         remedy = "Name one of these; only what a task returns, or an application emits, can be committed."
     else:
-        if silent and not empty:
-            check_empty(update, attempt, silent[0])
         return list(found.values())
     raise StagingError(
         output=name,

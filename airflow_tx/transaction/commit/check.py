@@ -1,0 +1,606 @@
+"""Checks of what a transaction is about to commit: who has to correct what, before a reader sees it.
+
+A kind of check is a class with `find`, which the committer calls once for all checks of that kind. `SqlCheck` asks
+DuckDB, over the rows of one acked output.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import ConfigError, shortened_reason
+from airflow_tx.base.rows import NoTable, exact_table, first_line, shown_value
+from airflow_tx.ledger import digest
+from airflow_tx.outputs import open_output, read_batches, read_schema
+from airflow_tx.transaction.processing.outputs import is_ref
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    from airflow_tx.ledger import Processed, TransactionAttempt
+    from airflow_tx.outputs import StagingArea
+    from airflow_tx.state import AppendTable
+
+
+# --- check --------------------------------------------------------------------------------------------------------
+
+
+ERROR = "error"
+WARN = "warn"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found that did not pass.
+
+    :param found: in numbers; receipts keep it, so it has no value of a row.
+    :param digest: of the rule and the rows that it was found in; "": a person cannot accept it.
+    :param samples: rows that failed, for the log and the error.
+    """
+
+    check: Check
+    found: str
+    digest: str = ""
+    samples: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Say it in one clause, with the samples."""
+        such = f", such as {'; '.join(self.samples)}" if self.samples else ""
+        return f"check {self.check.name!r} failed: {self.found}{such}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as records and receipts keep it."""
+        said: dict[str, Any] = {"passed": False, "found": self.found}
+        said |= {"digest": self.digest} if self.digest else {}
+        return said if self.check.severity == ERROR else {**said, "severity": self.check.severity}
+
+
+@dataclass(frozen=True)
+class CheckedCommit:
+    """What checks may look at.
+
+    :param processed: the acks of the attempt.
+    :param rows: gives the rows of an acked output, by its XComArg.
+    """
+
+    processed: Processed
+    rows: Callable[[Any], CheckedRows]
+
+
+@dataclass(frozen=True)
+class Check(ABC):
+    """A rule for what a transaction commits.
+
+    :param severity: "error" refuses the commit; "warn" notes what was found.
+    :param input: the XComArg of the output that it reads; None: it reads none.
+    """
+
+    name: str
+    severity: str = ERROR
+    input: Any = None
+
+    @classmethod
+    @abstractmethod
+    def find(cls, checks: Sequence[Any], commit: CheckedCommit) -> Iterable[Finding]:
+        """Run all checks of this kind; what did not pass.
+
+        :raises ConfigError: a check cannot be run.
+        """
+
+
+def find_all(checks: Sequence[Check], commit: CheckedCommit) -> Iterator[Finding]:
+    """Run checks of any kind; what did not pass. Raises as `Check.find`."""
+    kinds: dict[type[Check], None] = dict.fromkeys(map(type, checks))
+    for kind in kinds:
+        yield from kind.find([each for each in checks if type(each) is kind], commit)
+
+
+def checked_checks(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """Check the checks of a committer.
+
+    :raises ConfigError: they are no list of checks, or two of them have one name.
+    """
+    option = "CommitOperator(checks=)"
+    if not isinstance(checks, Iterable) or isinstance(checks, str):
+        raise ConfigError(option=option, value=checks, remedy="Give a list: checks=[check(...)].")
+    found = tuple(checks)
+    for each in found:
+        if not isinstance(each, Check):
+            remedy = 'Give check("name", output, rows="...").'
+            raise ConfigError(option=option, value=each, remedy=remedy)
+    names = [each.name for each in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        remedy = "Two checks need two names: accept-check names one of them."
+        raise ConfigError(option="check(name)", value=twice[0], remedy=remedy)
+    return found
+
+
+def check(
+    name: str,
+    output: Any,
+    *,
+    rows: str | None = None,
+    value: str | None = None,
+    severity: str = ERROR,
+) -> SqlCheck:
+    """Refuse to commit unless the output of a task passes a check (an audit, an expectation: write, audit, publish).
+
+        checks=[check("no negative sums", counts.output["counts"], rows="amount >= 0"),
+                check("some rows", counts.output["counts"], value="count(*) > 0")]
+
+    DuckDB runs it, right before the commit: install the extra `checks`. A replay is checked anew.
+
+    :param name: unique in the DAG; a person accepts a failed check by its name.
+    :param output: such as ``counts.output["counts"]``, or what a ``@task`` call gives; of a mapped task, the rows of
+        all its instances.
+    :param rows: an SQL condition that must be TRUE for each row; NULL fails.
+    :param value: an SQL condition with aggregates over all rows that must be TRUE.
+    :param severity: "error" refuses the commit until a person acts; "warn" notes what was found, and goes on.
+    :raises ConfigError: an argument cannot be used.
+    """
+    if not isinstance(name, str) or not name.strip() or name.startswith("-"):
+        remedy = 'Give it a name: check("no negative sums", ...).'
+        raise ConfigError(option="check(name)", value=name, remedy=remedy)
+    if severity not in (ERROR, WARN):
+        raise ConfigError(
+            option=f"check({name!r}, severity=)", value=severity, remedy='Use "error" or "warn".'
+        )
+    if (rows is None) == (value is None):
+        given = "neither of them" if rows is None else "both of them"
+        remedy = 'Give rows="amount >= 0", a condition of each row, or value="count(*) > 0", of all rows.'
+        raise ConfigError(option=f"check({name!r}, rows=, value=)", value=given, remedy=remedy)
+    sql = value if rows is None else rows
+    if not isinstance(sql, str) or not sql.strip():
+        option = f"check({name!r}, {'value' if rows is None else 'rows'}=)"
+        raise ConfigError(option=option, value=sql, remedy="Give an SQL condition, as a text.")
+    return SqlCheck(name, severity, output, sql, of_all=rows is None)
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+# The rows of an acked output as Arrow batches, from our own files: DuckDB opens none.
+
+
+Batches = Callable[["Sequence[str]"], "Iterator[pa.RecordBatch]"]
+
+
+class CheckedRows:
+    """The rows of an output of all instances of a task, as Arrow batches of one schema.
+
+    :param parts: their schemas, each with a function that reads the rows in some columns.
+    :ivar schema: None: there is no row that could tell it.
+    :raises NoTable: the parts have no schema in common.
+    """
+
+    def __init__(self, parts: Iterable[tuple[pa.Schema, Batches]]) -> None:
+        import pyarrow as pa
+
+        self._parts = list(parts)
+        self.schema: pa.Schema | None = None
+        if self._parts:
+            schemas = [schema for schema, _ in self._parts]
+            try:
+                self.schema = pa.unify_schemas(schemas, promote_options="permissive")
+            except pa.ArrowException as error:
+                raise NoTable(first_line(error)) from None
+
+    def columns(self, mentioned: Iterable[str]) -> list[str]:
+        """Name the columns of these names, as SQL compares them; one column if there is none of them."""
+        assert self.schema is not None
+        wanted = {name.lower() for name in mentioned}
+        return [name for name in self.schema.names if name.lower() in wanted] or self.schema.names[
+            :1
+        ]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read them, with these columns."""
+        assert self.schema is not None
+        schema = self.of(columns)
+        for own, read in self._parts:
+            for batch in read([name for name in columns if name in own.names]):
+                yield batch if batch.schema.equals(schema) else _fitted(batch, schema)
+
+    def of(self, columns: Sequence[str]) -> pa.Schema:
+        """Give the schema of these columns."""
+        import pyarrow as pa
+
+        assert self.schema is not None
+        return pa.schema([self.schema.field(name) for name in columns])
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    own = batch.schema.names
+    arrays = [
+        batch.column(field.name).cast(field.type)
+        if field.name in own
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def checked_rows(
+    values: Sequence[Any],
+    area: StagingArea,
+    attempt: TransactionAttempt,
+    table: AppendTable | None = None,
+) -> CheckedRows:
+    """Give the rows of an output that was acked.
+
+    :param values: what each instance of the task has returned or emitted.
+    :param table: the table that its applications write the rows into; None: they stage them.
+    :raises StagingError: it is not there whole.
+    :raises NoTable: the rows are no table.
+    """
+    plain = [
+        row
+        for value in values
+        if not is_ref(value)
+        for row in ([value] if isinstance(value, Mapping) else value or ())
+    ]
+    parts = [_plain(plain)] if plain else []
+    staged = (_staged(each, area, attempt, table) for each in values if is_ref(each))
+    return CheckedRows([*parts, *filter(None, staged)])
+
+
+def _plain(rows: Sequence[Mapping[str, Any]]) -> tuple[pa.Schema, Batches]:
+    table = exact_table(rows)
+    return table.schema, lambda columns: iter(table.select(columns).to_batches())
+
+
+def _staged(
+    ref: Mapping[str, Any],
+    area: StagingArea,
+    attempt: TransactionAttempt,
+    table: AppendTable | None,
+) -> tuple[pa.Schema, Batches] | None:
+    where, output = open_output(area, ref, attempt=attempt)
+    if not output.rows:
+        return None
+    if output.appended is not None:
+        assert table is not None
+        manifest = read_batches(area, ref, attempt=attempt)
+        listed = [row for batch in manifest for row in batch.to_pylist()]
+        return table.staged_schema(listed), lambda columns: table.staged_rows(listed, columns)
+    with where.files.open(f"{ref['path']}/{output.files[0].name}") as opened:
+        schema = read_schema(opened)
+    return schema, lambda columns: read_batches(area, ref, columns=columns, attempt=attempt)
+
+
+# --- SQL ----------------------------------------------------------------------------------------------------------
+# DuckDB sees one relation, `output`, and nothing else: no file, no extension, no variable of Python.
+
+
+SAMPLES = 3
+_SAMPLE = 200
+"""Characters of a row in a message."""
+_FOUND = 300
+_RELATION = "output"
+_SETTINGS = {
+    "threads": "1",
+    "memory_limit": "512MB",
+    "temp_directory": "",
+    "TimeZone": "UTC",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+}
+"""In this order: each of the last two forbids what stands before it."""
+_SINGLE = "Give one condition alone, without SELECT, FROM and a name."
+
+
+@dataclass(frozen=True)
+class SqlCheck(Check):
+    """A condition in SQL over the rows of an output.
+
+    :param sql: the condition.
+    :param of_all: whether it is one of all rows together, with aggregates; else of each row.
+    """
+
+    sql: str = ""
+    of_all: bool = False
+
+    def __repr__(self) -> str:
+        return f"check({self.name!r})"
+
+    @classmethod
+    def find(cls, checks: Sequence[SqlCheck], commit: CheckedCommit) -> Iterator[Finding]:
+        """Run the checks of each output in one pass over its rows."""
+        by_output: dict[tuple[str, str], list[SqlCheck]] = {}
+        for each in checks:
+            by_output.setdefault((each.input.operator.task_id, each.input.key), []).append(each)
+        for own in by_output.values():
+            try:
+                rows = commit.rows(own[0].input)
+            except NoTable as error:
+                raise own[0].refused(f"The rows of its output are no table: {error}.") from None
+            yield from SqlPass(rows).find(own)
+
+    @cached_property
+    def parsed(self) -> ParsedCondition:
+        """:raises ConfigError: it is no condition of its kind."""
+        try:
+            found = parse_condition(self.sql)
+        except ValueError as error:
+            raise self.refused(str(error)) from None
+        if self.of_all and not found.aggregates:
+            raise self.refused(
+                "It has no aggregate, such as count(*). Give a condition of each row by rows=."
+            )
+        if not self.of_all and found.aggregates:
+            raise self.refused(f"It has an aggregate, {found.aggregates[0]}. Give it by value=.")
+        if not self.of_all and not found.columns:
+            raise self.refused("It names no column of the rows.")
+        return found
+
+    @property
+    def selected(self) -> list[str]:
+        """The expressions that one pass computes for it."""
+        condition = f"({self.sql}\n)"  # a comment may end it
+        if not self.of_all:
+            return [f"count(*) FILTER (WHERE {condition} IS NOT TRUE)"]
+        return [condition, *self.parsed.aggregates]
+
+    def found(self, total: int, values: Sequence[Any]) -> str:
+        """Say what it found; "": it passed.
+
+        :param total: the number of rows; `values`: of its expressions.
+        """
+        sql = " ".join(self.sql.split())
+        if not self.of_all:
+            failed = values[0]
+            text = f"{sql} does not hold for {failed} of {total} rows" if failed else ""
+        elif values[0] is True:
+            text = ""
+        else:
+            pairs = zip(self.parsed.aggregates, values[1:], strict=True)
+            known = ", ".join(f"{name} is {_shown(each)}" for name, each in pairs)
+            text = f"{sql} is {_shown(values[0])}: {known}"
+        return shortened_reason(text, _FOUND)
+
+    def refused(self, remedy: str) -> ConfigError:
+        """Make the error that names the condition."""
+        option = f"check({self.name!r}, {'value' if self.of_all else 'rows'}=)"
+        return ConfigError(option=option, value=self.sql, remedy=remedy)
+
+
+class SqlPass:
+    """Runs checks over the rows of one output."""
+
+    def __init__(self, rows: CheckedRows) -> None:
+        self._rows = rows
+        self._cursor = duckdb_engine().cursor()
+
+    def find(self, checks: Sequence[SqlCheck]) -> Iterator[Finding]:
+        """Run them in one pass; only a check that fails needs another one, for samples and for the digest.
+
+        :raises ConfigError: a condition cannot be computed.
+        """
+        with self._cursor:
+            for each in checks:
+                self._bind(each)
+            total, *values = self._pass(checks)
+            for each in checks:
+                own = [values.pop(0) for _ in each.selected]
+                if found := each.found(total, own):
+                    yield Finding(each, found, self._digest_for(each), self._samples(each))
+
+    def _bind(self, each: SqlCheck) -> None:
+        """Try a condition without rows: its names and its type."""
+        known = self._rows.schema
+        try:
+            if known is not None:
+                self._cursor.register(_RELATION, known.empty_table())
+            relation = self._relation(each.parsed.columns)
+            tried = self._cursor.execute(f"SELECT ({each.sql}\n) FROM {relation}")
+            kind = str(tried.description[0][1])
+            tried.fetchall()  # DuckDB refuses other work before
+        except _errors() as error:
+            there = "" if known is None else f" The rows have {', '.join(known.names)}."
+            raise each.refused(_reason(error) + there) from None
+        if known is not None and kind != "BOOLEAN":
+            raise each.refused(f"It gives a {kind}, and a condition is true or false.")
+
+    def _pass(self, checks: Sequence[SqlCheck]) -> tuple[Any, ...]:
+        selected = ["count(*)", *(name for each in checks for name in each.selected)]
+        columns = {name for each in checks for name in each.parsed.columns}
+        try:
+            return self._ask(", ".join(selected), columns)[0]
+        except _errors() as error:
+            if len(checks) == 1:
+                raise checks[0].refused(_reason(error)) from None
+            for each in checks:
+                self._pass([each])
+            raise
+
+    def _samples(self, each: SqlCheck) -> tuple[str, ...]:
+        if each.of_all:
+            return ()
+        columns = self._rows.schema.names if self._rows.schema is not None else []
+        where = f"WHERE ({each.sql}\n) IS NOT TRUE LIMIT {SAMPLES}"
+        return tuple(_sample(columns, row) for row in self._ask("*", columns, where))
+
+    def _digest_for(self, each: SqlCheck) -> str:
+        """Digest the rule and all rows, in any order; of a warning, which nobody accepts, nothing."""
+        return "" if each.severity == WARN else digest([each.sql, each.of_all, *self._content])
+
+    @cached_property
+    def _content(self) -> tuple[int, str]:
+        if self._rows.schema is None:
+            return 0, ""
+        rows, hashed = self._ask(f"count(*), sum(hash({_RELATION}))", self._rows.schema.names)[0]
+        return rows, str(hashed)
+
+    def _ask(self, selected: str, columns: Iterable[str], rest: str = "") -> list[tuple[Any, ...]]:
+        failures: list[BaseException] = []
+        if self._rows.schema is not None:
+            self._cursor.register(_RELATION, self._reader(self._rows.columns(columns), failures))
+        try:
+            query = f"SELECT {selected} FROM {self._relation(columns)} {rest}"
+            return list(self._cursor.execute(query).fetchall())
+        except _errors():
+            if (
+                failures
+            ):  # DuckDB words it anew: a file that cannot be reached now is no fault of the check
+                raise failures[0] from None
+            raise
+
+    def _reader(
+        self, columns: Sequence[str], failures: list[BaseException]
+    ) -> pa.RecordBatchReader:
+        import pyarrow as pa
+
+        def noted() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from self._rows.batches(columns)
+            except Exception as error:
+                failures.append(error)
+                raise
+
+        return pa.RecordBatchReader.from_batches(self._rows.of(columns), noted())
+
+    def _relation(self, columns: Iterable[str]) -> str:
+        """Name the rows; without any, whose columns nothing tells, every column is NULL."""
+        if self._rows.schema is not None:
+            return _RELATION
+        names = sorted(columns) or ["tx_none"]
+        nulls = ", ".join('NULL AS "{}"'.format(name.replace('"', '""')) for name in names)
+        return f"(SELECT {nulls} WHERE false) AS {_RELATION}"
+
+
+@cache
+def duckdb_engine() -> Any:
+    """Open the DuckDB of this process, which reaches nothing but what is given to it.
+
+    :raises ConfigError: it is not installed.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        remedy = "It needs duckdb: pip install 'airflow-provider-tx[checks]'."
+        raise ConfigError(option="CommitOperator", value="checks", remedy=remedy) from None
+    engine = duckdb.connect(":memory:")
+    for name, value in _SETTINGS.items():
+        engine.execute(f"SET {name} = '{value}'")
+    return engine
+
+
+def _errors() -> Any:
+    import duckdb
+
+    return duckdb.Error
+
+
+# --- parse --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ParsedCondition:
+    """What a condition names.
+
+    :param columns: every name that may be one of a column.
+    :param aggregates: its aggregates, as SQL.
+    """
+
+    columns: frozenset[str]
+    aggregates: tuple[str, ...]
+
+
+@cache
+def parse_condition(sql: str) -> ParsedCondition:
+    """Parse a condition.
+
+    :raises ValueError: it is none; the text says what to do.
+    """
+    with duckdb_engine().cursor() as cursor:
+        parsed = json.loads(_one(cursor, "SELECT json_serialize_sql(?)", f"SELECT {sql}\n"))
+        if parsed["error"]:
+            raise ValueError(f"It is no SQL: {parsed['error_message'].rstrip('!')}.")
+        nodes = list(_nodes(_only_condition(parsed)))
+        classes = {node["class"] for node in nodes}
+        if "SUBQUERY" in classes:
+            raise ValueError(
+                "It reads a table or a file, and a check sees the rows of its output alone."
+            )
+        if "STAR" in classes:
+            raise ValueError("Name each column: * is none.")
+        names = (
+            name for node in nodes if node["class"] == "COLUMN_REF" for name in node["column_names"]
+        )
+        found = [node for node in nodes if node.get("function_name", "").lower() in _aggregates()]
+        return ParsedCondition(
+            frozenset(names), tuple(dict.fromkeys(_text(cursor, parsed, node) for node in found))
+        )
+
+
+def _only_condition(parsed: Mapping[str, Any]) -> Any:
+    """Give the one expression of a SELECT that has nothing else."""
+    statement, *others = parsed["statements"]
+    node = statement["node"]
+    clauses = ("where_clause", "group_expressions", "having", "qualify", "modifiers", "sample")
+    alone = not others and node["type"] == "SELECT_NODE" and len(node["select_list"]) == 1
+    alone = alone and node["from_table"]["type"] == "EMPTY"
+    if not alone or any(map(node.get, clauses)) or node["select_list"][0]["alias"]:
+        raise ValueError(_SINGLE)
+    return node["select_list"][0]
+
+
+def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(tree, Mapping):
+        if "class" in tree:
+            yield tree
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for each in tree:
+            yield from _nodes(each)
+
+
+def _text(cursor: Any, parsed: Mapping[str, Any], node: Mapping[str, Any]) -> str:
+    """Write a part of a condition as SQL."""
+    statement = parsed["statements"][0]
+    alone = {**statement, "node": {**statement["node"], "select_list": [node]}}
+    text = _one(
+        cursor, "SELECT json_deserialize_sql(?)", json.dumps({**parsed, "statements": [alone]})
+    )
+    return text.removeprefix("SELECT ").replace("count_star()", "count(*)")
+
+
+@cache
+def _aggregates() -> frozenset[str]:
+    query = "SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
+    with duckdb_engine().cursor() as cursor:
+        return frozenset(name for (name,) in cursor.execute(query).fetchall())
+
+
+def _one(cursor: Any, query: str, argument: str) -> str:
+    return str(cursor.execute(query, [argument]).fetchall()[0][0])
+
+
+def _reason(error: Exception) -> str:
+    """Give the first line of an error of DuckDB as a sentence."""
+    return f"It cannot be computed: {first_line(error).rstrip('!.')}."
+
+
+def _shown(value: Any) -> str:
+    return (
+        "NULL"
+        if value is None
+        else str(value).lower()
+        if isinstance(value, bool)
+        else shown_value(value)
+    )
+
+
+def _sample(columns: Sequence[str], row: Sequence[Any]) -> str:
+    pairs = zip(columns, row, strict=True)
+    text = ", ".join(f"{name}={_shown(value)}" for name, value in pairs)
+    return f"({shortened_reason(text, _SAMPLE)})"
