@@ -12,6 +12,7 @@ from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.sources.api import Source
 from airflow_tx.transaction.commit.case import CommitCase
+from airflow_tx.transaction.commit.check import Check
 from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.begin import ask
@@ -100,7 +101,7 @@ class StageRun:
         name = task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"
         self.committer.states[name] = "success"
 
-    def commit_of(self, updates: Sequence[Update]) -> Commit:
-        """Return the commit of these updates."""
+    def commit_of(self, updates: Sequence[Update], checks: Sequence[Check] = ()) -> Commit:
+        """Return the commit of these updates, after these checks."""
         ledger = self.spec.ledger(self.spec.memory)
-        return Commit(CommitCase(self.spec, self.begun, updates, ledger, self.committer, self.log))
+        return Commit(CommitCase(self.spec, self.begun, updates, ledger, self.committer, self.log, checks=checks))

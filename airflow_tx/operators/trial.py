@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from inspect import signature
 from itertools import islice
@@ -19,7 +19,7 @@ from airflow.sdk import timezone
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import TrialRefused
-from airflow_tx.ledger import Begun, MemoryStore
+from airflow_tx.ledger import Begun, MemoryStore, check_in_words
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.outputs import StagingArea
 from airflow_tx.sources import TrialSource
@@ -78,11 +78,13 @@ class TrialResult:
     :param state: of the run: "success" or "failed".
     :param outputs: per task and output, such as ``count`` or ``count.totals``, the rows or the value.
     :param states: per name, what the trial would have written.
+    :param checks: per name, what the checks found, as the receipt keeps it; of a failed run, those that failed.
     """
 
     state: str
     outputs: Mapping[str, Any]
     states: Mapping[str, AnyTrialState]
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def changes(self, state: str) -> list[TrialChange]:
         """List what would have changed in a state with columns."""
@@ -94,6 +96,7 @@ class TrialResult:
         lines = [
             f"Trial: the run ended as {self.state}. The ledger, the source and the states were not touched."
         ]
+        lines += [f"Check {check_in_words(name, each)}" for name, each in self.checks.items()]
         for name, found in self.states.items():
             lines += [
                 "",
@@ -173,7 +176,14 @@ class Trial:
             if begun is not None and is_ref(value):
                 value = list(rows_of_output(self._trial_spec, value, Begun.from_json(begun)))
             outputs[instance if name == RETURN_KEY else f"{instance}.{name}"] = value
-        return TrialResult(compat.text(run.state), outputs, self.states)
+        return TrialResult(compat.text(run.state), outputs, self.states, self._checks())
+
+    def _checks(self) -> Mapping[str, Mapping[str, Any]]:
+        with self._trial_spec.store() as store:
+            ledger = self._trial_spec.ledger(store)
+            record, history = ledger.status(1), ledger.outcome(1)
+        receipt = history.receipt if history is not None else None
+        return record.checks if record is not None else (receipt or {}).get("checks") or {}
 
     def _update(self, update: Update) -> Update:
         return replace(

@@ -30,8 +30,6 @@ from airflow_tx.ledger import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
-
     from airflow_tx.state.aggregators import Cells, Columns
 
 
@@ -675,14 +673,14 @@ class AppendTable(ABC):
         :raises StateError: the rows do not fit the table, or its folder cannot be written.
         """
 
-    def staged_schema(self, listed: Sequence[Mapping[str, Any]]) -> pa.Schema:
-        """Give the columns of the rows in files that `list_staged` has listed, as a reader of the table sees them."""
+    def staged_schema(self, listed: Sequence[Mapping[str, Any]]) -> Any:
+        """Give the Arrow schema of rows in files that `list_staged` has listed, as a reader of the table sees them."""
         raise NotImplementedError
 
     def staged_rows(
         self, listed: Sequence[Mapping[str, Any]], columns: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Read the rows of files that `list_staged` has listed.
+    ) -> Iterator[Any]:
+        """Read the rows of files that `list_staged` has listed, as Arrow batches.
 
         :raises StateError: a file cannot be read.
         """

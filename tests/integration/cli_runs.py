@@ -63,6 +63,16 @@ class Runs:
         """Put a run into a state."""
         self._sql("UPDATE dag_run SET state = ? WHERE dag_id = 'the_dag' AND run_id = ?", state, run_id)
 
+    def fail(self, run_id: str, task_id: str) -> None:
+        """Let a task of a run have failed, and the others have succeeded."""
+        self._sql("UPDATE task_instance SET state = 'success' WHERE run_id = ?", run_id)
+        self._sql("UPDATE task_instance SET state = 'failed' WHERE run_id = ? AND task_id = ?", run_id, task_id)
+
+    def failed(self, run_id: str) -> list[str]:
+        """The tasks of a run that have failed."""
+        query = "SELECT task_id FROM task_instance WHERE run_id = ? AND state = 'failed'"
+        return [task for (task,) in self._sql(query, run_id)]
+
     def states(self) -> dict[str, str]:
         """The runs that there are, by id."""
         return dict(self._sql("SELECT run_id, state FROM dag_run WHERE dag_id = 'the_dag' ORDER BY run_id"))

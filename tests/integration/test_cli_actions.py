@@ -628,3 +628,68 @@ def test_a_run_that_is_made_anew_has_the_dates_that_the_schedule_gives_it_unless
         ("again", None, None, None),
         ("hour", None, None, None),
     ]
+
+
+# --- accepted checks
+
+
+def checked(pipeline: Pipeline, run: str, *names: str) -> Begun:
+    """A transaction whose commit was refused, as these checks have failed."""
+    begun = pipeline.begin(run)
+    epoch = pipeline.process(begun).epoch
+    found = {name: {"passed": False, "found": f"{name}: 3 of 9 rows", "digest": f"of {name}"} for name in names}
+    pipeline.ledger.note_commit_failed(begun.attempt, epoch, reason="refused", for_good=True, checks=found)
+    return begun
+
+
+def test_a_failed_check_is_accepted_by_name_and_the_failed_commit_is_cleared(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    checked(pipeline, "r1", "no negative sums", "some rows")
+    runs.make(r1="failed")
+    runs.fail("r1", "commit")
+    accept = ("tx", "accept-check", "flights", "1")
+    why = ("--why", "the shop was closed", "--yes")
+    assert one_line(airflow.run(*accept, "no negative sums", root=root, fails=True)) == (
+        "Say why, it is kept in the ledger: airflow tx accept-check flights 1 'no negative sums' --why TEXT"
+    )
+    assert one_line(airflow.run(*accept, "no sums", *why, root=root, fails=True)) == (
+        "Check 'no sums' of transaction 1 of flights not accepted: it has not failed in its newest attempt, in which "
+        "these have: 'no negative sums', 'some rows'. Nothing was changed."
+    )
+    shown = airflow.json(*accept, "no negative sums", "--dry-run", root=root)
+    assert [row["done"] for row in shown] == ["no negative sums: failed: no negative sums: 3 of 9 rows"]
+    before = record(pipeline, 1)
+    assert before is not None
+    assert before.accepted_checks == {}
+    first = airflow.json(*accept, "no negative sums", *why, root=root)
+    assert [row["done"] for row in first] == [
+        "accepted: no negative sums: no negative sums: 3 of 9 rows",
+        "not committed: some rows failed, too. Accept it as well, or correct the code",
+    ]
+    assert (runs.states()["r1"], runs.failed("r1")) == ("failed", ["commit"])
+    second = airflow.json(*accept, "some rows", *why, root=root)
+    assert second[-1]["done"] == "its failed tasks were cleared"
+    assert (runs.states()["r1"], runs.failed("r1")) == ("running", [])
+    noted = record(pipeline, 1)
+    assert noted is not None
+    assert {name: each["accepted"]["why"] for name, each in noted.checks.items()} == {
+        "no negative sums": "the shop was closed",
+        "some rows": "the shop was closed",
+    }
+    (details,) = airflow.json("tx", "show", "flights", "1", root=root)
+    assert "some rows: accepted: some rows: 3 of 9 rows: the shop was closed (" in details["checks"]
+    assert any(event == "cli_accept_check" and "closed" in extra for event, extra in runs.audited())
+
+
+def test_an_accepted_check_of_a_transaction_without_a_run_replays_it(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    checked(pipeline, "r1", "positive")
+    accept = ("tx", "accept-check", "flights", "1", "positive", "--why", "right", "--yes")
+    rows = airflow.json(*accept, root=zookeeper_root)
+    assert rows[-1]["done"] == "its run did not exist, and was created again"
+    assert runs.states() == {"r1": "running"}
+    for gone in ("2", "9"):
+        airflow.run("tx", "accept-check", "flights", gone, "positive", "--why", "x", root=zookeeper_root, fails=True)

@@ -28,6 +28,7 @@ from airflow_tx import (
     DataIntervalSource,
     FileSource,
     Transaction,
+    check,
     commit_phase,
     current_batch,
     partition_persist,
@@ -35,7 +36,7 @@ from airflow_tx import (
 )
 from airflow_tx.base.compat import prepare_test
 from airflow_tx.base.errors import TrialRefused
-from airflow_tx.operators.trial import Trial
+from airflow_tx.operators.trial import Trial, TrialResult
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.state import Avg, Count, MemoryMap, MemoryState, OpaqueMap, SqlGuard, SqlState, Sum
@@ -220,6 +221,26 @@ def test_a_trial_that_fails_says_so_and_writes_nothing() -> None:
     assert result.state == "failed"
     assert result.text().startswith("Trial: the run ended as failed.")
     assert result.states["tx_state.words"].read() == []
+
+
+def test_a_trial_shows_which_checks_fail() -> None:
+    def checked(dag_id: str, *checks: Any) -> TrialResult:
+        with DAG(dag_id, schedule=None) as dag:
+            with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+                counted = count_words()
+                own = [check(name, counted, **how) for name, how in checks]
+                CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=words())], checks=own)
+        return trial(dag, rows=ROWS, states={"tx_state.words": []})
+
+    some = ("some rows", {"value": "count(*) > 0"})
+    failed = checked("tried_checks", some, ("no cats", {"rows": "word <> 'cat'"}))
+    assert failed.state == "failed"
+    assert "Check no cats: failed: word <> 'cat' does not hold for 1 of 2 rows" in failed.text()
+    passed = checked("tried_passing", some, ("no cats", {"rows": "word <> 'cat'", "severity": "warn"}))
+    assert passed.state == "success"
+    lines = passed.text().splitlines()
+    assert lines[2] == "Check some rows: passed"
+    assert lines[1].startswith("Check no cats: warning: word <> 'cat' does not hold for 1 of 2 rows")
 
 
 def test_a_transactional_state_is_tried_out_as_well() -> None:

@@ -27,6 +27,7 @@ from airflow_tx.ledger.records import History, TransactionRecord, decode
 from airflow_tx.operators.transaction import defined
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.state import Count, MemoryState, Sum
+from airflow_tx.transaction.commit.check import Check
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.outputs import RETURN_KEY
@@ -113,7 +114,8 @@ class LaneWorld:
 
     def __post_init__(self) -> None:
         with DAG("numbers", max_active_runs=8, **self.dag_options()) as self.dag, Transaction(source=self.source):
-            CommitOperator(task_id="commit", updates=[self.update_of(self.counted())])
+            given = self.counted()
+            CommitOperator(task_id="commit", updates=[self.update_of(given)], checks=self.checks_of(given))
         spec, _ = defined("numbers")
         own = {"source": self.source, "max_pending": 4, "memory": self.store, **self.options}
         of_block = {name: getattr(spec, name) for name in ("begin", "tasks", "inside", "tables")}
@@ -122,6 +124,10 @@ class LaneWorld:
     def update_of(self, counted: Any) -> Update:
         """Make the update of its committer."""
         return persistent_aggregate(counted, state=self.state)
+
+    def checks_of(self, counted: Any) -> Sequence[Check]:
+        """Make the checks of its committer."""
+        return ()
 
     def dag_options(self) -> dict[str, Any]:
         """What the DAG file says of its runs."""
@@ -185,7 +191,7 @@ class LaneWorld:
             run.start(each).ack()
             run.committer.states[each] = "success"
         run.end(run.start(TASK), rows_of(self.numbers(begun.metadata)), self.key)
-        commit = run.commit_of(self.plan().updates)
+        commit = run.commit_of(self.plan().updates, self.plan().checks)
         while commit_in_turn(commit, self.store, patience=1) is not None:
             if time.monotonic() > until:
                 raise TimeoutError

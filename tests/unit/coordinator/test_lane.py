@@ -14,7 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from airflow.sdk import get_current_context, task
 
-from airflow_tx import FailedBatch, current_batch
+from airflow_tx import FailedBatch, check, current_batch
 from airflow_tx.base.errors import StagingUnavailable
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator import worker
@@ -295,6 +295,33 @@ def test_a_commit_of_a_lane_that_is_refused_for_good_becomes_no_run(make: Any) -
     assert blocked is not None
     assert blocked["reason"].startswith("State 'totals' refused: its fence belongs to ledger another ledger")
     assert any("a person has to see to it" in line for line in world.log.lines)
+
+
+class Checked(LaneWorld):
+    """A topology whose second batch has too large a sum."""
+
+    def checks_of(self, counted: Any) -> list[Any]:
+        return [check("small", counted, rows="sum < 100"), check("some", counted, value="count(*) > 0")]
+
+
+def test_an_output_that_fails_a_check_in_a_lane_becomes_no_run_and_can_be_accepted(make: Any) -> None:
+    world = make(Checked, source=Bounded(2))
+    world.coordinate(world.lane(patience=0.1))
+    assert world.runs.keys() <= {"tx-2"}
+    assert list(world.history) == [1]
+    assert world.history[1].receipt["checks"] == {"small": {"passed": True}, "some": {"passed": True}}
+    record = world.record(2)
+    assert (record.for_good, list(record.checks)) == (1, ["small"])
+    assert "airflow tx accept-check numbers 2 small --why TEXT" in record.error
+    blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
+    assert blocked is not None
+    assert blocked["reason"].startswith("Commit of transaction 2.1 refused: check 'small' failed: sum < 100 does not")
+    accepted = {"small": record.checks["small"]["digest"]}
+    world.spec.ledger(world.store).accept_checks(2, accepted, Audit("ada", "a large day"))
+    world.start_run("numbers", "tx-2", reset=True)  # as a replay by a person does
+    assert world.execute("tx-2").attempt.attempt == 2
+    world.assert_exact(2)
+    assert world.history[2].receipt["checks"]["small"]["accepted"]["who"] == "ada"
 
 
 def test_a_task_that_asks_for_the_context_of_its_run_leaves_the_lane(make: Any) -> None:

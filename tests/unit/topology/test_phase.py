@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from airflow.sdk import TaskGroup
 
-from airflow_tx import CommitOperator, commit_phase, persistent_aggregate
+from airflow_tx import CommitOperator, check, commit_phase, persistent_aggregate
 from airflow_tx.operators.commit import note_commit_failure
 from tests.unit.topology.blocks import block, commit, count, dag, refused, state
 
@@ -155,3 +155,22 @@ def test_tasks_of_the_phase_may_be_mapped_but_no_committer(mapped: bool) -> None
     phase = tx.begin.transaction.phase
     assert phase is not None
     assert phase.mapped == (frozenset({"commit_phase.c"}) if mapped else frozenset())
+
+
+def test_a_check_reads_no_output_of_its_phase() -> None:
+    with dag(), refused("b has check\\('some'\\) of the output of commit_phase.c, a task of its commit phase"):
+        with block() as tx:
+            a = counted("a", tx.batch)
+            with commit_phase():
+                c = counted("c", a)
+                update = persistent_aggregate(a, state=state("of_b"))
+                CommitOperator(task_id="b", updates=[update], checks=[check("some", c, value="count(*) > 0")])
+
+
+def test_the_names_of_checks_are_unique_in_a_phase() -> None:
+    with dag(), refused("it has 2 checks named 'some'"), block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase():
+            for name in "bd":
+                update = persistent_aggregate(a, state=state(f"of_{name}"))
+                CommitOperator(task_id=name, updates=[update], checks=[check("some", a, value="count(*) > 0")])

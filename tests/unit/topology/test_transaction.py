@@ -19,6 +19,7 @@ from airflow_tx import (
     CommitOperator,
     SparkBatchOperator,
     Transaction,
+    check,
     commit_phase,
     coordinator_dag,
     persistent_aggregate,
@@ -442,3 +443,26 @@ def test_a_block_knows_the_time_zone_of_the_schedule() -> None:
     with dag(schedule=schedule), block(source=DAYS) as tx:
         commit(count(tx.batch))
     assert tx.begin.transaction.request.zone == "Europe/Berlin"
+
+
+# --- checks
+
+
+def test_a_check_makes_its_task_one_that_the_commit_waits_for_and_takes_the_output_of() -> None:
+    with dag(), block() as tx:
+        given, other = count(tx.batch), count.override(task_id="other")(tx.batch)
+        made = commit(given, checks=[check("some", other, value="count(*) > 0")])
+    assert made.upstream_task_ids == {"begin", "count", "other"}
+    assert tx.begin.transaction.committed == {"count", "other"}
+    assert tx.begin.transaction.tasks == ("count", "other")
+
+
+def test_what_a_check_reads_is_an_output_of_a_task_of_the_block() -> None:
+    with dag(), refused("the input of check\\('some'\\) is no output of a task"), block() as tx:
+        commit(count(tx.batch), checks=[check("some", 5, value="count(*) > 0")])
+    with dag():
+        outside = count([])
+        with refused("the input of check\\('some'\\) is of task count. Move that task into the block"):
+            with block() as tx:
+                given = count.override(task_id="other")(tx.batch)
+                commit(given, checks=[check("some", outside, value="count(*) > 0")])

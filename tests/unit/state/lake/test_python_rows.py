@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.base.errors import StateError
+from airflow_tx.base.errors import StateError, StateUnavailable
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Misfit
 from airflow_tx.state.lake.delta import Folder
 from airflow_tx.state.lake.files import as_arrow, staged_files, write_python_rows
@@ -202,3 +203,28 @@ def test_files_without_rows_and_of_unfinished_jobs_are_left_out(tmp_path: Path) 
     (tmp_path / folder / ".part-2.parquet.crc").write_bytes(b"x")
     pq.write_table(pq.read_table(tmp_path / entry["path"]).slice(0, 0), tmp_path / folder / "part-3.parquet")
     assert [each.path for each in staged_files(Folder(table.uri, {}), str(folder), ())] == [entry["path"]]
+
+
+def test_staged_rows_are_read_as_a_reader_of_the_table_sees_them(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "orders", partition_by=["kind", "day"])
+    at = dt.datetime(2026, 1, 1, 10, 0, 0, 5, dt.timezone.utc)
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "kind": "a/b", "day": DAY, "at": at, "amount": Decimal("1.50")},
+        {"id": 2, "kind": None, "day": None, "at": None, "amount": None},
+    ]
+    listed = table.stage(rows, ATTEMPT)
+    schema = table.staged_schema(listed)
+    assert schema.names == ["id", "at", "amount", "kind", "day"]  # without tx_txid
+    found = [row for batch in table.staged_rows(listed, schema.names) for row in batch.to_pylist()]
+    assert sorted(found, key=lambda row: row["id"]) == rows
+    some = [batch.to_pydict() for batch in table.staged_rows(listed, ["day", "id"])]
+    assert sorted(each["id"][0] for each in some) == [1, 2]
+    assert {name for each in some for name in each} == {"day", "id"}
+
+
+def test_a_staged_file_that_is_gone_is_a_table_that_cannot_be_read(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "orders")
+    listed = table.stage([{"id": 1}], ATTEMPT)
+    (tmp_path / "orders" / listed[0]["path"]).unlink()
+    with pytest.raises(StateUnavailable):
+        list(table.staged_rows(listed, ["id"]))

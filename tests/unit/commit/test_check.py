@@ -1,0 +1,512 @@
+"""Checks of what is about to be committed: what fails is refused, until a person acts."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx import check
+from airflow_tx.base.errors import (
+    AlreadyFinal,
+    ChecksFailed,
+    ConfigError,
+    PreviewOutdated,
+    StagingError,
+    StagingUnreachable,
+)
+from airflow_tx.ledger.answers import GivenUp
+from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.status import check_in_words
+from airflow_tx.ledger.steps.recovery import ReplayRequest
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
+from airflow_tx.outputs.staging.area import StagingArea
+from airflow_tx.state import Count, MemoryState
+from airflow_tx.transaction.commit.check import (
+    Check,
+    CheckedCommit,
+    CheckedRows,
+    Finding,
+    SqlCheck,
+    checked_checks,
+    checked_rows,
+    duckdb_engine,
+    find_all,
+)
+from airflow_tx.transaction.commit.committer import FIRST_OF_PHASE, Commit
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from tests.stage import update
+from tests.unit.bench import CountingStore, OpaqueNumbers
+from tests.unit.commit.phase_run import PhaseRun
+from tests.unit.commit.restated_run import begun, committed, rows
+from tests.unit.commit.run import Run, context_of, counts, found
+from tests.unit.commit.staged import ATTEMPT, counted, ref
+
+ADA = Audit("ada", "the shop was closed")
+OUTPUT: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
+POSITIVE = check("positive", OUTPUT, rows="count > 0")
+SOME = check("some rows", OUTPUT, value="count(*) > 0")
+ROWS: list[dict[str, Any]] = [{"k": "a", "n": 1}, {"k": "b", "n": -1}, {"k": None, "n": None}]
+
+
+def commits(run: Run, *checks: Check) -> None:
+    """Commit as the commit task does, which tells the ledger what it is refused with."""
+    context = context_of(run)
+    try:
+        with final_errors(), commit_case(context, run.updates, run.log, checks) as case:
+            commit_in_turn(Commit(case), run.spec.memory, patience=0)
+    except AirflowFailException as error:
+        context["exception"] = error
+        note_commit_failure(context)
+        raise
+
+
+def refused(run: Run, *checks: Check) -> str:
+    with pytest.raises(AirflowFailException) as raised:
+        commits(run, *checks)
+    return str(raised.value)
+
+
+def worked(run: Run, rows: list[dict[str, Any]]) -> Run:
+    run.begin()
+    run.end(run.start(), rows)
+    return run
+
+
+def ledger_of(run: Run) -> Any:
+    return run.spec.ledger(run.spec.memory)
+
+
+def receipt(run: Run, txid: int = 1) -> dict[str, Any]:
+    history = ledger_of(run).outcome(txid)
+    assert history is not None
+    assert history.receipt is not None
+    return dict(history.receipt)
+
+
+def accept(run: Run, *names: str, txid: int = 1, audit: Audit = ADA) -> None:
+    ledger = ledger_of(run)
+    ledger.accept_checks(txid, {name: ledger.status(txid).checks[name]["digest"] for name in names}, audit)
+
+
+def findings(given: Any, *checks: Check) -> list[Finding]:
+    def given_rows(output: Any) -> CheckedRows:
+        return checked_rows([given], None, ATTEMPT)  # type: ignore[arg-type]
+
+    return list(find_all(checks, CheckedCommit(None, given_rows)))  # type: ignore[arg-type]
+
+
+def texts(given: Any, *checks: Check) -> list[str]:
+    return [each.found for each in findings(given, *checks)]
+
+
+# --- the commit
+
+
+def test_an_output_that_passes_is_committed_and_the_receipt_says_so(make: Any, state: MemoryState) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    commits(run, POSITIVE, SOME)
+    assert counts(state) == {"a": 3}
+    assert receipt(run)["checks"] == {"positive": {"passed": True}, "some rows": {"passed": True}}
+
+
+def test_a_receipt_without_checks_does_not_name_them(make: Any) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    commits(run)
+    assert "checks" not in receipt(run)
+    assert Receipt.from_json(receipt(run)).checks is None
+
+
+def test_an_output_that_fails_is_refused_for_good_before_any_state_is_touched(
+    make: Any, store: CountingStore, state: MemoryState
+) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": 3}, {"word": "b", "count": -1}])
+    assert refused(run, POSITIVE, SOME) == (
+        "Commit of transaction 1.1 refused: check 'positive' failed: count > 0 does not hold for 1 of 2 rows, such as "
+        "(word='b', count=-1). Correct the code, then replay it: airflow tx replay numbers 1; or count its rows "
+        "nowhere: airflow tx skip numbers 1 --why TEXT; or accept what was found: airflow tx accept-check numbers 1 "
+        "positive --why TEXT"
+    )
+    assert (counts(state), state.fence()) == ({}, None)
+    record = found(store)
+    assert (record.phase, record.for_good) == (Phase.PROCESSED, 1)
+    noted = record.checks["positive"]
+    assert (noted["found"], list(record.checks)) == ("count > 0 does not hold for 1 of 2 rows", ["positive"])
+    assert "accepted" not in noted
+
+
+def test_the_remedy_names_each_failed_check_as_a_shell_takes_it(make: Any) -> None:
+    run = worked(make("r1"), [])
+    many = check("at least 2", OUTPUT, value="count(*) >= 2")
+    assert "accept-check numbers 1 'some rows' 'at least 2' --why" in refused(run, SOME, many)
+
+
+def test_an_accepted_output_is_committed_and_the_receipt_names_the_person(make: Any, state: MemoryState) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    refused(run, POSITIVE)
+    accept(run, "positive")
+    commits(run, POSITIVE)
+    assert counts(state) == {"a": -3}
+    noted = receipt(run)["checks"]["positive"]
+    assert (noted["passed"], noted["accepted"]["who"], noted["accepted"]["why"]) == (False, ADA.who, ADA.why)
+    assert check_in_words("positive", noted).startswith(
+        "positive: accepted: count > 0 does not hold for 1 of 1 rows: the shop was closed (ada, "
+    )
+
+
+def test_a_check_that_fails_beside_an_accepted_one_still_refuses(make: Any, state: MemoryState) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    many = check("many", OUTPUT, value="count(*) > 1")
+    refused(run, POSITIVE, many)
+    accept(run, "positive")
+    assert "check 'many' failed" in (text := refused(run, POSITIVE, many))
+    assert "'positive'" not in text
+    accept(run, "many")
+    commits(run, POSITIVE, many)
+    assert counts(state) == {"a": -3}
+
+
+def test_an_acceptance_holds_for_the_same_rows_of_a_replay_and_for_no_others(make: Any, state: MemoryState) -> None:
+    run = make("r1", source=OpaqueNumbers())
+    worked(run, [{"word": "a", "count": -3}, {"word": "b", "count": 1}])
+    refused(run, POSITIVE)
+    accept(run, "positive")
+    worked(run, [{"word": "a", "count": -3}, {"word": "b", "count": -1}])
+    assert "for 2 of 2 rows" in refused(run, POSITIVE)
+    worked(run, [{"word": "b", "count": 1}, {"word": "a", "count": -3}])
+    assert "for 1 of 2 rows" in refused(run, POSITIVE)  # the newer finding has replaced the acceptance
+    accept(run, "positive")
+    worked(run, [{"word": "a", "count": -3}, {"word": "b", "count": 1}])
+    commits(run, POSITIVE)
+    assert counts(state) == {"a": -3, "b": 1}
+    assert run.begun.attempt.attempt == 4
+
+
+def test_an_acceptance_does_not_hold_for_another_rule_of_that_name(make: Any) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    refused(run, POSITIVE)
+    accept(run, "positive")
+    assert "count > 5" in refused(run, check("positive", OUTPUT, rows="count > 5"))
+
+
+def test_a_replay_forgets_what_failed_and_was_not_accepted(make: Any) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    refused(run, POSITIVE)
+    run.begin()
+    assert ledger_of(run).status(1).checks == {}
+
+
+def test_a_person_accepts_only_what_was_shown(make: Any) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    refused(run, POSITIVE)
+    ledger = ledger_of(run)
+    for digests in ({"positive": "another"}, {"other": "x"}):
+        with pytest.raises(PreviewOutdated):
+            ledger.accept_checks(1, digests, ADA)
+    accept(run, "positive")
+    accept(run, "positive", audit=Audit("bob", "again"))
+    assert ledger.status(1).checks["positive"]["accepted"]["who"] == "ada"
+    digest = ledger.status(1).checks["positive"]["digest"]
+    commits(run, POSITIVE)
+    with pytest.raises(AlreadyFinal):
+        ledger.accept_checks(1, {"positive": digest}, ADA)
+
+
+def test_a_warning_is_noted_and_the_output_is_committed(make: Any, state: MemoryState, log: Any) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    commits(run, replace(POSITIVE, severity="warn"), SOME)
+    assert counts(state) == {"a": -3}
+    assert receipt(run)["checks"] == {
+        "positive": {"passed": False, "found": "count > 0 does not hold for 1 of 1 rows", "severity": "warn"},
+        "some rows": {"passed": True},
+    }
+    assert any("check 'positive' failed" in line and "(word='a', count=-3)" in line for line in log.lines)
+    assert check_in_words("positive", receipt(run)["checks"]["positive"]).startswith("positive: warning: ")
+
+
+def test_a_commit_that_died_after_its_grant_is_checked_again(
+    make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    commit = run.commit_of(run.updates, [POSITIVE])
+    with monkeypatch.context() as dies:
+        dies.setattr(MemoryState, "raise_and_write", _killed)
+        with pytest.raises(OSError, match="killed"):
+            commit_in_turn(commit, run.spec.memory, patience=0)
+    commits(run, POSITIVE)
+    assert counts(state) == {"a": 3}
+    assert receipt(run)["checks"] == {"positive": {"passed": True}}
+
+
+def _killed(*arguments: Any, **options: Any) -> Any:
+    raise OSError("killed")
+
+
+def test_a_task_that_works_again_gives_another_output_which_is_checked_anew(make: Any, store: CountingStore) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    commit = run.commit_of(run.updates, [POSITIVE])
+    commit.complete()
+    commit.prepare()
+    run.end(run.start(), [{"word": "a", "count": -3}])
+    with pytest.raises(ChecksFailed):
+        commit_in_turn(commit, store, patience=0)
+
+
+def test_an_output_that_was_not_acked_is_refused_and_not_checked(make: Any, store: CountingStore) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    run.committer.xcoms["count", "return_value", -1] = [{"word": "a", "count": 4}]
+    only = run.commit_of((), [POSITIVE])
+    with pytest.raises(StagingError, match="its XCom is not what the task acked"):
+        commit_in_turn(only, store, patience=0)
+
+
+# --- a restatement, and a phase
+
+
+def test_a_restatement_is_checked_by_its_whole_output_and_given_up_if_that_fails(make: Any, state: MemoryState) -> None:
+    def made(run_id: str, **more: Any) -> Any:
+        return make(run_id, journal=timedelta(days=7), **more)
+
+    made.runs = {}  # type: ignore[attr-defined]
+    committed(made, rows(a=5))
+    # The difference of a is negative; the output is not.
+    commits(begun(made, rows(a=2), instead_of=1), POSITIVE)
+    assert counts(state) == {"a": 2}
+    worse = begun(made, rows(a=-1), instead_of=2)
+    refused(worse, POSITIVE)
+    assert counts(state) == {"a": 2}
+    noted = ledger_of(worse).note_replay(ReplayRequest(worse.begun.attempt, "its run failed", True, 3))
+    assert isinstance(noted, GivenUp)
+
+
+def test_the_first_task_of_a_phase_checks_before_any_committer_writes(make: Any) -> None:
+    of_b = MemoryState("b", keys=["word"], values={"count": Count()})
+    of_d = MemoryState("d", keys=["word"], values={"count": Count()})
+    phase = PhaseRun(make, update(of_b), update(of_d), [{"word": "a", "count": -1}])
+    case = phase.case("acquire", (*phase.updates["b"], *phase.updates["d"]))
+    with pytest.raises(ChecksFailed, match="check 'positive' failed"):
+        commit_in_turn(Commit(replace(case, checks=(POSITIVE,)), FIRST_OF_PHASE), phase.run.spec.memory, patience=0)
+    assert of_b.fence() is None
+    warned = replace(case, checks=(replace(POSITIVE, severity="warn"),))
+    turn = Commit(warned, FIRST_OF_PHASE)
+    commit_in_turn(turn, phase.run.spec.memory, patience=0)
+    phase.xcoms["acquire", "return_value", -1] = turn.left
+    phase.commit("b", "d")
+    phase.mark()
+    assert receipt(phase.run)["checks"]["positive"]["severity"] == "warn"
+
+
+# --- conditions
+
+
+def test_null_fails_a_condition_of_rows_and_is_no_true_value() -> None:
+    assert texts(ROWS, check("a", OUTPUT, rows="n >= -1")) == ["n >= -1 does not hold for 1 of 3 rows"]
+    assert texts(ROWS, check("a", OUTPUT, value="sum(NULL::int) > 0")) == [
+        "sum(NULL::int) > 0 is NULL: sum(CAST(NULL AS INTEGER)) is NULL"
+    ]
+
+
+def test_a_condition_of_all_rows_says_what_its_aggregates_are() -> None:
+    total = check("a", OUTPUT, value="sum(n) = 100 AND count(*) FILTER (WHERE k IS NULL) < 1  -- a comment")
+    assert texts(ROWS, total) == [
+        "sum(n) = 100 AND count(*) FILTER (WHERE k IS NULL) < 1 -- a comment is false: sum(n) is 0, "
+        "count(*) FILTER (WHERE (k IS NULL)) is 1"
+    ]
+
+
+def test_an_output_without_rows_fails_a_count_and_passes_a_condition_of_rows() -> None:
+    empty = (check("a", OUTPUT, rows="n > 0"), check("b", OUTPUT, value="count(*) > 0"))
+    nothing: list[Any] = [[], None]
+    for given in nothing:
+        assert texts(given, *empty) == ["count(*) > 0 is false: count(*) is 0"]
+    assert texts([], check("c", OUTPUT, value="max(k) > 'a'")) == ["max(k) > 'a' is NULL: max(k) is NULL"]
+
+
+def test_at_most_three_rows_are_shown_each_in_short() -> None:
+    many = [{"k": "x" * 500, "n": number} for number in range(10)]
+    (finding,) = findings(many, check("a", OUTPUT, rows="n < 0"))
+    assert len(finding.samples) == 3
+    assert all(len(sample) <= 202 for sample in finding.samples)
+    assert "xxx" not in finding.found
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ({"rows": "n >"}, "It is no SQL: syntax error"),
+        ({"rows": "n > 0) OR (TRUE"}, "It is no SQL: syntax error"),
+        ({"rows": "n > 0; DROP TABLE output"}, "It is no SQL"),
+        ({"rows": "nope > 0"}, 'column "nope" not found.* The rows have k, n'),
+        ({"rows": "1 = 1"}, "It names no column"),
+        ({"rows": "COLUMNS(*) IS NOT NULL"}, "Name each column"),
+        ({"rows": "sum(n) > 0"}, r"It has an aggregate, sum\(n\). Give it by value="),
+        ({"value": "n > 0"}, "It has no aggregate.* by rows="),
+        ({"rows": "n > (SELECT 0)"}, "It reads a table or a file"),
+        ({"value": "count(*) > (SELECT count(*) FROM '/etc/passwd')"}, "It reads a table or a file"),
+        ({"rows": "n > 0 FROM read_csv('/etc/passwd')"}, "Give one condition alone"),
+        ({"rows": "n > 0 WHERE k = 'a'"}, "Give one condition alone"),
+        ({"rows": "n > 0, k = 'a'"}, "Give one condition alone"),
+        ({"rows": "n > 0 AS positive"}, "Give one condition alone"),
+        ({"rows": "n"}, "It gives a BIGINT"),
+        ({"rows": "k::int > 0"}, "Conversion Error"),
+        ({"rows": "row_number() OVER () > n"}, "window function"),
+        ({"rows": "n = $1"}, "parameters"),
+    ],
+)
+def test_what_is_no_condition_is_refused_in_one_line_when_it_first_runs(how: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as raised:
+        findings(ROWS, SOME, check("bad", OUTPUT, **how))
+    assert str(raised.value).startswith(f"check('bad', {next(iter(how))}=) = ")
+    assert "\n" not in str(raised.value)
+    assert raised.value.for_good
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "problem"),
+    [
+        ("", {"rows": "n > 0"}, r"check\(name\) = ''"),
+        ("--all", {"rows": "n > 0"}, r"check\(name\) = '--all'"),
+        ("a", {}, "neither of them"),
+        ("a", {"rows": "n > 0", "value": "count(*) > 0"}, "both of them"),
+        ("a", {"rows": "n > 0", "severity": "fatal"}, '\'fatal\' cannot be used. Use "error" or "warn"'),
+        ("a", {"rows": 5}, "= 5 cannot be used"),
+        ("a", {"value": " "}, "= ' ' cannot be used"),
+    ],
+)
+def test_a_check_that_cannot_be_one_is_refused_when_it_is_made(name: str, how: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        check(name, OUTPUT, **how)
+
+
+@pytest.mark.parametrize("given", [5, "a", [5], [POSITIVE, POSITIVE]])
+def test_a_committer_takes_a_list_of_checks_of_different_names(given: Any) -> None:
+    with pytest.raises(ConfigError):
+        checked_checks(given)
+    assert checked_checks(iter([POSITIVE, SOME])) == (POSITIVE, SOME)
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == "duckdb":
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    duckdb_engine.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match=r"It needs duckdb: pip install 'airflow-provider-tx\[checks\]'"):
+        findings(ROWS, SOME)
+
+
+def test_duckdb_reaches_nothing_outside_and_nobody_can_change_that(tmp_path: Any) -> None:
+    import duckdb
+
+    file = tmp_path / "a.csv"
+    file.write_text("a\n1\n")
+    secret = ROWS  # noqa: F841 - DuckDB would find it by its name
+    for query in (
+        f"SELECT * FROM '{file}'",
+        f"COPY (SELECT 1) TO '{tmp_path / 'b.csv'}'",
+        "INSTALL httpfs",
+        "SET enable_external_access = true",
+        "SET threads = 8",
+        "SELECT * FROM secret",
+    ):
+        with pytest.raises(duckdb.Error), duckdb_engine().cursor() as cursor:
+            cursor.execute(query).fetchall()
+    with duckdb_engine().cursor() as cursor:
+        said = "current_setting('threads'), current_setting('TimeZone') LIKE '%UTC'"
+        assert cursor.execute(f"SELECT {said}").fetchall() == [(1, True)]
+
+
+# --- rows
+
+
+def test_the_checks_of_one_output_read_it_once_and_only_the_columns_that_they_name(area: StagingArea) -> None:
+    reads: list[Any] = []
+    own = ref(area, counted(5, more="x"), counted(7, more="y"))
+
+    class Watched(CheckedRows):
+        def batches(self, columns: Any) -> Iterator[Any]:
+            reads.append(list(columns))
+            return super().batches(columns)
+
+    def given(output: Any) -> Any:
+        return Watched(checked_rows([own], area, ATTEMPT)._parts)
+
+    checks = (check("a", OUTPUT, rows="n >= 0"), SOME, check("b", OUTPUT, value="sum(N) = 31"))
+    assert list(find_all(checks, CheckedCommit(None, given))) == []  # type: ignore[arg-type]
+    assert reads == [["n"]]
+    failing = [check("c", OUTPUT, rows="n > 5")]
+    assert [len(each.samples) for each in find_all(failing, CheckedCommit(None, given))] == [3]  # type: ignore[arg-type]
+    assert reads[1:] == [["n"], ["word", "n", "more"], ["word", "n", "more"]]
+
+
+def test_instances_of_a_mapped_task_may_give_different_columns_and_whole_numbers(area: StagingArea) -> None:
+    given = [[{"k": "a", "n": 1}], {"k": "b", "n": 2.5}, ref(area, [{"n": 3, "z": 1}])]
+    rows = checked_rows(given, area, ATTEMPT)
+    commit = CheckedCommit(None, lambda output: rows)  # type: ignore[arg-type]
+    total = check("a", OUTPUT, value="sum(n) = 0 OR count(z) = 0 OR count(k) = 0")
+    assert [each.found.rpartition("false: ")[2] for each in find_all([total], commit)] == [
+        "sum(n) is 6.5, count(z) is 1, count(k) is 2"
+    ]
+
+
+@pytest.mark.parametrize("given", [[{"n": "a"}, {"n": 1}], [[1]]])
+def test_rows_that_are_no_table_are_refused_with_the_name_of_the_check(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"check\('a', rows=\).* are no table"):
+        findings(given, check("a", OUTPUT, rows="n > 0"))
+
+
+def test_a_file_that_cannot_be_reached_is_tried_again_and_no_fault_of_the_check() -> None:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    def away(columns: Any) -> Iterator[Any]:
+        yield pa.record_batch({"count": [1]})
+        raise StagingUnreachable(uri="s3://stage", reason="no answer")
+
+    rows = CheckedRows([(pa.schema([("count", pa.int64())]), away)])
+    with pytest.raises(StagingUnreachable):
+        list(find_all([POSITIVE, SOME], CheckedCommit(None, lambda output: rows)))  # type: ignore[arg-type]
+
+
+def test_the_digest_does_not_depend_on_the_order_of_rows_but_on_their_number_and_values() -> None:
+    def digest(rows: Any) -> str:
+        return findings(rows, check("a", OUTPUT, rows="n > 9"))[0].digest
+
+    one = digest(ROWS)
+    assert digest(ROWS[::-1]) == one
+    assert len({one, digest([*ROWS, ROWS[0]]), digest(ROWS[1:]), digest([{**ROWS[0], "k": "z"}, *ROWS[1:]])}) == 4
+
+
+# --- another kind
+
+
+def test_a_check_of_another_kind_runs_beside_those_in_sql(make: Any, state: MemoryState) -> None:
+    class Rejected(Check):
+        @classmethod
+        def find(cls, checks: Any, commit: CheckedCommit) -> Iterator[Finding]:
+            outputs = commit.processed.acks["count", -1].outputs
+            yield from (Finding(each, f"{len(outputs)} outputs", "a digest") for each in checks)
+
+    run = worked(make("r1"), [{"word": "a", "count": -1}])
+    text = refused(run, POSITIVE, Rejected("rejected"))
+    assert "check 'positive' failed" in text
+    assert "check 'rejected' failed: 1 outputs" in text
+    accept(run, "positive", "rejected")
+    commits(run, POSITIVE, Rejected("rejected"))
+    assert counts(state) == {"a": -1}
+
+
+def test_a_check_names_itself_in_a_refusal() -> None:
+    assert repr(POSITIVE) == "check('positive')"
+    assert isinstance(POSITIVE, SqlCheck)
