@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, shortened_reason
@@ -398,12 +398,7 @@ class SqlPass:
         """Try a condition without rows: its names and its type."""
         known = self._rows.schema
         try:
-            if known is not None:
-                self._cursor.register(_RELATION, known.empty_table())
-            relation = self._relation(each.parsed.columns)
-            tried = self._cursor.execute(f"SELECT ({each.sql}\n) FROM {relation}")
-            kind = str(tried.description[0][1])
-            tried.fetchall()  # DuckDB refuses other work before
+            kind = condition_type(each.sql, known, each.parsed.columns)
         except _errors() as error:
             there = "" if known is None else f" The rows have {', '.join(known.names)}."
             raise each.refused(_reason(error) + there) from None
@@ -445,7 +440,7 @@ class SqlPass:
         if self._rows.schema is not None:
             self._cursor.register(_RELATION, self._reader(self._rows.columns(columns), failures))
         try:
-            query = f"SELECT {selected} FROM {self._relation(columns)} {rest}"
+            query = f"SELECT {selected} FROM {_relation(self._rows.schema, columns)} {rest}"
             return list(self._cursor.execute(query).fetchall())
         except _errors():
             if (
@@ -468,13 +463,24 @@ class SqlPass:
 
         return pa.RecordBatchReader.from_batches(self._rows.of(columns), noted())
 
-    def _relation(self, columns: Iterable[str]) -> str:
-        """Name the rows; without any, whose columns nothing tells, every column is NULL."""
-        if self._rows.schema is not None:
-            return _RELATION
-        names = sorted(columns) or ["tx_none"]
-        nulls = ", ".join('NULL AS "{}"'.format(name.replace('"', '""')) for name in names)
-        return f"(SELECT {nulls} WHERE false) AS {_RELATION}"
+
+@lru_cache(maxsize=1000)
+def condition_type(sql: str, schema: pa.Schema | None, columns: frozenset[str]) -> str:
+    """Ask for the type of a condition over rows of a schema. A lane asks for the same ones again and again."""
+    with duckdb_engine().cursor() as cursor:
+        if schema is not None:
+            cursor.register(_RELATION, schema.empty_table())
+        tried = cursor.execute(f"SELECT ({sql}\n) FROM {_relation(schema, columns)}")
+        return str(tried.description[0][1])
+
+
+def _relation(schema: pa.Schema | None, columns: Iterable[str]) -> str:
+    """Name the rows; if nothing tells their columns, there are none of them, and every column is NULL."""
+    if schema is not None:
+        return _RELATION
+    names = sorted(columns) or ["tx_none"]
+    nulls = ", ".join('NULL AS "{}"'.format(name.replace('"', '""')) for name in names)
+    return f"(SELECT {nulls} WHERE false) AS {_RELATION}"
 
 
 @cache
