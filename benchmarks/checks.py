@@ -19,7 +19,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from airflow_tx import check
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.outputs.staging.area import Output, StagingArea, write_manifest, write_rows
-from airflow_tx.transaction.commit.check import Check, CheckedCommit, checked_rows, find_all
+from airflow_tx.transaction.commit.check import Check, CheckedCommit, find_all, output_rows
 from benchmarks.figures import machine
 
 FEW = 35
@@ -35,7 +35,7 @@ FAILING = (check("no large sums", OUTPUT, rows="amount < 10"), PASSING[1])
 def staged(area: StagingArea, count: int) -> dict[str, Any]:
     """Stage so many rows as a task does."""
     where = area.try_dir("flights", ATTEMPT, TaskTry("count", -1, "a"))
-    files = []
+    files = list[Any]()
     for number in range(FILES):
         numbers = range(number * count // FILES, (number + 1) * count // FILES)
         columns = {"carrier": [f"C{n % 16}" for n in numbers], "amount": list(numbers), "share": [0.5] * len(numbers)}
@@ -46,7 +46,7 @@ def staged(area: StagingArea, count: int) -> dict[str, Any]:
 
 def seconds(area: StagingArea, values: Sequence[Any], checks: Sequence[Check], failed: int) -> float:
     """Measure one commit's checks, the median of some rounds."""
-    commit: Any = CheckedCommit(None, lambda output: checked_rows(values, area, ATTEMPT))  # type: ignore[arg-type]
+    commit: Any = CheckedCommit(None, lambda output: output_rows(values, area, ATTEMPT))  # type: ignore[arg-type]
     found = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -63,7 +63,7 @@ def main() -> None:
         area = StagingArea(folder)
         few = [{"carrier": f"C{n}", "amount": n, "share": 0.5} for n in range(FEW)]
         began = time.perf_counter()
-        list(find_all(PASSING, CheckedCommit(None, lambda output: checked_rows([few], area, ATTEMPT))))  # type: ignore[arg-type]
+        list(find_all(PASSING, CheckedCommit(None, lambda output: output_rows([few], area, ATTEMPT))))  # type: ignore[arg-type]
         print(f"the first commit of a process, DuckDB included: {1e3 * (time.perf_counter() - began):.0f} ms")
         for name, values, rows in (("returned", [few], FEW), ("staged", [staged(area, count)], count)):
             passing = 1e3 * seconds(area, values, PASSING, 0)

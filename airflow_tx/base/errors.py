@@ -496,27 +496,6 @@ class AcceptanceRefused(Refused):
     template = "Change of state {state!r} of topology {topology!r} not accepted: {problem}. Nothing was changed."
 
 
-class ChecksFailed(TxError):
-    """Checks of an output that did not pass: it is not committed, unless a person accepts what they found.
-
-    :param problem: what each of them found; `names`: of them, as a shell takes these.
-    :param checks: per check, what was found in which output.
-    """
-
-    for_good = True
-    template = (
-        "Commit of transaction {txid}.{attempt} refused: {problem}. Correct the code, then replay it: "
-        "airflow tx replay {topology} {txid}; or count its rows nowhere: airflow tx skip {topology} {txid} --why TEXT; "
-        "or accept what was found: airflow tx accept-check {topology} {txid} {names} --why TEXT"
-    )
-
-
-class CheckRefused(Refused):
-    """Acceptance of a check that has not failed."""
-
-    template = "Check {name!r} of transaction {txid} of {topology} not accepted: {problem}. Nothing was changed."
-
-
 class LossRefused(Refused):
     """Acceptance of a loss that there is none of."""
 

@@ -139,7 +139,7 @@ class TransactionView:
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
     :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
     :param begun: whether a run has begun it; else its run is about to be started.
-    :param checks: what its checks found, as the receipt keeps it; of an open one, those that failed.
+    :param checks: what its checks found, as the receipt keeps it; of an open one, only the failed checks.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
     """
 

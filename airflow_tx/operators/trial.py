@@ -78,7 +78,7 @@ class TrialResult:
     :param state: of the run: "success" or "failed".
     :param outputs: per task and output, such as ``count`` or ``count.totals``, the rows or the value.
     :param states: per name, what the trial would have written.
-    :param checks: per name, what the checks found, as the receipt keeps it; of a failed run, those that failed.
+    :param checks: per name, what the checks found, as the receipt keeps it; of a failed run, only the failed checks.
     """
 
     state: str
@@ -181,7 +181,8 @@ class Trial:
     def _checks(self) -> Mapping[str, Mapping[str, Any]]:
         with self._trial_spec.store() as store:
             ledger = self._trial_spec.ledger(store)
-            record, history = ledger.status(1), ledger.outcome(1)
+            record = ledger.status(1)
+            history = ledger.outcome(1)
         receipt = history.receipt if history is not None else None
         return record.checks if record is not None else (receipt or {}).get("checks") or {}
 

@@ -35,9 +35,9 @@ VERBS = frozenset(
 """.split()
 )
 NOUNS_AS_WELL = frozenset(
-    {"begin", "commit", "connect", "move", "rebuild", "repair", "replay", "run", "skip", "submit", "write"}
+    {"begin", "check", "commit", "connect", "move", "rebuild", "repair", "replay", "run", "skip", "submit", "write"}
 )
-"""The step begin, a commit, a skip, a replay ...; spark-submit and Spark Connect; a run of a DAG."""
+"""The step begin, a check, a commit, a skip, a replay ...; spark-submit and Spark Connect; a run of a DAG."""
 FORBIDDEN = frozenset("around asked findings helpers misc seen standing told util utils".split())
 
 SHARED_NAMES = {
@@ -52,10 +52,10 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 40_900,
-    "files": 240,
+    "statements": 41_200,
+    "files": 241,
     "rooms": 13,
-    "names that rooms take from each other": 700,
+    "names that rooms take from each other": 705,
     "files that give these names": 23,
     "names that the ledger gives": 164,
     "characters a line of code": 37.2,

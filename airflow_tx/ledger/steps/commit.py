@@ -247,6 +247,7 @@ def accept_checks(
     paths: Paths,
     txid: int,
     digests: Mapping[str, str],
+    *,
     audit: Audit,
 ) -> Decision[Done]:
     """Note that a person accepts what checks found; it holds for outputs of these digests alone.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import (
     AcceptanceRefused,
-    CheckRefused,
     JournalError,
     LossRefused,
     PreviewOutdated,
@@ -174,6 +173,12 @@ def _version(known: list[int], losses: Iterable[Loss]) -> str:
 # Acceptance of what a check found by a person: the transaction is committed all the same.
 
 
+class CheckRefused(Refused):
+    """Acceptance of a check that has not failed."""
+
+    template = "Check {name!r} of transaction {txid} of {topology} not accepted: {problem}. Nothing was changed."
+
+
 class CheckAcceptance(PersonalAction):
     """Lets a transaction commit the output in which checks have failed, and no other output.
 
@@ -207,7 +212,7 @@ class CheckAcceptance(PersonalAction):
     def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
         """Note it, and let the commit be tried again, once no other check stands in its way."""
         digests = {name: record.checks[name]["digest"] for name in self.names}
-        self.ledger.accept_checks(self.txid, digests, audit)
+        self.ledger.accept_checks(self.txid, digests, audit=audit)
         for name in self.names:
             accepted = f"accepted: {name}: {record.checks[name]['found']}"
             yield EffectLine(self.txid, record.run_id, accepted)

@@ -1,4 +1,4 @@
-"""Checks of what a transaction is about to commit: who has to correct what, before a reader sees it.
+"""Checks of the output that a transaction is about to commit, before a reader sees it.
 
 A kind of check is a class with `find`, which the committer calls once for all checks of that kind. `SqlCheck` asks
 DuckDB, over the rows of one acked output.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.errors import ConfigError, shortened_reason
+from airflow_tx.base.errors import ConfigError, TxError, shortened_reason
 from airflow_tx.base.rows import NoTable, exact_table, first_line, shown_value
 from airflow_tx.ledger import digest
 from airflow_tx.outputs import open_output, read_batches, read_schema
@@ -34,9 +34,24 @@ ERROR = "error"
 WARN = "warn"
 
 
+class ChecksFailed(TxError):
+    """Checks of an output that did not pass: it is not committed, unless a person accepts what they found.
+
+    :param problem: the findings in words; `names`: of the checks, as a shell takes these.
+    :param checks: per check, what was found in which output.
+    """
+
+    for_good = True
+    template = (
+        "Commit of transaction {txid}.{attempt} refused: {problem}. Correct the code, then replay it: "
+        "airflow tx replay {topology} {txid}. Or count its rows nowhere: airflow tx skip {topology} {txid} --why TEXT. "
+        "Or accept the output: airflow tx accept-check {topology} {txid} {names} --why TEXT"
+    )
+
+
 @dataclass(frozen=True)
-class Finding:
-    """What a check found that did not pass.
+class FailedCheck:
+    """A check that did not pass.
 
     :param found: in numbers; receipts keep it, so it has no value of a row.
     :param digest: of the rule and the rows that it was found in; "": a person cannot accept it.
@@ -63,14 +78,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckedCommit:
-    """What checks may look at.
+    """The commit that checks look at.
 
     :param processed: the acks of the attempt.
     :param rows: gives the rows of an acked output, by its XComArg.
     """
 
     processed: Processed
-    rows: Callable[[Any], CheckedRows]
+    rows: Callable[[Any], OutputRows]
 
 
 @dataclass(frozen=True)
@@ -87,14 +102,14 @@ class Check(ABC):
 
     @classmethod
     @abstractmethod
-    def find(cls, checks: Sequence[Any], commit: CheckedCommit) -> Iterable[Finding]:
+    def find(cls, checks: Sequence[Any], commit: CheckedCommit) -> Iterable[FailedCheck]:
         """Run all checks of this kind; what did not pass.
 
         :raises ConfigError: a check cannot be run.
         """
 
 
-def find_all(checks: Sequence[Check], commit: CheckedCommit) -> Iterator[Finding]:
+def find_all(checks: Sequence[Check], commit: CheckedCommit) -> Iterator[FailedCheck]:
     """Run checks of any kind; what did not pass. Raises as `Check.find`."""
     kinds: dict[type[Check], None] = dict.fromkeys(map(type, checks))
     for kind in kinds:
@@ -104,7 +119,7 @@ def find_all(checks: Sequence[Check], commit: CheckedCommit) -> Iterator[Finding
 def checked_checks(checks: Iterable[Check]) -> tuple[Check, ...]:
     """Check the checks of a committer.
 
-    :raises ConfigError: they are no list of checks, or two of them have one name.
+    :raises ConfigError: they are no list of checks.
     """
     option = "CommitOperator(checks=)"
     if not isinstance(checks, Iterable) or isinstance(checks, str):
@@ -114,10 +129,6 @@ def checked_checks(checks: Iterable[Check]) -> tuple[Check, ...]:
         if not isinstance(each, Check):
             remedy = 'Give check("name", output, rows="...").'
             raise ConfigError(option=option, value=each, remedy=remedy)
-    names = [each.name for each in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        remedy = "Two checks need two names: accept-check names one of them."
-        raise ConfigError(option="check(name)", value=twice[0], remedy=remedy)
     return found
 
 
@@ -134,14 +145,14 @@ def check(
         checks=[check("no negative sums", counts.output["counts"], rows="amount >= 0"),
                 check("some rows", counts.output["counts"], value="count(*) > 0")]
 
-    DuckDB runs it, right before the commit: install the extra `checks`. A replay is checked anew.
+    DuckDB runs it, right before the commit: install the extra `checks`. A replay is checked again.
 
     :param name: unique in the DAG; a person accepts a failed check by its name.
     :param output: such as ``counts.output["counts"]``, or what a ``@task`` call gives; of a mapped task, the rows of
         all its instances.
     :param rows: an SQL condition that must be TRUE for each row; NULL fails.
     :param value: an SQL condition with aggregates over all rows that must be TRUE.
-    :param severity: "error" refuses the commit until a person acts; "warn" notes what was found, and goes on.
+    :param severity: "error" refuses the commit until a person acts; "warn" notes what was found, and commits.
     :raises ConfigError: an argument cannot be used.
     """
     if not isinstance(name, str) or not name.strip() or name.startswith("-"):
@@ -169,7 +180,7 @@ def check(
 Batches = Callable[["Sequence[str]"], "Iterator[pa.RecordBatch]"]
 
 
-class CheckedRows:
+class OutputRows:
     """The rows of an output of all instances of a task, as Arrow batches of one schema.
 
     :param parts: their schemas, each with a function that reads the rows in some columns.
@@ -190,7 +201,7 @@ class CheckedRows:
                 raise NoTable(first_line(error)) from None
 
     def columns(self, mentioned: Iterable[str]) -> list[str]:
-        """Name the columns of these names, as SQL compares them; one column if there is none of them."""
+        """Name the columns of these names, as SQL compares them; the first column if no name fits."""
         assert self.schema is not None
         wanted = {name.lower() for name in mentioned}
         return [name for name in self.schema.names if name.lower() in wanted] or self.schema.names[
@@ -226,12 +237,12 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def checked_rows(
+def output_rows(
     values: Sequence[Any],
     area: StagingArea,
     attempt: TransactionAttempt,
     table: AppendTable | None = None,
-) -> CheckedRows:
+) -> OutputRows:
     """Give the rows of an output that was acked.
 
     :param values: what each instance of the task has returned or emitted.
@@ -247,7 +258,7 @@ def checked_rows(
     ]
     parts = [_plain(plain)] if plain else []
     staged = (_staged(each, area, attempt, table) for each in values if is_ref(each))
-    return CheckedRows([*parts, *filter(None, staged)])
+    return OutputRows([*parts, *filter(None, staged)])
 
 
 def _plain(rows: Sequence[Mapping[str, Any]]) -> tuple[pa.Schema, Batches]:
@@ -313,7 +324,7 @@ class SqlCheck(Check):
         return f"check({self.name!r})"
 
     @classmethod
-    def find(cls, checks: Sequence[SqlCheck], commit: CheckedCommit) -> Iterator[Finding]:
+    def find(cls, checks: Sequence[SqlCheck], commit: CheckedCommit) -> Iterator[FailedCheck]:
         """Run the checks of each output in one pass over its rows."""
         by_output: dict[tuple[str, str], list[SqlCheck]] = {}
         for each in checks:
@@ -376,11 +387,11 @@ class SqlCheck(Check):
 class SqlPass:
     """Runs checks over the rows of one output."""
 
-    def __init__(self, rows: CheckedRows) -> None:
+    def __init__(self, rows: OutputRows) -> None:
         self._rows = rows
         self._cursor = duckdb_engine().cursor()
 
-    def find(self, checks: Sequence[SqlCheck]) -> Iterator[Finding]:
+    def find(self, checks: Sequence[SqlCheck]) -> Iterator[FailedCheck]:
         """Run them in one pass; only a check that fails needs another one, for samples and for the digest.
 
         :raises ConfigError: a condition cannot be computed.
@@ -392,7 +403,7 @@ class SqlPass:
             for each in checks:
                 own = [values.pop(0) for _ in each.selected]
                 if found := each.found(total, own):
-                    yield Finding(each, found, self._digest_for(each), self._samples(each))
+                    yield FailedCheck(each, found, self._digest_for(each), self._samples(each))
 
     def _bind(self, each: SqlCheck) -> None:
         """Try a condition without rows: its names and its type."""
@@ -425,7 +436,7 @@ class SqlPass:
         return tuple(_sample(columns, row) for row in self._ask("*", columns, where))
 
     def _digest_for(self, each: SqlCheck) -> str:
-        """Digest the rule and all rows, in any order; of a warning, which nobody accepts, nothing."""
+        """Digest the rule and all rows, in any order; "" of a warning, which no person has to accept."""
         return "" if each.severity == WARN else digest([each.sql, each.of_all, *self._content])
 
     @cached_property
@@ -445,7 +456,7 @@ class SqlPass:
         except _errors():
             if (
                 failures
-            ):  # DuckDB words it anew: a file that cannot be reached now is no fault of the check
+            ):  # DuckDB words it again: a file that cannot be reached now is no fault of the check
                 raise failures[0] from None
             raise
 
@@ -475,7 +486,7 @@ def condition_type(sql: str, schema: pa.Schema | None, columns: frozenset[str]) 
 
 
 def _relation(schema: pa.Schema | None, columns: Iterable[str]) -> str:
-    """Name the rows; if nothing tells their columns, there are none of them, and every column is NULL."""
+    """Name the rows. Without a row their columns are unknown, and each is NULL."""
     if schema is not None:
         return _RELATION
     names = sorted(columns) or ["tx_none"]
@@ -511,7 +522,7 @@ def _errors() -> Any:
 
 @dataclass(frozen=True)
 class ParsedCondition:
-    """What a condition names.
+    """The names in a condition.
 
     :param columns: every name that may be one of a column.
     :param aggregates: its aggregates, as SQL.

@@ -15,7 +15,6 @@ from typing import Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import (
-    ChecksFailed,
     IncompleteBatch,
     InputSkipped,
     Outranked,
@@ -59,10 +58,11 @@ from airflow_tx.transaction.commit.case import (
 from airflow_tx.transaction.commit.check import (
     ERROR,
     CheckedCommit,
-    CheckedRows,
-    Finding,
-    checked_rows,
+    ChecksFailed,
+    FailedCheck,
+    OutputRows,
     find_all,
+    output_rows,
 )
 from airflow_tx.transaction.commit.handoff import (
     Messages,
@@ -288,11 +288,13 @@ def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWri
 def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
     """Run the checks over the acked outputs: what they found, as the receipt keeps it.
 
-    A restatement is checked by its whole output, as it is the output that tasks made.
+    A restatement is checked by its whole output: by the rows that its tasks made.
 
     :raises ChecksFailed: some failed, and no person accepted that for this output.
     :raises ConfigError: a check cannot be run.
     """
+    if not case.checks:
+        return {}
     results: dict[str, Any] = {each.name: {"passed": True} for each in case.checks}
     findings = list(
         find_all(case.checks, CheckedCommit(processed, partial(_checked, case, processed)))
@@ -302,7 +304,7 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
     own = case.begun.attempt
     record = case.ledger.status(own.txid)
     accepted = {} if record is None else record.accepted_checks
-    failed = list[Finding]()
+    failed = list[FailedCheck]()
     for each in findings:
         noted = results[each.check.name] = each.to_json()
         known = accepted.get(each.check.name, {})
@@ -324,11 +326,11 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
     return results
 
 
-def _checked(case: CommitCase, processed: Processed, output: Any) -> CheckedRows:
+def _checked(case: CommitCase, processed: Processed, output: Any) -> OutputRows:
     own = case.begun.attempt
     values = acked_values(output, processed.acks, own, case.run.output)
     table = case.spec.tables.get((output.operator.task_id, output.key))
-    return checked_rows(values, case.area, own, table)
+    return output_rows(values, case.area, own, table)
 
 
 # --- acquire: the turn --------------------------------------------------------------------------------------------

@@ -317,7 +317,7 @@ def test_an_output_that_fails_a_check_in_a_lane_becomes_no_run_and_can_be_accept
     assert blocked is not None
     assert blocked["reason"].startswith("Commit of transaction 2.1 refused: check 'small' failed: sum < 100 does not")
     accepted = {"small": record.checks["small"]["digest"]}
-    world.spec.ledger(world.store).accept_checks(2, accepted, Audit("ada", "a large day"))
+    world.spec.ledger(world.store).accept_checks(2, accepted, audit=Audit("ada", "a large day"))
     world.start_run("numbers", "tx-2", reset=True)  # as a replay by a person does
     assert world.execute("tx-2").attempt.attempt == 2
     world.assert_exact(2)
