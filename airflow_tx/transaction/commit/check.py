@@ -14,10 +14,7 @@ from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, TxError, shortened_reason
-from airflow_tx.base.rows import NoTable, exact_table, first_line, shown_value
 from airflow_tx.ledger import digest
-from airflow_tx.outputs import open_output, read_batches, read_schema
-from airflow_tx.transaction.processing.outputs import is_ref
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -53,7 +50,7 @@ class ChecksFailed(TxError):
 class FailedCheck:
     """A check that did not pass.
 
-    :param found: in numbers; receipts keep it, so it has no value of a row.
+    :param found: in numbers, and without a row: receipts keep it.
     :param digest: of the rule and the rows that it was found in; "": a person cannot accept it.
     :param samples: rows that failed, for the log and the error.
     """
@@ -155,7 +152,7 @@ def check(
     :param severity: "error" refuses the commit until a person acts; "warn" notes what was found, and commits.
     :raises ConfigError: an argument cannot be used.
     """
-    if not isinstance(name, str) or not name.strip() or name.startswith("-"):
+    if not isinstance(name, str) or not name.strip() or name[0] == "-" or not name.isprintable():
         remedy = 'Give it a name: check("no negative sums", ...).'
         raise ConfigError(option="check(name)", value=name, remedy=remedy)
     if severity not in (ERROR, WARN):
@@ -190,6 +187,8 @@ class OutputRows:
 
     def __init__(self, parts: Iterable[tuple[pa.Schema, Batches]]) -> None:
         import pyarrow as pa
+
+        from airflow_tx.base.rows import NoTable, first_line
 
         self._parts = list(parts)
         self.schema: pa.Schema | None = None
@@ -250,18 +249,18 @@ def output_rows(
     :raises StagingError: it is not there whole.
     :raises NoTable: the rows are no table.
     """
-    plain = [
-        row
-        for value in values
-        if not is_ref(value)
-        for row in ([value] if isinstance(value, Mapping) else value or ())
-    ]
+    from airflow_tx.transaction.processing.outputs import is_ref  # a DAG file is parsed without it
+
+    given = [each for each in values if each is not None and not is_ref(each)]
+    plain = [row for each in given for row in (each if isinstance(each, list | tuple) else [each])]
     parts = [_plain(plain)] if plain else []
     staged = (_staged(each, area, attempt, table) for each in values if is_ref(each))
     return OutputRows([*parts, *filter(None, staged)])
 
 
 def _plain(rows: Sequence[Mapping[str, Any]]) -> tuple[pa.Schema, Batches]:
+    from airflow_tx.base.rows import exact_table
+
     table = exact_table(rows)
     return table.schema, lambda columns: iter(table.select(columns).to_batches())
 
@@ -272,11 +271,14 @@ def _staged(
     attempt: TransactionAttempt,
     table: AppendTable | None,
 ) -> tuple[pa.Schema, Batches] | None:
+    from airflow_tx.outputs import check_readable, open_output, read_batches, read_schema
+
     where, output = open_output(area, ref, attempt=attempt)
     if not output.rows:
         return None
-    if output.appended is not None:
-        assert table is not None
+    if table is None:
+        check_readable(where, ref["name"], output)
+    elif output.appended is not None:
         manifest = read_batches(area, ref, attempt=attempt)
         listed = [row for batch in manifest for row in batch.to_pylist()]
         return table.staged_schema(listed), lambda columns: table.staged_rows(listed, columns)
@@ -326,6 +328,8 @@ class SqlCheck(Check):
     @classmethod
     def find(cls, checks: Sequence[SqlCheck], commit: CheckedCommit) -> Iterator[FailedCheck]:
         """Run the checks of each output in one pass over its rows."""
+        from airflow_tx.base.rows import NoTable
+
         by_output: dict[tuple[str, str], list[SqlCheck]] = {}
         for each in checks:
             by_output.setdefault((each.input.operator.task_id, each.input.key), []).append(each)
@@ -604,17 +608,17 @@ def _one(cursor: Any, query: str, argument: str) -> str:
 
 def _reason(error: Exception) -> str:
     """Give the first line of an error of DuckDB as a sentence."""
+    from airflow_tx.base.rows import first_line
+
     return f"It cannot be computed: {first_line(error).rstrip('!.')}."
 
 
 def _shown(value: Any) -> str:
-    return (
-        "NULL"
-        if value is None
-        else str(value).lower()
-        if isinstance(value, bool)
-        else shown_value(value)
-    )
+    from airflow_tx.base.rows import shown_value
+
+    if value is None:
+        return "NULL"
+    return str(value).lower() if isinstance(value, bool) else shown_value(value)
 
 
 def _sample(columns: Sequence[str], row: Sequence[Any]) -> str:

@@ -374,6 +374,7 @@ def test_what_is_no_condition_is_refused_in_one_line_when_it_first_runs(how: Any
     [
         ("", {"rows": "n > 0"}, r"check\(name\) = ''"),
         ("--all", {"rows": "n > 0"}, r"check\(name\) = '--all'"),
+        ("two\nlines", {"rows": "n > 0"}, r"check\(name\) = 'two"),
         ("a", {}, "neither of them"),
         ("a", {"rows": "n > 0", "value": "count(*) > 0"}, "both of them"),
         ("a", {"rows": "n > 0", "severity": "fatal"}, '\'fatal\' cannot be used. Use "error" or "warn"'),
@@ -461,7 +462,7 @@ def test_instances_of_a_mapped_task_may_give_different_columns_and_whole_numbers
     ]
 
 
-@pytest.mark.parametrize("given", [[{"n": "a"}, {"n": 1}], [[1]]])
+@pytest.mark.parametrize("given", [[{"n": "a"}, {"n": 1}], [1], 5, "abc"])
 def test_rows_that_are_no_table_are_refused_with_the_name_of_the_check(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"check\('a', rows=\).* are no table"):
         findings(given, check("a", OUTPUT, rows="n > 0"))
