@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -49,6 +50,7 @@ from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.restated_run import begun, committed, rows
 from tests.unit.commit.run import Run, context_of, counts, found
 from tests.unit.commit.staged import ATTEMPT, counted, ref
+from tests.unit.coordinator.lane_world import Killed, MortalStore
 
 ADA = Audit("ada", "the shop was closed")
 OUTPUT: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
@@ -266,6 +268,38 @@ def test_an_output_that_was_not_acked_is_refused_and_not_checked(make: Any, stor
     only = run.commit_of((), [POSITIVE])
     with pytest.raises(StagingError, match="its XCom is not what the task acked"):
         commit_in_turn(only, store, patience=0)
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_process_that_dies_at_any_request_commits_what_was_accepted_once(
+    make: Any, store: Any, state: MemoryState, arrives: bool
+) -> None:
+    def goes_on(run: Run, txid: int) -> None:
+        """Do what is left of: a refused commit, its acceptance, the commit."""
+        ledger = ledger_of(run)
+        if (record := ledger.status(txid)) is not None and not record.checks:
+            refused(run, POSITIVE)
+        if (record := ledger.status(txid)) is not None and not record.accepted_checks:
+            accept(run, "positive", txid=txid)
+        commits(run, POSITIVE)
+
+    store.shown = {}
+    died = True
+    txid = 0
+    while died:
+        txid += 1
+        run = worked(make(f"r{txid}"), [{"word": "a", "count": -1}])
+        living = run.spec
+        run.spec = replace(living, memory=MortalStore(store, txid, arrives=arrives))
+        with suppress(Killed):
+            goes_on(run, txid)
+            died = False
+        run.spec = living
+        if died:
+            goes_on(run, txid)
+        assert counts(state) == {"a": -txid}
+        assert receipt(run, txid)["checks"]["positive"]["accepted"]["who"] == "ada"
+    assert txid > 10
 
 
 # --- a restatement, and a phase
