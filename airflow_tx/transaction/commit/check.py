@@ -301,9 +301,6 @@ _SETTINGS = {
     "memory_limit": "512MB",
     "temp_directory": "",
     "TimeZone": "UTC",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "python_enable_replacements": "false",
     "enable_external_access": "false",
     "lock_configuration": "true",
 }

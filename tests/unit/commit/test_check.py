@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -444,10 +448,11 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 
 def test_duckdb_reaches_nothing_outside_and_nobody_can_change_that(tmp_path: Any) -> None:
     import duckdb
+    import pyarrow as pa  # type: ignore[import-untyped]
 
     file = tmp_path / "a.csv"
     file.write_text("a\n1\n")
-    secret = ROWS  # noqa: F841 - DuckDB would find it by its name
+    secret = pa.table({"a": [1]})  # noqa: F841 - DuckDB would find it by its name
     for query in (
         f"SELECT * FROM '{file}'",
         f"COPY (SELECT 1) TO '{tmp_path / 'b.csv'}'",
@@ -459,8 +464,24 @@ def test_duckdb_reaches_nothing_outside_and_nobody_can_change_that(tmp_path: Any
         with pytest.raises(duckdb.Error), duckdb_engine().cursor() as cursor:
             cursor.execute(query).fetchall()
     with duckdb_engine().cursor() as cursor:
-        said = "current_setting('threads'), current_setting('TimeZone') LIKE '%UTC'"
-        assert cursor.execute(f"SELECT {said}").fetchall() == [(1, True)]
+        names = (
+            "threads",
+            "memory_limit",
+            "temp_directory",
+            "autoload_known_extensions",
+            "autoinstall_known_extensions",
+        )
+        said = ", ".join(f"current_setting('{name}')" for name in names)
+        assert cursor.execute(f"SELECT {said}").fetchall() == [(1, "488.2 MiB", "", False, False)]
+
+
+def test_times_are_in_utc_wherever_the_worker_is() -> None:
+    program = (
+        "from airflow_tx.transaction.commit.check import duckdb_engine\n"
+        "print(duckdb_engine().execute(\"SELECT extract(hour FROM TIMESTAMPTZ '2026-01-01 10:00+00')\").fetchall())"
+    )
+    run = partial(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run(env={**os.environ, "TZ": "Asia/Tokyo"}).stdout.strip() == "[(10,)]"
 
 
 # --- rows
@@ -503,7 +524,7 @@ def test_rows_that_are_no_table_are_refused_with_the_name_of_the_check(given: An
 
 
 def test_a_file_that_cannot_be_reached_is_tried_again_and_no_fault_of_the_check() -> None:
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
     def away(columns: Any) -> Iterator[Any]:
         yield pa.record_batch({"count": [1]})
