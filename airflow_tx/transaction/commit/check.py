@@ -455,9 +455,8 @@ class SqlPass:
             query = f"SELECT {selected} FROM {_relation(self._rows.schema, columns)} {rest}"
             return list(self._cursor.execute(query).fetchall())
         except _errors():
-            if (
-                failures
-            ):  # DuckDB words it again: a file that cannot be reached now is no fault of the check
+            if failures:
+                # DuckDB words it again, but a file that cannot be reached now is no fault of the check.
                 raise failures[0] from None
             raise
 
