@@ -3,6 +3,7 @@
 A real ZooKeeper that forces its log to the disk; states on SQLite and PostgreSQL. Usage: script/bench lane [seconds]
 script/bench lane backlog [files]: how long the lane takes for a backlog of small files (100,000), ten rows each:
 with the default of one file a transaction, for 30 seconds, and with `target_seconds`, which takes more files at once.
+script/bench lane rejected [seconds]: what a table of rejected rows costs a transaction, with and without such rows.
 """
 
 from __future__ import annotations
@@ -28,19 +29,25 @@ FILES = 100_000
 TARGET = 2.0
 
 
-def plan_of(name: str, state: Any, source: TransactionalSource | None = None) -> Any:
-    """The plan of a DAG file with one function."""
+def plan_of(name: str, state: Any, source: TransactionalSource | None = None, aside: Any = None, bad: int = 0) -> Any:
+    """The plan of a DAG file with one function.
+
+    :param aside: the table of rejected rows; `bad`: how many rows of each batch the function rejects.
+    """
     from airflow.sdk import DAG, task
 
     from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
     from airflow_tx.coordinator.lane_plan import lane_plan
     from airflow_tx.operators.transaction import defined
 
-    with DAG(name, schedule=None, max_active_runs=16) as dag, Transaction(source=source or topology.Numbers()):
+    options: Any = {"source": source or topology.Numbers(), "rejected": aside}
+    with DAG(name, schedule=None, max_active_runs=16) as dag, Transaction(**options):
 
         @task
         def count() -> list[Mapping[str, Any]]:
             numbers = [int(row["number"]) for row in current_batch().read()]
+            for number in numbers[:bad]:
+                current_batch().reject({"number": number}, "odd")
             return totals(numbers)
 
         CommitOperator(task_id="commit", updates=[persistent_aggregate(count(), state=state)])
@@ -79,6 +86,7 @@ def lane_of(plan: Any, store: Any, folder: str, pending: int) -> Any:
         begin=own.begin,
         tasks=own.tasks,
         inside=own.inside,
+        rejected=own.rejected,
         folder=folder,
         kept=store,
     )
@@ -129,11 +137,11 @@ def backlog(files: int = FILES) -> None:
         catch_up(zookeeper.hosts, folder, url, files, None, target_seconds=TARGET)
 
 
-def measure(hosts: str, folder: str, name: str, url: str, pending: int, seconds: float) -> None:
+def measure(hosts: str, folder: str, name: str, url: str, pending: int, seconds: float, **aside: Any) -> None:
     """Run a lane for some seconds; print how many transactions a second were committed, and check the totals."""
     state = topology.state(url, f"totals_{name}")
     with topology.connected(hosts) as store:
-        lane = lane_of(plan_of(name, state), store, folder, pending)
+        lane = lane_of(plan_of(name, state, **aside), store, folder, pending)
         with lane.opened():
             lane.work(0.5)  # makes ledger and tables, imports the drivers
             while lane.working:
@@ -167,8 +175,27 @@ def main(seconds: float = SECONDS) -> None:
                 measure(zookeeper.hosts, folder, f"{name}{pending}", url, pending, seconds)
 
 
+def rejected(seconds: float = SECONDS) -> None:
+    """Measure a lane whose transactions have a table of rejected rows, and print."""
+    quiet()
+    from airflow_tx.state import DeltaTable
+    from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+    from tests.servers.postgres import LocalPostgres
+
+    print(f"Transactions of {topology.KEYS} Python rows through a lane, PostgreSQL; {machine()}")
+    with tempfile.TemporaryDirectory() as folder, LocalZooKeeper() as zookeeper, LocalPostgres() as postgres:
+        url = postgres.url(postgres.new_database())
+        table = DeltaTable(Path(folder) / "none")
+        other = DeltaTable(Path(folder) / "one")
+        cases: dict[str, Any] = {"no_table": {}, "no_row": {"aside": table}, "one_row": {"aside": other, "bad": 1}}
+        for name, aside in cases.items():
+            measure(zookeeper.hosts, folder, name, url, PENDING[-1], seconds, **aside)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["backlog"]:
+    if sys.argv[1:2] == ["rejected"]:
+        rejected(*map(float, sys.argv[2:3]))
+    elif sys.argv[1:2] == ["backlog"]:
         backlog(*map(int, sys.argv[2:3]))
     else:
         main(*map(float, sys.argv[1:2]))

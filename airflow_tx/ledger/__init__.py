@@ -56,10 +56,13 @@ if TYPE_CHECKING:
         encode_name as encode_name,
     )
     from airflow_tx.ledger.attempt import (
+        ASIDE as ASIDE,
         COUNT as COUNT,
         LANE_TRY as LANE_TRY,
+        MALFORMED as MALFORMED,
         NOTHING_WRITTEN as NOTHING_WRITTEN,
         POSITION_KEPT as POSITION_KEPT,
+        REJECTED as REJECTED,
         Grant as Grant,
         Receipt as Receipt,
         RowsDigest as RowsDigest,
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
         gone_in_words as gone_in_words,
         is_shortened as is_shortened,
         of_lane as of_lane,
+        rejected_of as rejected_of,
         restated as restated,
         tasks_of as tasks_of,
     )

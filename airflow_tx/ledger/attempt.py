@@ -479,6 +479,26 @@ def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, Any]:
     return found
 
 
+REJECTED = "tx_rejected"
+"""The first part of the names of outputs with rows that a task has rejected."""
+MALFORMED = "tx_malformed"
+"""The output with the rows that do not fit the schema of the source, and the column with their texts."""
+ASIDE = (REJECTED, MALFORMED)
+
+
+def rejected_of(tasks: Mapping[str, Any]) -> dict[str, tuple[int | None, int]]:
+    """Count, per task that has kept rows aside, the rows of the batch that it read, and the rows kept aside.
+
+    :param tasks: as `tasks_of` gives them.
+    :return: of a task that has not counted what it read, None and the rows.
+    """
+    aside = {
+        task: sum(rows or 0 for name, rows in each["outputs"].items() if name.startswith(ASIDE))
+        for task, each in tasks.items()
+    }
+    return {task: (tasks[task]["rows"], rows) for task, rows in aside.items() if rows}
+
+
 def code_of(acks: Mapping[tuple[str, int], Ack], dag_version: str) -> dict[str, Any]:
     """Say what processed a batch: the version of its DAG, and by task the digest of the code that it ran.
 

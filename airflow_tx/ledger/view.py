@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord, typed
 from airflow_tx.ledger.api import Paths, Store, decode_name, txids_below
-from airflow_tx.ledger.attempt import of_lane
+from airflow_tx.ledger.attempt import ASIDE, of_lane, rejected_of, tasks_of
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.reading import (
     LedgerReader,
@@ -77,6 +77,16 @@ class TransactionDetails:
     receipt: Mapping[str, Any] | None = None
     fenced: tuple[str, ...] = ()
     before: Any = None
+
+    @property
+    def rejected(self) -> dict[str, tuple[int | None, int]]:
+        """Count what its tasks read and have kept aside, as `rejected_of`."""
+        acks = {
+            (name.partition("[")[0], number): ack
+            for number, (name, ack) in enumerate(self.acks.items())
+            if any(each.get("name", "").startswith(ASIDE) for each in ack.outputs)
+        }
+        return rejected_of((self.receipt or {}).get("tasks") or tasks_of(acks))
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from airflow_tx.transaction import (
     TransactionSpec,
     Update,
     hook_up,
+    rejected_update,
     stage_frames,
 )
 
@@ -224,6 +225,11 @@ class Block:
         return self.committers if phase is None else (phase.acquire, *self.committers, phase.mark)
 
     @property
+    def first_committer(self) -> Any:
+        """The committer that no other one comes before; it keeps the rejected rows."""
+        return next(task for task in _ordered(self.tasks) if task in self.committers)
+
+    @property
     def updates(self) -> tuple[tuple[CommitOperator, Any], ...]:
         return tuple(
             (committer, update) for committer in self.committers for update in committer.updates
@@ -240,6 +246,15 @@ class Block:
         """Its updates and checks that take the output of a task."""
         checks = ((committer, check) for committer, check in self.checks if check.input is not None)
         return (*self.updates, *checks)
+
+    @property
+    def states(self) -> tuple[Any, ...]:
+        """The states that it writes: of its updates, and of rejected rows."""
+        rejected = self.spec.rejected
+        return (
+            *(update.state for _, update in self.updates),
+            *(() if rejected is None else (rejected,)),
+        )
 
     @property
     def stages(self) -> bool:
@@ -289,6 +304,14 @@ def _source(block: Block) -> None:
         raise block.refusal(
             f"source = {type(block.spec.source).__name__} is no source",
             "Pass a source, such as FileSource.",
+        )
+
+
+def _malformed(block: Block) -> None:
+    if block.spec.source.malformed == "reject" and block.spec.rejected is None:
+        raise block.refusal(
+            f"source {block.spec.source!r} rejects malformed rows, and there is no table for them",
+            'Give the block one, rejected=DeltaTable(...), or say malformed="refuse" of the source.',
         )
 
 
@@ -452,7 +475,7 @@ def _states(block: Block) -> None:
                 "Pass a state such as SqlState, a map or a StateFactory with keys= and values=, or use "
                 "partition_persist(..., updater=...) for one of your own.",
             )
-    for name, times in Counter(update.state.name for _, update in block.updates).items():
+    for name, times in Counter(state.name for state in block.states).items():
         if times > 1:
             raise block.refusal(
                 f"state {name!r} is updated {times} times",
@@ -488,21 +511,21 @@ def _appended(block: Block) -> None:
 
 def _kinds(block: Block) -> None:
     source = block.spec.source.kind
-    for _, update in block.updates:
-        kind = update.state.kind
+    for state in block.states:
+        kind = state.kind
         if block.at_least_once:
             continue
         if (source, kind) not in _EXACTLY_ONCE:
             raise block.refusal(
-                f"a source that is {source.value} and state {update.state.name!r} that is {kind.value} "
+                f"a source that is {source.value} and state {state.name!r} that is {kind.value} "
                 "cannot give exactly once",
                 'Use kind="opaque" (of a map, OpaqueMap; a state or factory of your own says it), or, if rows may be '
                 "counted more than once: Transaction(at_least_once=True)."
                 if source is not SourceKind.NON_TRANSACTIONAL
                 else "Use another source, or, if rows may be counted more than once: Transaction(at_least_once=True).",
             )
-        if source is SourceKind.OPAQUE and not update.state.can_roll_back:
-            problem = f"state {update.state.name!r} cannot take back what a replaced attempt of an opaque source wrote"
+        if source is SourceKind.OPAQUE and not state.can_roll_back:
+            problem = f"state {state.name!r} cannot take back what a replaced attempt of an opaque source wrote"
             remedy = "Use a store that can, such as SqlState or RedisState, a transactional source, or, if rows may be "
             raise block.refusal(
                 problem, f"{remedy}counted more than once: Transaction(at_least_once=True)."
@@ -527,8 +550,8 @@ def _is_ours(operator: type) -> bool:
 
 
 _RULES = (
-    _source, _interval, _window, _committers, _after_committer, _serial, _updates, _checks, _states, _appended, _phase,
-    _kinds,
+    _source, _malformed, _interval, _window, _committers, _after_committer, _serial, _updates, _checks, _states,
+    _appended, _phase, _kinds,
 )  # fmt: skip
 
 
@@ -626,6 +649,10 @@ class Transaction:
         can; default: `[tx] journal`, in days.
     :param at_least_once: allow a source and a state that cannot give exactly once together.
     :param message_timeout: the earlier name of `processing_timeout`.
+    :param rejected: a table, such as `DeltaTable`, to which the commit appends the rows that tasks reject
+        with a reason, and the malformed rows of its source; default: a task can reject none.
+    :param max_rejected: a share of the batch, such as 0.01, or a number of rows from 1 on: if a task rejects more, the
+        transaction is not committed before a person acts; default: a task can reject all.
     """
 
     def __init__(
@@ -646,6 +673,8 @@ class Transaction:
         journal: timedelta | None = None,
         at_least_once: bool = False,
         message_timeout: float | None = None,
+        rejected: FencedState | None = None,
+        max_rejected: float | None = None,
     ) -> None:
         """Take the source and the options; the block has the tasks."""
         texts = {"topology": topology, "zookeeper_conn_id": zookeeper_conn_id, "root": root}
@@ -663,6 +692,8 @@ class Transaction:
             ackers=ackers,
             acker_store=acker_store,
             journal=journal,
+            rejected=None if rejected is None else rejected_update(rejected).state,
+            max_rejected=max_rejected,
         )
         if None not in (processing_timeout, message_timeout):
             raise refusal(
@@ -673,6 +704,7 @@ class Transaction:
             )
         _check_ackers(self._spec)
         _check_journal(self._spec)
+        _check_max_rejected(self._spec)
         self._spec = with_alarms(self._spec, on_blocked, on_late, late_after, max_lag)
         self._before: frozenset[str] = frozenset()
         self._begin: BeginTransactionOperator | None = None
@@ -785,6 +817,9 @@ class Transaction:
             tables=block.tables,
             zone=compat.zone_of(self._dag),
         )
+        if self._spec.rejected is not None:
+            first = block.first_committer
+            first.updates = (*first.updates, rejected_update(self._spec.rejected))
 
 
 def _try_out(*args: Any, **options: Any) -> Any:
@@ -836,6 +871,21 @@ def _check_journal(spec: TransactionSpec) -> None:
     if found is not None and (not isinstance(found, timedelta) or found < timedelta(0)):
         remedy = "Give a timedelta: journal=timedelta(days=30); timedelta(0) keeps no journal."
         raise refusal(spec, f"journal={found!r}", remedy)
+
+
+def _check_max_rejected(spec: TransactionSpec) -> None:
+    most = spec.max_rejected
+    if most is None:
+        return
+    is_number = type(most) is int and most >= 1
+    if not is_number and not (type(most) is float and 0 < most < 1):
+        remedy = (
+            "Give a share of the batch below 1, such as 0.01, or a whole number of rows from 1 on."
+        )
+        raise refusal(spec, f"max_rejected={most!r}", remedy)
+    if spec.rejected is None:
+        remedy = "Add rejected=DeltaTable(...), or leave max_rejected out."
+        raise refusal(spec, f"max_rejected={most!r} without a table of rejected rows", remedy)
 
 
 def _window_size(spec: TransactionSpec) -> int:

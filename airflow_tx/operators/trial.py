@@ -19,7 +19,7 @@ from airflow.sdk import timezone
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import TrialRefused
-from airflow_tx.ledger import Begun, MemoryStore, check_in_words
+from airflow_tx.ledger import Begun, MemoryStore, check_in_words, counted
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.outputs import StagingArea
 from airflow_tx.sources import TrialSource
@@ -79,12 +79,14 @@ class TrialResult:
     :param outputs: per task and output, such as ``count`` or ``count.totals``, the rows or the value.
     :param states: per name, what the trial would have written.
     :param checks: per name, what the checks found, as the receipt keeps it; of a failed run, only the failed checks.
+    :param rejected: the name of the one with the rejected rows; "": there is none.
     """
 
     state: str
     outputs: Mapping[str, Any]
     states: Mapping[str, AnyTrialState]
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rejected: str = ""
 
     def changes(self, state: str) -> list[TrialChange]:
         """List what would have changed in a state with columns."""
@@ -103,7 +105,7 @@ class TrialResult:
                 *(
                     _table(name, found)
                     if isinstance(found, TrialState)
-                    else _rows(name, found.rows)
+                    else _rows(name, found.rows, rejected=name == self.rejected)
                 ),
             ]
         return "\n".join(lines)
@@ -176,7 +178,9 @@ class Trial:
             if begun is not None and is_ref(value):
                 value = list(rows_of_output(self._trial_spec, value, Begun.from_json(begun)))
             outputs[instance if name == RETURN_KEY else f"{instance}.{name}"] = value
-        return TrialResult(compat.text(run.state), outputs, self.states, self._checks())
+        rejected = self._spec.rejected
+        name = "" if rejected is None else rejected.name
+        return TrialResult(compat.text(run.state), outputs, self.states, self._checks(), name)
 
     def _checks(self) -> Mapping[str, Mapping[str, Any]]:
         with self._trial_spec.store() as store:
@@ -304,10 +308,11 @@ def _table(name: str, state: TrialState) -> list[str]:
     return [f"State {name}: {len(keys)} keys would be written.", *_aligned([header, *lines]), *more]
 
 
-def _rows(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _rows(name: str, rows: Sequence[Mapping[str, Any]], *, rejected: bool) -> list[str]:
     more = [f"... and {len(rows) - _SHOWN} more rows"] if len(rows) > _SHOWN else []
+    said = f"{counted(len(rows), 'rows')} would be rejected"
     return [
-        f"State {name}: it would be given {len(rows)} rows.",
+        f"State {name}: {said if rejected else f'it would be given {len(rows)} rows'}.",
         *map(str, islice(rows, _SHOWN)),
         *more,
     ]

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
         TreeReport as TreeReport,
         origin_of as origin_of,
     )
+    from airflow_tx.outputs.rejected import (
+        check_own_name as check_own_name,
+        check_rejects as check_rejects,
+        content_of_row as content_of_row,
+        rejected_rows as rejected_rows,
+        row_aside as row_aside,
+        stage_rejected as stage_rejected,
+    )
     from airflow_tx.outputs.staging.area import (
         TAKEN as TAKEN,
         Manifest as Manifest,
@@ -60,6 +68,7 @@ if TYPE_CHECKING:
         scan_output as scan_output,
         with_content as with_content,
         write_descriptor as write_descriptor,
+        write_digested as write_digested,
         write_manifest as write_manifest,
         write_rows as write_rows,
     )

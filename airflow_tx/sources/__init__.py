@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 # Names for other rooms; they are not public.
 if TYPE_CHECKING:
-    from airflow_tx.sources.api import DatedSource as DatedSource, rebuild as rebuild
+    from airflow_tx.sources.api import (
+        DatedSource as DatedSource,
+        MalformedRow as MalformedRow,
+        rebuild as rebuild,
+    )
     from airflow_tx.sources.dates import (
         Span as Span,
         interval_of_key as interval_of_key,

@@ -9,10 +9,11 @@ import base64
 import copy
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from functools import cached_property
 from operator import mul
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
@@ -266,6 +267,20 @@ PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
 """Gives the end of the last interval of a schedule before one; None: it is unknown."""
 
 
+@dataclass(frozen=True)
+class MalformedRow:
+    """A row that does not fit the schema of its source, which emits it in place of the row.
+
+    :param content: the row as JSON, or its text.
+    :param reason: what does not fit, without the value; rows with one reason are counted together.
+    :param where: the place of the row in its source.
+    """
+
+    content: str
+    reason: str
+    where: str
+
+
 class SourceKind(str, Enum):
     """The promise of a source about a replay."""
 
@@ -308,10 +323,24 @@ class Source(Described, ABC):
     """The time zone of the schedule of its DAG, in which a date is a day; "" is UTC; see `in_zone`."""
     staging: str = ""
     """The root of the staging area, for a source that `stages`, where it decides and where a batch is committed."""
+    malformed: str = "refuse"
+    """What becomes of a row that does not fit its schema: ``refuse`` fails the batch, ``reject`` keeps it aside."""
     batch_size: BatchSize | None = None
     """The limits of its arguments; a source that has some keeps within `limit` when it decides."""
     limit: Limit = Limit()
     """Limits of the batch that is being decided."""
+
+    def take_malformed(self, malformed: str, why_not: str = "") -> None:
+        """Take the argument that says what becomes of malformed rows.
+
+        :param why_not: what to do about rows that cannot be kept aside; "": they can be.
+        :raises ConfigError: it cannot be used.
+        """
+        if malformed not in ("refuse", "reject"):
+            raise self.unusable("malformed", malformed, "Say 'refuse' or 'reject'.")
+        if malformed == "reject" and why_not:
+            raise self.unusable("malformed", malformed, why_not)
+        self.malformed = malformed
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Give class path and plain-JSON constructor arguments."""
@@ -386,7 +415,19 @@ class Source(Described, ABC):
         if is_frame(rows):
             return reader_of(rows)
         types = self.row_types(attempt, metadata)
-        return reader_of_dicts(cast("Iterable[Mapping[str, Any]]", rows), types)
+        return reader_of_dicts(self._without_malformed(cast("Iterable[Any]", rows)), types)
+
+    def _without_malformed(self, rows: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+        for row in rows:
+            if isinstance(row, MalformedRow):
+                self.malformed_rows.append(row)
+            else:
+                yield row
+
+    @cached_property
+    def malformed_rows(self) -> list[MalformedRow]:
+        """Keep the malformed rows that `emit_arrow` has met: a record batch has no place for them."""
+        return []
 
     def check_read(self, attempt: TransactionAttempt) -> None:
         """Check, before the ack, that the rows which this object has emitted were read from what it had checked.

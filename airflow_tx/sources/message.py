@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.rows import ColumnType, ddl_of, nested_columns_of, object_values, parsed_object
+from airflow_tx.outputs import content_of_row
+from airflow_tx.sources.api import MalformedRow
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -29,6 +31,18 @@ def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
     return text if columns is None else object_values(parsed_object(text, exact=True), columns)
+
+
+def malformed_message(raw: Any, error: ValueError, where: str) -> MalformedRow:
+    """Describe a message that is not of its columns.
+
+    :param raw: its bytes, or fields of bytes.
+    :param error: as `parsed_message` raised it.
+    """
+    column, found, rest = str(error).partition(" = ")
+    # Without the value, and without the place in the message: rows with one reason are counted together.
+    reason = f"{column}: {rest.rpartition(': ')[2]}" if found else column.partition(" (")[0]
+    return MalformedRow(content_of_row(raw), reason, where)
 
 
 def declared_columns(

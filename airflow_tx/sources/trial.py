@@ -54,6 +54,7 @@ class TrialSource(Source):
         self.most = most
         self.rows = None if rows is None else [dict(row) for row in dicts_of(rows)]
         self.kind = self.source.kind
+        self.malformed = self.source.malformed
         # Given rows are one batch, even if the source has partitions.
         self.partitioned = self.source.partitioned and rows is None  # type: ignore[misc]
         self.per_run = self.source.per_run  # type: ignore[misc]
@@ -118,6 +119,7 @@ class TrialSource(Source):
         if self.rows is not None:
             return super().emit_arrow(attempt, metadata)
         reader = self.source.emit_arrow(attempt, metadata)
+        self.malformed_rows = self.source.malformed_rows
         return pa.RecordBatchReader.from_batches(reader.schema, _first(reader, self.most))
 
     def check_read(self, attempt: TransactionAttempt) -> None:

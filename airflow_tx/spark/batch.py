@@ -19,7 +19,14 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.rows import column_name, fails
-from airflow_tx.ledger import RowsDigest, RowsRead, TransactionAttempt, consumed
+from airflow_tx.ledger import (
+    MALFORMED,
+    REJECTED,
+    RowsDigest,
+    RowsRead,
+    TransactionAttempt,
+    consumed,
+)
 from airflow_tx.outputs import (
     AppendTo,
     Descriptor,
@@ -28,6 +35,8 @@ from airflow_tx.outputs import (
     RowsInTable,
     StagingArea,
     check_name,
+    check_own_name,
+    check_rejects,
     dir_of,
     literal,
     refuse,
@@ -41,6 +50,7 @@ from airflow_tx.sources import Source, rebuild
 from airflow_tx.spark.new_values import hidden_in, pickled, revealed
 from airflow_tx.spark.observed import RowsObserver, is_connect
 from airflow_tx.state import (
+    REJECTED_COLUMNS,
     TXID,
     MapGet,
     Misfit,
@@ -59,7 +69,7 @@ from airflow_tx.state import (
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from airflow_tx.outputs import AckerStore, TaskEmitter
@@ -95,6 +105,7 @@ class Batch:
         self._source: Source | None = None
         self._observer = RowsObserver()
         self._messages: TaskEmitter | None = None
+        self._malformed: DataFrame | None = None
 
     def __str__(self) -> str:
         return str(self.descriptor)
@@ -129,9 +140,15 @@ class Batch:
             # A source without Spark gives Python rows.
             plain: list[Any] = [dict(row) for row in rows]
             frame = self._spark.createDataFrame(plain)
-        if columns:
-            return self._observer.reading(frame.select(*columns))
-        return self._observer.reading(frame, columns=() if self._source.columns_cost else None)
+        hashed = () if self._source.columns_cost and not columns else None
+        if MALFORMED not in frame.columns:
+            given = frame.select(*columns) if columns else frame
+            return self._observer.reading(given, columns=hashed)
+        # The application reads the malformed rows as well, with any columns.
+        given = frame.select(*columns, MALFORMED) if columns else frame
+        read = self._observer.reading(given, columns=hashed)
+        self._malformed = frame.where(f"{MALFORMED} IS NOT NULL").select(MALFORMED)
+        return read.where(f"{MALFORMED} IS NULL").drop(MALFORMED)
 
     def read_input(self, name: str) -> DataFrame:
         """Read what an earlier task emitted, or the new values of a committer.
@@ -191,6 +208,25 @@ class Batch:
         :raises StagingError: if the name cannot be used, or was used before; or this process does not find
         the rows.
         """
+        check_own_name(self._where, name)
+        self._emit(name, df, reliable=reliable)
+
+    def reject(self, df: DataFrame, reason: str | Column) -> None:
+        """Keep rows aside, in one Spark job: the commit appends them to the `rejected` table of the `Transaction`.
+
+            rows = batch.read()
+            batch.reject(rows.where("amount IS NULL"), "no amount")
+
+        :param df: the rows, with all columns that you want to see again.
+        :param reason: why, a text or a column of `df`; rows with one reason are counted together.
+        :raises StagingError: the transaction has no such table, does not wait for this task, or the reason is empty.
+        """
+        check_rejects(self._where, reason, kept=self.descriptor.keeps_rejected)
+        number = sum(name.startswith(REJECTED) for name in self._outputs)
+        name = f"{REJECTED}.{number}" if number else REJECTED
+        self._emit(name, _rejected(df, reason, str(self.descriptor.task)))
+
+    def _emit(self, name: str, df: DataFrame, *, reliable: bool = True) -> None:
         folder = check_name(self._where, name)
         if name in self._outputs:
             problem = "the application emitted it twice"
@@ -275,6 +311,9 @@ class Batch:
                 problem,
                 'Call batch.emit("counts", df); an empty DataFrame is fine.',
             )
+        if self._malformed is not None:
+            # From the source itself: this job must not prove that the application has read all rows.
+            self._emit(MALFORMED, _malformed_rows(self._malformed))
         read = self._observer.read()
         unproven = self._observer.unproven()
         if self.consumed_rows is not None:
@@ -325,6 +364,33 @@ def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
 
 def _nowhere() -> closing[AckerStore]:
     raise AssertionError("a transaction without ackers connects to none")
+
+
+def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
+    """Describe rows that an application rejects, as Python tasks do; Spark does not know their place."""
+    from pyspark.sql import functions as F
+
+    text = (F.lit(reason) if isinstance(reason, str) else reason).cast("string")
+    empty = F.when(
+        F.coalesce(F.trim(text), F.lit("")) == "", F.lit("airflow_tx: a reason is empty")
+    )
+    row = F.struct(*(F.col(column_name(name)) for name in df.columns))
+    content = F.to_json(row, {"ignoreNullFields": "false"})
+    return _aside(df.where(fails(empty, otherwise=True)), F.lit(task), text, content)
+
+
+def _malformed_rows(df: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return _aside(df, F.lit(""), F.lit("it does not fit the schema"), F.col(MALFORMED))
+
+
+def _aside(df: DataFrame, task: Column, reason: Column, content: Column) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    named = zip(REJECTED_COLUMNS, (task, reason, F.lit(""), content), strict=True)
+    escaped = F.lit("\\x00")  # not every table keeps NUL
+    return df.select(*(F.replace(each, F.lit("\0"), escaped).alias(name) for name, each in named))
 
 
 # --- appended -----------------------------------------------------------------------------------------------------

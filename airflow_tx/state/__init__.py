@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         partition_of as partition_of,
     )
     from airflow_tx.state.api import (
+        REJECTED_COLUMNS as REJECTED_COLUMNS,
         REPLACING as REPLACING,
         TXID as TXID,
         AppendTable as AppendTable,

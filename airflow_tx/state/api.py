@@ -630,6 +630,8 @@ STAGED = "_airflow_tx"
 """The folder within a table for the files that tasks write. VACUUM leaves folders that begin with _ alone."""
 TXID = "tx_txid"
 """The column that says which transaction a row is of."""
+REJECTED_COLUMNS = ("tx_task", "tx_reason", "tx_where", "tx_content")
+"""The columns of rows that tasks have rejected: texts, so that rows of all tasks fit one table."""
 
 
 class Misfit(ValueError):

@@ -99,6 +99,7 @@ if TYPE_CHECKING:
         checked_updates as checked_updates,
         partition_persist as partition_persist,
         persistent_aggregate as persistent_aggregate,
+        rejected_update as rejected_update,
     )
     from airflow_tx.transaction.metrics import (
         GAUGES_EVERY as GAUGES_EVERY,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.compat import MetricKind
 from airflow_tx.base.errors import TxError
-from airflow_tx.ledger import Paths
+from airflow_tx.ledger import Paths, rejected_of
 
 if TYPE_CHECKING:
     from airflow_tx.ledger import AlreadyCommitted, FailureNoted, History, Ledger, TransactionRecord
@@ -42,6 +42,7 @@ class Metric(Enum):
     ACKS = "acks_per_second", MetricKind.GAUGE
     COMMITTED = "committed", MetricKind.COUNTER
     ROWS = "rows", MetricKind.COUNTER
+    REJECTED = "rejected_rows", MetricKind.COUNTER
     RESTATED = "restated", MetricKind.COUNTER
     FAILED = "failed", MetricKind.COUNTER
     REPLAYED = "replayed", MetricKind.COUNTER
@@ -88,6 +89,9 @@ def send_commit(ledger: Ledger, txid: int) -> None:
         Metric.RESTATED.send(ledger.paths)
     elif own.rows:
         Metric.ROWS.send(ledger.paths, own.rows)
+        tasks = (own.receipt or {}).get("tasks", {})
+        if rejected := max((count for _, count in rejected_of(tasks).values()), default=0):
+            Metric.REJECTED.send(ledger.paths, rejected)
     for metric, seconds in _durations(own, before).items():
         metric.send(ledger.paths, seconds)
 

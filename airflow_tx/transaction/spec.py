@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.ledger import Begun, Ledger, Store, TopologyRequest, ZooKeeperStore
     from airflow_tx.outputs import AckerStore, StagingArea
-    from airflow_tx.state import AppendTable
+    from airflow_tx.state import AppendTable, FencedState
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,9 @@ class TransactionSpec:
     :param journal: for how long the journal keeps its transactions; None: `[tx] journal`.
     :param limits: when it is late; `callbacks`: who is called then, and when it is blocked.
     :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
+    :param rejected: the table of the rows that its tasks reject; None: they can reject none.
+    :param max_rejected: a share of the batch below 1, or a number of rows: of more rejected rows a task, the commit is
+        refused; None: it never is.
     :param coordinated: whether a coordinator looks after it; else its own tasks find its alarms.
     """
 
@@ -107,6 +110,8 @@ class TransactionSpec:
     callbacks: AlarmCallbacks = field(default_factory=AlarmCallbacks)
     coordinated: bool = False
     zone: str = ""
+    rejected: FencedState | None = None
+    max_rejected: float | None = None
 
     @property
     def alarm_topology(self) -> AlarmTopology:

@@ -52,12 +52,12 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 41_200,
-    "files": 241,
+    "statements": 41_150,
+    "files": 242,
     "rooms": 13,
-    "names that rooms take from each other": 705,
+    "names that rooms take from each other": 713,
     "files that give these names": 23,
-    "names that the ledger gives": 164,
+    "names that the ledger gives": 167,
     "characters a line of code": 37.2,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,

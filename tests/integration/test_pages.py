@@ -71,6 +71,24 @@ def test_the_source_of_a_page_counts_in_a_dag(folder: Path) -> None:
     assert result.states["tx_state.sales"].read() == [{"shop": "berlin", "sales": 2}, {"shop": "paris", "sales": 1}]
 
 
+def test_the_page_about_bad_rows_shows_in_a_trial_what_would_be_rejected(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(folder))
+    (folder / "inbox").mkdir()
+    (folder / "inbox" / "visits-1.csv").write_text("page,seconds\nhome,5\nhome,-1\nhelp,soon\nhelp,2\n")
+    monkeypatch.chdir(folder)
+    dag = dags_of("keep-bad-rows-aside.md", folder)["visited_pages"]
+    result = trial(dag, states={})
+    assert result.state == "failed"
+    assert result.rejected
+    given = [{"page": "home", "seconds": seconds} for seconds in [5] * 199 + [-1]]
+    result = trial(dag, rows=given, states={})
+    assert result.state == "success"
+    (row,) = result.states[result.rejected].rows  # type: ignore[union-attr]
+    assert (row["tx_reason"], row["tx_content"]) == ("no seconds, or below 0", '{"page": "home", "seconds": -1}')
+
+
 @pytest.fixture
 def webhook() -> Iterator[Webhook]:
     with Webhook() as server:

@@ -39,7 +39,7 @@ from airflow_tx.base.errors import TrialRefused
 from airflow_tx.operators.trial import Trial, TrialResult
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.state import Avg, Count, MemoryMap, MemoryState, OpaqueMap, SqlGuard, SqlState, Sum
+from airflow_tx.state import Avg, Count, DeltaTable, MemoryMap, MemoryState, OpaqueMap, SqlGuard, SqlState, Sum
 from airflow_tx.testing.dag_trial import trial
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.spec import spec_of
@@ -178,6 +178,28 @@ def test_a_state_without_columns_shows_the_rows_that_it_would_be_given() -> None
     result = trial(dag)
     assert result.states[guard.name].rows == COUNTED  # type: ignore[union-attr]
     assert f"State {guard.name}: it would be given 2 rows." in result.text()
+
+
+@task
+def count_good_words() -> list[dict[str, Any]]:
+    batch = current_batch()
+    good = [row for row in batch.read() if row != ROWS[1]]
+    batch.reject(ROWS[1], "too many")
+    return [{"word": "cat", "count": len(good)}]
+
+
+def test_a_trial_shows_what_would_be_rejected_and_writes_no_table(tmp_path: Path) -> None:
+    aside = DeltaTable(tmp_path / "aside")
+    with DAG("tried_rejected", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5), rejected=aside):
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(count_good_words(), state=words())])
+    result = trial(dag, rows=ROWS, states={})
+    assert result.state == "success"
+    row = {"tx_task": "count_good_words", "tx_reason": "too many", "tx_where": "", "tx_content": json.dumps(ROWS[1])}
+    assert result.states[aside.name].rows == [row]  # type: ignore[union-attr]
+    assert "1 row would be rejected" in result.text()
+    assert "too many" in result.text()
+    assert not (tmp_path / "aside").exists()
 
 
 class Tally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from airflow_tx.operators.commit import BeginTransactionOperator
 from airflow_tx.outputs.messages.stores import ZnodeAckers
 from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.sources.memory import MemorySource
+from airflow_tx.state import DeltaTable
 from airflow_tx.transaction.alarms import AlarmTopology
 from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.metrics import Cadence, Metric, oldest_seconds, send_commit, send_failure
@@ -60,19 +61,32 @@ def test_the_table_names_every_metric_and_its_kind() -> None:
     assert rows == [(each.suffix, each.kind.value) for each in Metric]
 
 
-def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass
+class RejectingWorld(LaneWorld):
+    """A topology with a table of rejected rows."""
+
+    folder: str = ""
+
+    def block_options(self) -> dict[str, Any]:
+        return {"rejected": DeltaTable(Path(self.folder, "rejected"))}
+
+
+def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found: set[tuple[str, str]] = set()
 
     def fails(batch: Any) -> None:
         if batch.txid == 2:
             raise FailedBatch("not this one")
 
-    world: LaneWorld = make(source=Bounded(4), on_batch=fails)
+        batch.reject("a row", "odd")
+
+    world: LaneWorld = make(RejectingWorld, source=Bounded(4), on_batch=fails, folder=str(tmp_path))
     with world.executing():
         world.settle()  # 2 leaves the lane, and becomes a run
     own = sent(statsd)
     found |= {(name, kind) for name, kind, _ in own}
     assert Counter(name for name, _, _ in own)["committed"] == 4
+    assert sum(value for name, _, value in own if name == "rejected_rows") == 3
     assert sum(value for name, _, value in own if name == "rows") == 30  # an attempt that another one ran counted none
     assert Counter(name for name, _, _ in own)["failed"] == 1
 
@@ -105,7 +119,7 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     begun = begin_run(world.spec, "tx-5")
     begin._begun({}, begun)
     ledger.run(note_skip, 5, Audit("me", "no"))
-    take_skip(ledger, 5, {"totals": world.state}, log=world.log)
+    take_skip(ledger, 5, {each.state.name: each.state for each in world.plan().updates}, log=world.log)
     found |= {(name, kind) for name, kind, _ in sent(statsd)}
 
     books = Books(journals=True).run(1)

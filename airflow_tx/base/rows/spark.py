@@ -460,6 +460,7 @@ def _check_characters(found: dict[str, Any]) -> None:
 REFUSED_VALUE = "airflow_tx: no such value: "
 """What begins the message of a query that found a value which is refused."""
 _SHOWN = 1000
+_WITH_NULL = {"ignoreNullFields": "false"}
 _CLOCK = "[0-9]{2}:[0-9]{2}"
 # The first moment of year 1 and the last one of year 9999, in microseconds since 1970.
 _FIRST = -62_135_596_800_000_000
@@ -467,7 +468,11 @@ _LAST = 253_402_300_799_999_999
 
 
 def typed_texts(
-    texts: DataFrame, columns: Mapping[str, ColumnType], typed: Collection[str] = ()
+    texts: DataFrame,
+    columns: Mapping[str, ColumnType],
+    typed: Collection[str] = (),
+    *,
+    malformed: str = "",
 ) -> DataFrame:
     """Give columns of texts their types; the query fails at a text that is no value of its column's type.
 
@@ -475,10 +480,12 @@ def typed_texts(
     does not compile a method of more than 8,000 bytes, and a message for each column makes one.
 
     :param typed: the columns that have their types already, and that a reader checks only if it has to give them.
+    :param malformed: the column that gets the text of a row that does not fit, in place of a failure. The texts have
+        it already, with the lines that have other fields than the columns.
     """
     from pyspark.sql import functions as F
 
-    if all(kind == StringType("STRING") for kind in columns.values()):
+    if not malformed and all(kind == StringType("STRING") for kind in columns.values()):
         return texts
     values: list[Column] = []
     checked: list[Column] = []
@@ -490,7 +497,11 @@ def typed_texts(
         if fits is not None:
             checked.append(text)
             problems.append(F.when(text.isNotNull() & ~fits, F.lit(0)))
-    if problems:
+    if malformed:
+        whole = F.to_json(F.struct(*map(F.col, map(column_name, columns))), _WITH_NULL)
+        misfit = F.when(F.coalesce(*problems, F.lit(None)).isNotNull(), whole)
+        values.append(F.coalesce(F.col(malformed), misfit).alias(malformed))
+    elif problems:
         row = F.substring(F.to_json(F.struct(*checked)), 1, _SHOWN)
         refused = F.raise_error(F.concat(F.lit(f"{REFUSED_VALUE}in the row "), row)).cast("boolean")
         texts = texts.where(F.when(F.coalesce(*problems).isNull(), F.lit(True)).otherwise(refused))

@@ -331,6 +331,7 @@ def details(found: TransactionDetails) -> TableRow:
         "ended": _time(view.ended),
         "rows": view.rows,
         "digest": view.digest or None,
+        "rejected": "; ".join(map(_rejected, found.rejected.items())) or None,
         "not_proven": "; ".join(view.unproven) or None,
         "checks": "; ".join(check_in_words(name, each) for name, each in view.checks.items())
         or None,
@@ -363,6 +364,13 @@ def details(found: TransactionDetails) -> TableRow:
         "partitions": _partitions(found),
         "acks": _acks(found) if view.open else None,
     }
+
+
+def _rejected(found: tuple[str, tuple[int | None, int]]) -> str:
+    task, (read, rejected) = found
+    if read is None:
+        return f"{task}: {rejected} rows"
+    return f"{task}: {rejected} of {read} rows, it used {read - rejected}"
 
 
 def _acks(found: TransactionDetails) -> str:

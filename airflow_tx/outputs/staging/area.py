@@ -623,6 +623,14 @@ def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(kept).combine_chunks()
 
 
+def write_digested(where: TryDir, name: str, rows: Any) -> Output:
+    """Write an output of a Python task with the digest of its rows, so that readers prove what they have read.
+
+    :raises StagingError: as `write_rows`.
+    """
+    return with_content(where, name, write_rows(where, name, rows, digested=True))
+
+
 def write_manifest(
     where: TryDir,
     outputs: Mapping[str, Output],

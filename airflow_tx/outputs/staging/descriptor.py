@@ -84,6 +84,7 @@ class Descriptor:
     :param ackers: None: the transaction has no messages.
     :param appended: the outputs that are appended to a table, by name.
     :param incarnation: of the topology.
+    :param keeps_rejected: whether the commit keeps the rows that the application rejects.
     """
 
     topology: str
@@ -96,6 +97,7 @@ class Descriptor:
     ackers: Ackers | None = None
     appended: Mapping[str, AppendTo] = field(default_factory=dict)
     incarnation: str = ""
+    keeps_rejected: bool = False
 
     def __str__(self) -> str:
         return f"{self.topology} {self.attempt} {self.task}"
@@ -118,6 +120,7 @@ class Descriptor:
                 "incarnation": self.incarnation,
                 "ackers": None if self.ackers is None else asdict(self.ackers),
                 **({"appended": appended} if appended else {}),
+                **({"keeps_rejected": True} if self.keeps_rejected else {}),
             }
         )
 
@@ -148,4 +151,5 @@ class Descriptor:
             appended={
                 name: AppendTo.from_json(of) for name, of in value.get("appended", {}).items()
             },
+            keeps_rejected=value.get("keeps_rejected", False),
         )

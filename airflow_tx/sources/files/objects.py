@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,8 +32,9 @@ from airflow_tx.base.rows import (
     valid_text,
     with_columns,
 )
-from airflow_tx.ledger import digest
+from airflow_tx.ledger import MALFORMED, digest
 from airflow_tx.outputs import RemoteFiles, batches_in, literal, read_schema
+from airflow_tx.sources.api import MalformedRow
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
     CsvFormat,
@@ -170,6 +172,8 @@ _TYPES: Mapping[str, list[str]] = {
 """The types of a schema that a column of a Parquet file may have, by its type in Arrow: none changes a value."""
 
 _TEXT = StringType("STRING")
+_AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+"""How JSON is written so that Spark writes the same."""
 
 
 def read_rows(
@@ -179,15 +183,17 @@ def read_rows(
     schema: str | None,
     *,
     by_name: bool,
-) -> Iterator[dict[str, Any]]:
+    rejects: bool = False,
+) -> Iterator[Any]:
     """Read one file; ValueError for a format or option that only Spark knows, or a row that does not fit the schema.
 
     :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
+    :param rejects: whether such a row is given as a `MalformedRow`.
     """
     if file_format == "csv":
-        return _read_csv(path, options, schema, by_name)
+        return _read_csv(path, options, schema, by_name=by_name, rejects=rejects)
     if file_format == "json":
-        return _read_json(path, options, schema)
+        return _read_json(path, options, schema, rejects=rejects)
     if file_format == "parquet":
         return _read_parquet(path, options, schema)
     if file_format == "text":
@@ -195,12 +201,26 @@ def read_rows(
     raise ValueError(f"format {file_format!r} is only known to Spark")
 
 
+def check_options(file_format: str, options: Mapping[str, Any]) -> None:
+    """Check that files are read alike by Python and Spark; ValueError: an option is only known to Spark."""
+    if file_format == "csv":
+        CsvFormat.of(reader_options("csv", options))
+    else:
+        check_neutral(named_as_spark(options))
+
+
 def _read_csv(
-    path: FilePath, options: Mapping[str, Any], schema: str | None, by_name: bool
-) -> Iterator[dict[str, Any]]:
+    path: FilePath,
+    options: Mapping[str, Any],
+    schema: str | None,
+    *,
+    by_name: bool,
+    rejects: bool,
+) -> Iterator[dict[str, Any] | MalformedRow]:
     written = CsvFormat.of(options)
     columns = columns_of(schema) if schema else {}
-    with written.open(path) as reader:
+    taken: list[str] = []
+    with written.open(path, taken if rejects else None) as reader:
         first = written.first(reader)
         if not first:
             return
@@ -209,25 +229,59 @@ def _read_csv(
             names = check_first(written, first, list(columns), by_name=by_name)
         typed = {name: columns[name] for name in names if columns.get(name, _TEXT) != _TEXT}
         lacking = dict.fromkeys(columns) if columns and list(names) != list(columns) else None
-        for fields in reader if written.header else chain([first], reader):
+        records = reader if written.header else chain([first], reader)
+        for fields in _each(records, taken, seen=written.header) if rejects else records:
             if not fields:
                 continue
             if len(fields) != len(names):
-                raise ValueError(
-                    f"line {reader.line_num}: {len(fields)} fields, and {len(names)} columns"
-                )
+                place = reader.line_num
+                problem = f"{len(fields)} fields, and {len(names)} columns"
+                error = ValueError(f"line {place}: {problem}")
+                text = "".join(taken).strip("\r\n")
+                yield _refused(error, text, problem, f"{path}:{place}", rejects=rejects)
+                continue
             row: dict[str, Any] = {
                 name: None if text in ("", written.null) else text
                 for name, text in zip(names, fields, strict=True)
             }
-            for name, kind in typed.items():
-                text = row[name]
-                if text is not None:
-                    try:
+            try:
+                for name, kind in typed.items():
+                    if (text := row[name]) is not None:
                         row[name] = kind.of_text(text)
-                    except ValueError as error:
-                        raise _misfit(kind, name, text, reader.line_num, error) from None
+            except ValueError as error:
+                place = reader.line_num
+                texts = (None if each in ("", written.null) else each for each in fields)
+                given = {**(lacking or {}), **dict(zip(names, texts, strict=True))}
+                yield _refused(
+                    _misfit(kind, name, row[name], place, error),
+                    json.dumps(given, **_AS_SPARK),
+                    f"column {name} {kind.ddl}: {error}",
+                    f"{path}:{place}",
+                    rejects=rejects,
+                )
+                continue
             yield {**lacking, **row} if lacking else row
+
+
+def _each(records: Iterable[list[str]], taken: list[str], *, seen: bool) -> Iterator[list[str]]:
+    """Give the records of a file; `taken` has the lines of each, until the next one is asked for.
+
+    :param seen: whether a header was taken before them.
+    """
+    if seen:
+        taken.clear()
+    for fields in records:
+        yield fields
+        taken.clear()
+
+
+def _refused(
+    error: ValueError, content: str, reason: str, where: str, *, rejects: bool
+) -> MalformedRow:
+    """Give a row that does not fit as a malformed one, or raise the error."""
+    if not rejects:
+        raise error from None
+    return MalformedRow(content.removesuffix("\n"), reason, where)
 
 
 def _misfit(kind: ColumnType, name: str, value: Any, line: int, error: ValueError) -> Misfit:
@@ -236,8 +290,8 @@ def _misfit(kind: ColumnType, name: str, value: Any, line: int, error: ValueErro
 
 
 def _read_json(
-    path: FilePath, options: Mapping[str, Any], schema: str | None
-) -> Iterator[dict[str, Any]]:
+    path: FilePath, options: Mapping[str, Any], schema: str | None, *, rejects: bool
+) -> Iterator[dict[str, Any] | MalformedRow]:
     check_neutral(named_as_spark(options))
     columns = nested_columns_of(schema) if schema else None
     with opened_text(path, "utf-8") as file:
@@ -247,15 +301,21 @@ def _read_json(
             try:
                 row = parsed_object(line, exact=columns is not None)
             except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from None
+                found = ValueError(f"line {number}: {error}")
+                reason = str(error).partition(" (")[0]  # without the place in the line
+                yield _refused(found, line, reason, f"{path}:{number}", rejects=rejects)
+                continue
             if columns is None:
                 yield row
                 continue
-            for name, kind in columns.items():
-                try:
+            try:
+                for name, kind in columns.items():
                     row[name] = None if row.get(name) is None else kind.of_json(row[name])
-                except ValueError as error:
-                    raise _misfit(kind, name, row[name], number, error) from None
+            except ValueError as error:
+                found = _misfit(kind, name, row[name], number, error)
+                reason = f"column {name} {kind.ddl}: {error}"
+                yield _refused(found, line, reason, f"{path}:{number}", rejects=rejects)
+                continue
             yield {name: row[name] for name in columns}
 
 
@@ -392,6 +452,7 @@ class BatchFiles:
     :param for_spark: the same files, as Spark names them.
     :param declared: the schema that the source has been given; `found`: the schema of the first files of its topology.
     :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
+    :param rejects: whether rows that do not fit are given as malformed ones.
     """
 
     paths: Sequence[FilePath]
@@ -401,14 +462,16 @@ class BatchFiles:
     declared: str | None
     found: str | None
     by_name: bool
+    rejects: bool = False
 
     @property
     def schema(self) -> str | None:
         return self.declared or self.found
 
-    def rows(self, path: FilePath) -> Iterator[dict[str, Any]]:
+    def rows(self, path: FilePath) -> Iterator[Any]:
         """Read the rows of one of them; ValueError: they cannot be read."""
-        return read_rows(path, self.format, self.options, self.schema, by_name=self.by_name)
+        how = {"by_name": self.by_name, "rejects": self.rejects}
+        return read_rows(path, self.format, self.options, self.schema, **how)
 
     def arrow_schema(self) -> pa.Schema:
         """Give the columns of their rows, if they are Parquet files; ValueError: Python has no such type."""
@@ -465,7 +528,10 @@ class BatchFiles:
             return rows
         lines = spark.read.format("text").load(list(self.for_spark))
         keys = first_keys(self.paths[0]) if self.paths else ()
-        return lines_of_objects(lines, columns, keys)
+        if self.rejects:
+            lines = valid_text(lines)  # another encoding is no fault of a row
+        malformed = MALFORMED if self.rejects else ""
+        return lines_of_objects(lines, columns, keys, malformed=malformed)
 
     def _strict_csv(
         self, spark: SparkSession, written: CsvFormat, columns: Mapping[str, ColumnType]
@@ -483,16 +549,24 @@ class BatchFiles:
         }
         is_plain = all(map(written.is_plain, self.paths))
         kinds = {
-            name: kind.ddl if is_plain and isinstance(kind, IntegerType) else "STRING"
+            name: kind.ddl
+            if is_plain and isinstance(kind, IntegerType) and not self.rejects
+            else "STRING"
             for name, kind in columns.items()
         }
+        extra: list[str] = []
+        if self.rejects:
+            # The texts of a row that does not fit are wanted, too, and of one with other fields its line.
+            options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED}
+            extra = [MALFORMED]
+        wanted = {**kinds, **dict.fromkeys(extra, "STRING")}
         texts = [
             with_columns(
                 spark.read.options(**options)
-                .schema(ddl_of({name: kinds[name] for name in names}))
+                .schema(ddl_of({name: wanted[name] for name in [*names, *extra]}))
                 .csv(files),
-                names,
-                kinds,
+                [*names, *extra],
+                wanted,
             )
             for names, files in self._by_columns(columns).items()
         ]
@@ -500,6 +574,7 @@ class BatchFiles:
             reduce(lambda first, second: first.union(second), texts),
             columns,
             typed=[name for name, kind in kinds.items() if kind != "STRING"],
+            malformed=MALFORMED if self.rejects else "",
         )
         if is_plain:
             return rows

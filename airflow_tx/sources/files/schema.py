@@ -96,12 +96,15 @@ class CsvFormat:
         return not content.translate(None, allowed) and not re.search(spaces, content)
 
     @contextmanager
-    def open(self, path: FilePath) -> Iterator[Any]:
-        """Open a csv reader; its own error is no ValueError, and becomes one."""
+    def open(self, path: FilePath, taken: list[str] | None = None) -> Iterator[Any]:
+        """Open a csv reader; its own error is no ValueError, and becomes one.
+
+        :param taken: gets the lines that the reader takes.
+        """
         csv.field_size_limit(sys.maxsize)
         with opened_text(path, self.encoding, newline="") as file:
             reader = csv.reader(
-                self._lines(file),
+                self._lines(file if taken is None else _noted(file, taken)),
                 delimiter=self.separator,
                 quotechar=self.quote or None,
                 quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
@@ -147,6 +150,12 @@ class CsvFormat:
                 raise ValueError(f"column {name!r} is twice in the header")
             known.add(name.lower())
         return names
+
+
+def _noted(lines: Iterable[str], taken: list[str]) -> Iterator[str]:
+    for line in lines:
+        taken.append(line)
+        yield line
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from airflow_tx.sources.api import (
     EmittedRows,
     Json,
     Limit,
+    MalformedRow,
     RowTypes,
     Source,
     SourceKind,
@@ -78,6 +79,7 @@ class FolderArguments(Source):
         target_seconds: float | None = None,
         missing_columns: str = "refuse",
         min_age: float = 0,
+        malformed: str = "refuse",
     ) -> None:
         """Take what names the files, and how they are read.
 
@@ -105,6 +107,9 @@ class FolderArguments(Source):
             ``null`` finds columns by their names, and a column that a file lacks is NULL.
         :param min_age: seconds. A file that changed less than so long ago waits, by the time that its storage gives it
             and the clock of this machine. Of names in order, what comes behind the file waits, too.
+        :param malformed: of csv files, and json files with a `schema`: ``refuse`` a row that does not fit the schema,
+            or ``reject`` it into the `rejected` table of the `Transaction`. A quote that is not closed, another header
+            or another encoding stops the file either way.
         """
         name = type(self).__name__
         if not path_glob.strip():
@@ -142,6 +147,7 @@ class FolderArguments(Source):
         if type(min_age) not in (int, float) or not 0 <= min_age < inf:
             raise self.unusable("min_age", min_age, "Give seconds, such as 60.")
         self.min_age = min_age
+        self.take_malformed(malformed, self._no_malformed())
         if target_seconds is not None:
             self.batch_size = BatchSize.of_files(target_seconds)
             self.limit = self.batch_size.limit()
@@ -179,6 +185,22 @@ class FolderArguments(Source):
         except ValueError as error:
             return f"Leave it out: {error}."
         return None if written.header else "Leave it out: the files have no header."
+
+    def _no_malformed(self) -> str:
+        """Say what to do about rows that cannot be kept aside; "": they can be."""
+        from airflow_tx.base.rows import nested_columns_of
+        from airflow_tx.sources.files.objects import check_options
+
+        if self.format not in ("csv", "json"):
+            return "Leave it out: it is for csv and json files."
+        if self.format == "json" and self.schema is None:
+            return "Give the columns, too, such as schema='day INT, carrier STRING'."
+        try:
+            check_options(self.format, self.options)
+            nested_columns_of(self.schema) if self.schema else None
+        except ValueError as error:
+            return f"Leave it out: {error}."
+        return ""
 
     def _make_storage(self) -> Storage:
         if "://" in self.path_glob:
@@ -560,6 +582,7 @@ class FolderSource(FolderArguments):
             declared=self.schema,
             found=unpacked(metadata.get("schema")),
             by_name=self.missing_columns == "null",
+            rejects=self.malformed == "reject",
         )
 
     def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> str:
@@ -788,4 +811,4 @@ def _with(
     columns: Mapping[str, str | None], rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[Mapping[str, Any]]:
     for row in rows:
-        yield {**row, **columns}
+        yield cast("Any", row) if isinstance(row, MalformedRow) else {**row, **columns}

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.base.rows import REFUSED_VALUE, arrow_types_of, fails
-from airflow_tx.sources.message import parsed_message
+from airflow_tx.ledger import MALFORMED
+from airflow_tx.sources.api import MalformedRow
+from airflow_tx.sources.message import malformed_message, parsed_message
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -341,17 +343,20 @@ def read_messages(
     offsets: Mapping[str, OffsetRange],
     timeout: float,
     columns: Mapping[str, ColumnType] | None = None,
-) -> Iterator[KafkaMessage]:
+    *,
+    rejects: bool = False,
+) -> Iterator[KafkaMessage | MalformedRow]:
     """Read these rows in order, one partition after the other; give up after `timeout` seconds without any answer.
 
     :param columns: of the JSON object that a value is; None: it is bytes.
+    :param rejects: whether a value that is none is given as a `MalformedRow`.
     :raises MisfitMessage: a value is none.
     """
     with consumer_of(address) as consumer:
         for name in sorted(offsets):
             if offsets[name].count:
                 for message in _messages(address, consumer, name, offsets[name], timeout):
-                    yield _row(message, columns)
+                    yield _row(message, columns, rejects=rejects)
 
 
 def row_types(columns: Mapping[str, ColumnType] | None) -> dict[str, Any]:
@@ -467,17 +472,21 @@ def ends_partition(address: KafkaAddress, message: Message) -> bool:
     raise KafkaUnreachable(conn_id=address.conn_id, reason=text)
 
 
-def _row(message: Message, columns: Mapping[str, ColumnType] | None) -> KafkaMessage:
+def _row(
+    message: Message, columns: Mapping[str, ColumnType] | None, *, rejects: bool
+) -> KafkaMessage | MalformedRow:
     value = _bytes(message.value())
     headers: Any = message.headers()
     try:
         parsed = value if None in (value, columns) else parsed_message(value or b"", columns)
+    except ValueError as error:
+        if rejects:
+            return malformed_message(value, error, _place(message))
+        raise MisfitMessage(f"{_place(message)}: {error}") from None
+    try:
         timestamp = _time(message)
     except ValueError as error:
-        where = (
-            f"topic {message.topic()}, partition {message.partition()}, offset {message.offset()}"
-        )
-        raise MisfitMessage(f"{where}: {error}") from None
+        raise MisfitMessage(f"{_place(message)}: {error}") from None
     return {
         "key": _bytes(message.key()),
         "value": parsed,
@@ -489,6 +498,10 @@ def _row(message: Message, columns: Mapping[str, ColumnType] | None) -> KafkaMes
         if headers
         else None,
     }
+
+
+def _place(message: Message) -> str:
+    return f"topic {message.topic()}, partition {message.partition()}, offset {message.offset()}"
 
 
 def _time(message: Message) -> datetime | None:
@@ -513,8 +526,13 @@ def read_frame(
     offsets: Mapping[str, OffsetRange],
     options: Mapping[str, str],
     columns: Mapping[str, ColumnType] | None,
+    *,
+    rejects: bool,
 ) -> DataFrame:
-    """Read exactly these rows, of all partitions; a value that is no JSON object of `columns` is an error."""
+    """Read exactly these rows, of all partitions; a value that is no JSON object of `columns` is an error.
+
+    :param rejects: whether it is given in `MALFORMED` in place of an error.
+    """
     wanted = {name: each for name, each in offsets.items() if each.count}
     if wanted:
         reader = spark.read.format("kafka").options(
@@ -524,7 +542,7 @@ def read_frame(
     else:
         rows = spark.createDataFrame([], SCHEMA)
     rows = _timely(rows)
-    return rows if columns is None else _parsed(rows, columns)
+    return rows if columns is None else _parsed(rows, columns, rejects=rejects)
 
 
 def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
@@ -546,12 +564,19 @@ def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
     }
 
 
-def _parsed(rows: DataFrame, columns: Mapping[str, ColumnType]) -> DataFrame:
+def _parsed(rows: DataFrame, columns: Mapping[str, ColumnType], *, rejects: bool) -> DataFrame:
     from pyspark.sql import functions as F
 
     from airflow_tx.base.rows import with_objects
 
     read, value, problem = with_objects(rows, "value", columns)
+    if rejects:
+        text = F.col("value").cast("string")
+        digits = F.regexp_replace(F.base64("value"), r"\s", "")
+        text = F.when(F.is_valid_utf8(text), text).otherwise(F.concat(F.lit("base64:"), digits))
+        bad = F.when(problem.isNotNull(), text).alias(MALFORMED)
+        named = (value.alias(name) if name == "value" else F.col(name) for name in COLUMNS)
+        return read.select(*named, bad)
     checked = read.where(fails(F.when(problem.isNotNull(), _worded(problem)), otherwise=True))
     return checked.select(*(value.alias(name) if name == "value" else name for name in COLUMNS))
 

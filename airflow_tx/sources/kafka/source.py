@@ -303,9 +303,11 @@ class KafkaTopics(LogSource):
         value_schema: str | None = None,
         options: Mapping[str, Any] | None = None,
         timeout: float = 10.0,
+        malformed: str = "refuse",
         **limits: Any,
     ) -> None:
         super().__init__(**limits)
+        self.take_malformed(malformed, "" if value_schema else "Give value_schema, too: bytes fit.")
         self.conn_id = conn_id
         self.topics = self._topics(topic)
         if starting not in (EARLIEST, LATEST):
@@ -356,7 +358,12 @@ class KafkaTopics(LogSource):
             return self._rows(attempt, offsets)
         try:
             return kafka_rows.read_frame(
-                spark, self._address(), offsets, self.options, self._columns()
+                spark,
+                self._address(),
+                offsets,
+                self.options,
+                self._columns(),
+                rejects=self.malformed == "reject",
             )
         except Exception as error:
             known = self.explain_error(attempt, error)
@@ -397,8 +404,12 @@ class KafkaTopics(LogSource):
     ) -> Iterator[Mapping[str, Any]]:
         try:
             with self._refusals(_RETRIED):
-                yield from kafka_rows.read_messages(
-                    self._address(), offsets, self.timeout, self._columns()
+                yield from kafka_rows.read_messages(  # type: ignore[misc]
+                    self._address(),
+                    offsets,
+                    self.timeout,
+                    self._columns(),
+                    rejects=self.malformed == "reject",
                 )
         except kafka_rows.MisfitMessage as error:
             raise self._misfit(str(error), attempt) from None
@@ -542,6 +553,8 @@ class KafkaSource(KafkaTopics):
         names the offset.
     :param options: options of Spark's connector, such as ``{"minPartitions": "8", "kafka.fetch.max.bytes": "..."}``.
     :param timeout: how many seconds to wait for an answer of Kafka.
+    :param malformed: with a `value_schema`: ``refuse`` a message that does not fit it, or ``reject`` it into the
+        `rejected` table of the `Transaction`.
     :param limits: the kind of the source, and the limits of a batch:
 
         - `kind`: ``transactional`` or ``opaque``;

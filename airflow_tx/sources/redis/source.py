@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, islice, product
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from airflow_tx.base.connections import (
     RedisFailure,
@@ -25,9 +25,11 @@ from airflow_tx.base.errors import (
     SourceError,
 )
 from airflow_tx.base.rows import ColumnType, arrow_types_of, nested_columns_of
-from airflow_tx.sources.api import EmittedRows, Json, RowTypes
+from airflow_tx.ledger import MALFORMED
+from airflow_tx.sources.api import EmittedRows, Json, MalformedRow, RowTypes
 from airflow_tx.sources.message import (
     declared_columns,
+    malformed_message,
     message_ddl,
     parsed_message,
     spark_and_arrow,
@@ -211,12 +213,17 @@ class RedisLog(PartitionLog):
             self.client.set(f"{self.messages.key}{name}", value)
 
     def parts(
-        self, metadata: Json, *, size: int, columns: Mapping[str, ColumnType] | None
+        self,
+        metadata: Json,
+        *,
+        size: int,
+        columns: Mapping[str, ColumnType] | None,
+        rejects: bool = False,
     ) -> list[Part]:
         """Cut a batch into parts of at most `size` messages."""
         with self.messages.database.failures():
             parts = self.messages.parts(self.client, metadata, size)
-        return [Part(self.messages, each, columns) for each in parts]
+        return [Part(self.messages, each, columns, rejects) for each in parts]
 
 
 @dataclass(frozen=True)
@@ -225,19 +232,29 @@ class Part:
 
     :param messages: of a batch, from `MessageLog.parts`.
     :param columns: of the JSON object that a message is; None: it is a text.
+    :param rejects: whether a message that cannot be read is given as a `MalformedRow`.
     """
 
     log: MessageLog
     messages: Any
     columns: Mapping[str, ColumnType] | None
+    rejects: bool = False
 
-    def rows(self, client: Any) -> Iterator[dict[str, Any]]:
+    def rows(self, client: Any) -> Iterator[dict[str, Any] | MalformedRow]:
         """Read the rows; RowsRefused for a message that cannot be read, SourceError for one that is gone."""
-        with self.log.database.failures():
+        database = self.log.database
+        with database.failures():
             for id_, raw in self.log.read(client, self.messages):
-                message = self._parsed(id_, raw)
+                try:
+                    message = self._parsed(raw)
+                except ValueError as error:
+                    if not self.rejects:
+                        raise self.unreadable(id_, str(error)) from None
+                    where = f"partition {database.partition}, {self.log.named(id_)}"
+                    yield malformed_message(raw, error, where)
+                    continue
                 yield {
-                    "partition": self.log.database.partition,
+                    "partition": database.partition,
                     self.log.id_column: id_,
                     "message": message,
                 }
@@ -252,18 +269,10 @@ class Part:
             remedy=f"Correct it and clear the run, or: {database.skip}",
         )
 
-    def _parsed(self, id_: int | str, raw: bytes | dict[bytes, bytes]) -> Any:
-        try:
-            if isinstance(raw, dict):
-                return {name.decode(): value.decode() for name, value in raw.items()}
-        except UnicodeDecodeError as error:
-            raise self.unreadable(
-                id_, f"it is not UTF-8 ({error.reason} at byte {error.start})"
-            ) from None
-        try:
+    def _parsed(self, raw: bytes | dict[bytes, bytes]) -> Any:
+        if not isinstance(raw, dict):
             return parsed_message(raw, self.columns)
-        except ValueError as error:
-            raise self.unreadable(id_, str(error)) from None
+        return {parsed_message(name, None): parsed_message(raw[name], None) for name in raw}
 
 
 def message_digest(message: bytes) -> str:
@@ -297,6 +306,8 @@ class RedisSource(LogSource):
 
     :param conn_id: Airflow connection of type redis, or several.
     :param databases: numbers of databases of each connection; default: the one of the connection.
+    :param malformed: ``refuse`` a message that does not fit its `schema` or is no UTF-8, or ``reject`` it into the
+        `rejected` table of the `Transaction`.
 
     The other parameters are the same as of `LogSource`.
     """
@@ -311,9 +322,11 @@ class RedisSource(LogSource):
         keys: Sequence[str],
         *,
         databases: Sequence[int] = (),
+        malformed: str = "refuse",
         **limits: Any,
     ) -> None:
         super().__init__(**limits)
+        self.take_malformed(malformed)
         self.conn_ids = self.named_by("conn_id", conn_id, "Name an Airflow connection.")
         self.databases = tuple(databases)
         if any(
@@ -399,12 +412,15 @@ class RedisSource(LogSource):
 
     def _parts(self, attempt: TransactionAttempt, name: str, metadata: Any) -> list[Part]:
         return self.log_of(name, attempt.txid).parts(
-            metadata, size=PART, columns=declared_columns(self, "schema", self.schema)
+            metadata,
+            size=PART,
+            columns=declared_columns(self, "schema", self.schema),
+            rejects=self.malformed == "reject",
         )
 
     def _rows(self, parts: Iterable[Part]) -> Iterator[Mapping[str, Any]]:
         for part in parts:
-            yield from part.rows(self._client(part.log.database))
+            yield from cast("Any", part.rows(self._client(part.log.database)))
 
     def _frame(self, spark: SparkSession, parts: Iterable[Part]) -> DataFrame:
         return frame(spark, list(parts), at_once=PART)
@@ -464,7 +480,7 @@ _ROWS_A_BATCH = 5_000
 
 def frame(spark: SparkSession, parts: Sequence[Part], *, at_once: int) -> DataFrame:
     """Read the rows of all parts: up to `at_once` messages in this process, more by executors."""
-    ddl = _ddl(parts[0].log.id_column, parts[0].columns)
+    ddl = _ddl(parts[0].log.id_column, parts[0].columns, rejects=parts[0].rejects)
     struct, columns = spark_and_arrow(spark, ddl)
     small = sum(int(part.messages["quantity"]) for part in parts) <= at_once
     if small or type(spark).__module__.startswith("pyspark.sql.connect"):
@@ -477,11 +493,12 @@ def frame(spark: SparkSession, parts: Sequence[Part], *, at_once: int) -> DataFr
     )
 
 
-def _ddl(id_column: str, columns: Mapping[str, ColumnType] | None) -> str:
+def _ddl(id_column: str, columns: Mapping[str, ColumnType] | None, *, rejects: bool = False) -> str:
     numbered = id_column == "number"
     column, text = ("number BIGINT", "STRING") if numbered else ("id STRING", "MAP<STRING, STRING>")
     message = text if columns is None else message_ddl(columns)
-    return f"partition STRING, {column}, message {message}"
+    bad = f", {MALFORMED} STRING" if rejects else ""
+    return f"partition STRING, {column}, message {message}{bad}"
 
 
 def _reader(parts: list[Part], columns: pa.Schema) -> Any:
@@ -500,5 +517,9 @@ def _batches(part: Part, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
 
     with closing(part.log.database.client()) as client:
         rows = part.rows(client)
-        while page := list(islice(rows, _ROWS_A_BATCH)):
+        while page := list(map(_as_row, islice(rows, _ROWS_A_BATCH))):
             yield pa.RecordBatch.from_pylist(page, schema=columns)
+
+
+def _as_row(row: dict[str, Any] | MalformedRow) -> dict[str, Any]:
+    return {MALFORMED: row.content} if isinstance(row, MalformedRow) else row

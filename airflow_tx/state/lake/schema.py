@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from airflow_tx.base.errors import StateDiffers
 from airflow_tx.state.aggregators import RESERVED
-from airflow_tx.state.api import STAGED, TXID, Misfit
+from airflow_tx.state.api import REJECTED_COLUMNS, STAGED, TXID, Misfit
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -459,7 +459,7 @@ def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[st
     for name, each in found.items():
         if not name or _IMPOSSIBLE.search(name):
             raise Misfit(f"column {name!r} has a name that a Delta table cannot have")
-        if name.lower().startswith(RESERVED):
+        if name.lower().startswith(RESERVED) and name not in REJECTED_COLUMNS:
             raise Misfit(f"column {name} has a reserved name ({RESERVED}*)")
         if (other := spelled.setdefault(name.lower(), name)) != name:
             raise Misfit(f"column {name} differs from column {other} by case alone")

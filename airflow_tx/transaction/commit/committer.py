@@ -72,6 +72,7 @@ from airflow_tx.transaction.commit.handoff import (
     outranked_explained,
     take_skip,
 )
+from airflow_tx.transaction.commit.rejected import check_malformed, rejected_checks, rows_rejected
 from airflow_tx.transaction.commit.restatement import (
     check_taken,
     differences,
@@ -270,6 +271,8 @@ def _check_failed(case: CommitCase, states: InstanceStates) -> None:
 
 def read(case: CommitCase, processed: Processed) -> Prepared:
     """Read the acked output of every update, form what a restatement writes, and write the journal entry."""
+    if case.spec.rejected is not None:
+        check_malformed(case, processed.acks)
     rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
     replacing = differences(case, rows)
     journal = write_entry(case, processed, rows)
@@ -280,6 +283,8 @@ def read(case: CommitCase, processed: Processed) -> Prepared:
 def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
     """Read the acked output of one update."""
     attempt = case.begun.attempt
+    if update.input is None:
+        return rows_rejected(update, processed.acks, case.area, attempt)
     empty = case.begun.metadata is None  # a replay that found no rows
     values = values_of(update, processed.acks, attempt, case.run.output, empty=empty)
     return rows_to_write(update, values, case.area, attempt)
@@ -293,12 +298,10 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
     :raises ChecksFailed: some failed, and no person accepted that for this output.
     :raises ConfigError: a check cannot be run.
     """
-    if not case.checks:
-        return {}
-    results: dict[str, Any] = {each.name: {"passed": True} for each in case.checks}
-    findings = list(
-        find_all(case.checks, CheckedCommit(processed, partial(_checked, case, processed)))
-    )
+    checks = (*case.checks, *rejected_checks(case))
+    results: dict[str, Any] = {each.name: {"passed": True} for each in checks}
+    commit = CheckedCommit(processed, partial(_checked, case, processed))
+    findings = list(find_all(checks, commit))
     if not findings:
         return results
     own = case.begun.attempt
@@ -558,6 +561,8 @@ def _phase(case: CommitCase) -> PhaseSpec:
 
 def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
     """Read the data that counts before the turn: the rows of transactional states, and of the journal entry."""
+    if case.spec.rejected is not None:
+        check_malformed(case, processed.acks)
     inside = _phase(case).inside
     rows: list[RowsToWrite] = [
         _rows_in_phase(case, update, processed)
@@ -602,7 +607,9 @@ def _heal(
     phase = _phase(case)
     updates = {task: tuple(case.ti.task.dag.get_task(task).updates) for task in phase.committers}
     inputs = {
-        task: {update.input.operator.task_id for update in own}.intersection(phase.inside)
+        task: {
+            update.input.operator.task_id for update in own if update.input is not None
+        }.intersection(phase.inside)
         for task, own in updates.items()
     }
     states = compat.task_states(
@@ -709,6 +716,8 @@ def _given(
 
 
 def _rows_in_phase(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
+    if update.input is None:
+        return rows_of(case, update, processed)
     task = update.input.operator.task_id
     name = update.input.key
     own = case.begun.attempt

@@ -21,6 +21,7 @@ from airflow_tx.state import (
 )
 from airflow_tx.transaction.commit.case import NOTHING_REPLACED, Replacing
 from airflow_tx.transaction.commit.contributions import Difference, StagingPlace, difference_of
+from airflow_tx.transaction.commit.rejected import rejected_refs
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.commit.write import RowsToWrite, StagedRows
 
@@ -67,6 +68,8 @@ def write_entry(case: CommitCase, processed: Processed, rows: Sequence[RowsToWri
         contributions={
             update.state.name: _contribution(case, journal, update, found, day=written[:10])
             for update, found in zip(case.updates, rows, strict=True)
+            # Without rejected rows, a restatement needs no table for them.
+            if update.input is not None or rejected_refs(processed.acks)
         },
     )
     name = journal.write(entry)
@@ -80,12 +83,11 @@ def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
     :param inside: ids of the tasks between the first and the last one of the commit phase.
     """
     columns = update.state.columns
-    task = update.input.operator.task_id
     if columns is None:
         return f"{type(update.state).__name__} takes rows unchanged"
     if reducers := reducers_of(columns):
         return f"column {reducers[0]} has a reducer"
-    if task in inside:
+    if (task := update.input.operator.task_id) in inside:
         return f"its rows come from task {task}, which runs in the commit phase"
     return ""
 

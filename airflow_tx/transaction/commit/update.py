@@ -14,7 +14,8 @@ from airflow_tx.state import FencedState, QueryableState, StateUpdate
 class Update(StateUpdate):
     """The output of a task, added to a state; `state_query` may be given it in place of that state.
 
-    :param input: XComArg of a reference to staged output, of rows (dicts), of a row, or of these per mapped instance.
+    :param input: XComArg of a reference to staged output, of rows (dicts), of a row, or of these per mapped instance;
+        None: the rows that all tasks have rejected.
     :param writers: "worker", "spark", or "auto".
     :param spark_from_rows: from how many rows on "auto" means Spark; None: what the package takes for large.
     :param spark: by which Spark; None: by the one that the task of `input` uses.
@@ -130,6 +131,19 @@ def append(input: Any, *, state: Any, allow_empty: bool = False) -> Update:
         remedy = "Give a DeltaTable or a SqlTable; for values by key use persistent_aggregate(...)."
         raise ConfigError(option="append(state=)", value=type(state).__name__, remedy=remedy)
     return Update(input, state, "worker", allow_empty=allow_empty)
+
+
+def rejected_update(state: Any) -> Update:
+    """Append the rows that the tasks of a transaction reject to a table.
+
+    :raises ConfigError: the state is no table.
+    """
+    try:
+        return append(None, state=state)
+    except ConfigError:
+        remedy = "Give a table that takes rows: rejected=DeltaTable(...)."
+        found = getattr(state, "name", None) or type(state).__name__
+        raise ConfigError(option="Transaction(rejected=)", value=found, remedy=remedy) from None
 
 
 def partition_persist(

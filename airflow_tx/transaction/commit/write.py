@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.base.errors import ConfigError, OutputChanged, StagingError, StateError, TxError
-from airflow_tx.ledger import Grant, Granted, RowsDigest, TransactionAttempt, Written, output_text
+from airflow_tx.ledger import (
+    ASIDE,
+    Ack,
+    Grant,
+    Granted,
+    RowsDigest,
+    TransactionAttempt,
+    Written,
+    output_text,
+)
 from airflow_tx.outputs import (
     check_emitted,
     check_readable,
@@ -70,7 +79,9 @@ def values_of(
     """
     found = acked_values(update.input, acks, attempt, pull)
     task = update.input.operator.task_id
-    silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
+    silent = sorted(
+        index for (of, index), ack in acks.items() if of == task and not _given_names(ack)
+    )
     if silent and not empty:
         check_empty(update, attempt, silent[0])
     return found
@@ -93,7 +104,7 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
         if xcom_fingerprint(found[index]) != fingerprinted
     ]
     emitted = sorted(
-        {entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs}
+        {name for (of, _), ack in acks.items() if of == task for name in _given_names(ack)}
     )
     if wrong:
         problem = "its XCom is not what the task acked"
@@ -111,6 +122,11 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
         problem=problem,
         remedy=remedy,
     )
+
+
+def _given_names(ack: Ack) -> list[str]:
+    """Name the outputs of a task instance, without rows that are kept aside."""
+    return [name for each in ack.outputs if not (name := each["name"]).startswith(ASIDE)]
 
 
 def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1) -> None:

@@ -119,6 +119,7 @@ def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descrip
         inputs=inputs_of(processing.spec, inputs, processing.begun) if inputs else {},
         ackers=_ackers(processing),
         appended=appended_by(processing.spec, processing.task.task_id),
+        keeps_rejected=processing.keeps_rejected,
     )
 
 

@@ -87,7 +87,7 @@ class CurrentBatch:
             reader = self._reader(source)
             # In this thread, where connections are looked up: an engine reads in threads of its own.
             first = list(islice(reader, 1))
-        reading = ArrowReading()
+        reading = ArrowReading(source.malformed_rows)
         if self._reliable:
             self._processing.read.append(reading)
         batches = self._batches(source, chain(first, reader))
@@ -145,6 +145,25 @@ class CurrentBatch:
         :raises StagingError: a column would change a value, or the task has staged an output of this name before.
         """
         return self._processing.stage(rows, name)
+
+    def reject(self, rows: Any, reason: str) -> None:
+        """Keep rows aside: the commit appends them to the `rejected` table of the `Transaction`.
+
+            for row in current_batch().read():
+                if row["amount"] is None:
+                    current_batch().reject(row, "no amount")
+
+        The rows are one more output of this try: a failed try and a skipped transaction leave none.
+
+        :param rows: as for `stage`, or one dict or text.
+        :param reason: why; rows with one reason are counted together.
+        :raises StagingError: the transaction has no such table, or does not wait for this task; or the reason is empty.
+        """
+        from airflow_tx.outputs import check_rejects, rejected_rows
+
+        where = self._processing.where
+        check_rejects(where, reason, kept=self._processing.keeps_rejected)
+        self._processing.rejected += rejected_rows(where, rows, reason)
 
     def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The rows of a task's output, or of the new values of a committer, as dicts.

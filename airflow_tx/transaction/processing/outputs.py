@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import UUID
 
 from airflow_tx.base.compat import as_xcom, canonical, from_xcom
@@ -29,6 +29,7 @@ from airflow_tx.ledger import (
     in_words,
 )
 from airflow_tx.outputs import OutputRef, digest_of_batch
+from airflow_tx.sources import MalformedRow
 from airflow_tx.transaction.spec import TransactionSpec
 
 if TYPE_CHECKING:
@@ -58,20 +59,26 @@ class RowsReading:
         self.form = form
         self.started = self.ended = False
         self._rows = self._sum = 0
+        self.malformed: list[MalformedRow] = []
 
     def passing(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
-        """Let rows pass one by one; rows that are not taken are not counted."""
+        """Let rows pass one by one; rows that are not taken are not counted. Malformed rows are counted, and kept."""
         from xxhash import xxh3_64_intdigest
 
         self.started = True
         dumps: Callable[[Any, int], bytes] = marshal.dumps
         for self._rows, row in enumerate(rows, 1):
+            bad = isinstance(row, MalformedRow)
+            hashed: Any = row.content if bad else row  # type: ignore[attr-defined]
             if self.form != COUNT:
                 try:
-                    self._sum += xxh3_64_intdigest(dumps(row, _MARSHAL))
+                    self._sum += xxh3_64_intdigest(dumps(hashed, _MARSHAL))
                 except ValueError:
-                    self._add_as_text(row)
-            yield row
+                    self._add_as_text(hashed)
+            if bad:
+                self.malformed.append(cast("Any", row))
+            else:
+                yield row
         self.ended = True
 
     def _add_as_text(self, row: Mapping[str, Any]) -> None:
@@ -89,7 +96,15 @@ class RowsReading:
 
 
 class ArrowReading(RowsReading):
-    """One reading of a batch as record batches. The rows are hashed as Spark hashes them."""
+    """One reading of a batch as record batches. The rows are hashed as Spark hashes them.
+
+    :param malformed: where its source keeps the malformed rows.
+    """
+
+    def __init__(self, malformed: list[MalformedRow]) -> None:
+        super().__init__()
+        self.malformed = malformed
+        self._found = RowsDigest(0)
 
     def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Let record batches pass one by one; a batch that is not taken is not counted."""
@@ -99,11 +114,9 @@ class ArrowReading(RowsReading):
             yield batch
         self.ended = True
 
-    _found = RowsDigest(0)
-
     @property
     def found(self) -> RowsDigest:
-        return self._found
+        return self._found + RowsDigest(len(self.malformed))
 
 
 AnyReading: TypeAlias = RowsRead | RowsReading

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cached_property, wraps
@@ -30,7 +30,21 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.rows import is_frame
-from airflow_tx.ledger import TaskTry, TransactionAttempt, code_digest, is_shortened
+from airflow_tx.ledger import (
+    MALFORMED,
+    REJECTED,
+    TaskTry,
+    TransactionAttempt,
+    code_digest,
+    counted,
+    is_shortened,
+)
+from airflow_tx.outputs import (
+    refuse,
+    row_aside,
+    stage_rejected,
+    write_manifest,
+)
 from airflow_tx.sources import SourceKind
 from airflow_tx.transaction.metrics import send_failure
 from airflow_tx.transaction.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
@@ -38,7 +52,7 @@ from airflow_tx.transaction.spec import TransactionSpec, begun_by, is_beginning,
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.ledger import Begun, BoundStep, Done, Ledger
+    from airflow_tx.ledger import Begun, BoundStep, Done, Ledger, RowsRead
     from airflow_tx.outputs import AckerStore, Output, StagingArea, TaskEmitter, TryDir
     from airflow_tx.sources import Source
     from airflow_tx.transaction.processing.outputs import AnyReading
@@ -245,6 +259,8 @@ class Processing:
         """The outputs that its code has staged, by name."""
         self.broken: Exception | None = None
         """What ended a reading of its batch, which the engine that read it words in its own way."""
+        self.rejected: list[dict[str, str]] = []
+        """The rows that its code has rejected."""
         self._emitters: list[Source] = []
         self.code = ""
         """Digest of what it runs; "": unknown."""
@@ -334,6 +350,11 @@ class Processing:
         """The folder of this try in the staging area."""
         return self.staging.try_dir(self.topology, self.attempt, self.task)
 
+    @property
+    def keeps_rejected(self) -> bool:
+        """Whether the commit keeps the rows that this task rejects."""
+        return self.anchored and self.spec.rejected is not None
+
     def start(self) -> None:
         """Tell the ledger that this try works; a second call does nothing. Raises as `running`."""
         if not self.anchored or self.started:
@@ -373,12 +394,14 @@ class Processing:
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         read = fullest(self.read)
         rows = consumed(read) if consumed_rows is None else consumed_rows
+        given = [*self._staged_refs(), *outputs]
+        self._check_rejected(given, read)
         with self._final_refusals(), self._connected() as ledger:
             step = ledger.ack.bind(
                 attempt=self.attempt,
                 task=self.task,
                 rows=rows,
-                outputs=[*self._staged_refs(), *outputs],
+                outputs=given,
                 trees=self.messages.trees,
                 rows_read=read,
                 code=self.code,
@@ -394,29 +417,49 @@ class Processing:
 
         :raises StagingError: a column would change a value, or there is an output of this name.
         """
-        from airflow_tx.outputs import refuse, with_content, write_manifest, write_rows
+        from airflow_tx.outputs import check_own_name, write_digested
 
         where = self.where
+        check_own_name(where, name)
         if name in self.staged:
             problem = "the task has staged it before"
             raise refuse(where, name, problem, "Give each output its own name.")
-        output = write_rows(where, name, rows, digested=True)
+        output = write_digested(where, name, rows)
         if not output.columns:
             remedy = (
                 "Give a pandas.DataFrame or a pyarrow.Table: it has its columns without any row."
             )
             raise refuse(where, name, "its rows have no columns", remedy)
-        self.staged[name] = with_content(where, name, output)
+        self.staged[name] = output
         return write_manifest(where, self.staged)[name].to_json()
 
     def _staged_refs(self) -> list[dict[str, Any]]:
-        """Refer to what its code has staged: who reads it proves that it read all rows."""
+        """Refer to what its code has staged and rejected: who reads it proves that it read all rows."""
+        for name, rows in ((REJECTED, self.rejected), (MALFORMED, self._malformed())):
+            if rows:
+                self.staged[name] = stage_rejected(self.where, name, rows)
+                write_manifest(self.where, self.staged)
         if not self.staged:
             return []
         from airflow_tx.outputs import make_ref
 
         outputs = self.staged.items()
         return [make_ref(self.where, name, output).to_json() for name, output in outputs]
+
+    def _malformed(self) -> list[dict[str, str]]:
+        """Describe the malformed rows that its fullest reading of the batch has found; they are no task's own."""
+        found = max((getattr(each, "malformed", []) for each in self.read), key=len, default=[])
+        return [row_aside("", each.reason, each.where, each.content) for each in found]
+
+    def _check_rejected(self, given: Iterable[Mapping[str, Any]], read: Sequence[RowsRead]) -> None:
+        """Refuse more rejected rows than were read: some were rejected twice, or are of the task's own making."""
+        count = sum(each["rows"] for each in given if each["name"].startswith(REJECTED))
+        most = sum(each.found.rows for each in read)
+        if count > most and read and not any(each.at_least for each in read):
+            problem = f"the task rejected {counted(count, 'rows')} and read {most}"
+            raise refuse(
+                self.where, REJECTED, problem, "Reject each row that is read at most once."
+            )
 
     def _note_ack(self, ledger: Ledger, step: BoundStep[Done]) -> None:
         ledger.run(step)

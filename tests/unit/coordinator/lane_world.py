@@ -37,6 +37,8 @@ from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 PATHS = Paths("/airflow_tx", "numbers")
 RULES = Rules(max_pending=4, max_replays=3, backoff=0.0, message_timeout=1000.0, silence=10.0)
 TASK = "count"
+OF_BLOCK = ("begin", "tasks", "inside", "tables", "rejected", "max_rejected")
+"""What the transaction of the world has of its block."""
 
 
 def rows_of(numbers: Sequence[int]) -> list[dict[str, Any]]:
@@ -113,12 +115,13 @@ class LaneWorld:
     )
 
     def __post_init__(self) -> None:
-        with DAG("numbers", max_active_runs=8, **self.dag_options()) as self.dag, Transaction(source=self.source):
+        options = {"source": self.source, **self.block_options()}
+        with DAG("numbers", max_active_runs=8, **self.dag_options()) as self.dag, Transaction(**options):
             given = self.counted()
             CommitOperator(task_id="commit", updates=[self.update_of(given)], checks=self.checks_of(given))
         spec, _ = defined("numbers")
         own = {"source": self.source, "max_pending": 4, "memory": self.store, **self.options}
-        of_block = {name: getattr(spec, name) for name in ("begin", "tasks", "inside", "tables")}
+        of_block = {name: getattr(spec, name) for name in OF_BLOCK}
         self.spec = MemorySpec("numbers", "numbers", **{**own, **of_block})
 
     def update_of(self, counted: Any) -> Update:
@@ -128,6 +131,10 @@ class LaneWorld:
     def checks_of(self, counted: Any) -> Sequence[Check]:
         """Make the checks of its committer."""
         return ()
+
+    def block_options(self) -> dict[str, Any]:
+        """What the block says besides its source."""
+        return {}
 
     def dag_options(self) -> dict[str, Any]:
         """What the DAG file says of its runs."""

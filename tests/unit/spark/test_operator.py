@@ -75,6 +75,7 @@ class Processing:
         paths = SimpleNamespace(root="/tx")
         self.spec = SimpleNamespace(staging=lambda: staging, ackers=None, acker_store=None, paths=paths, tables={})
         self.anchored = True
+        self.keeps_rejected = False
         spec: Any = self.spec
         self.messages = TaskMessages(spec, begun, TaskTry("partial_counts", -1, "try-1"), anchored=True)
         self.metadata: dict[str, Any] = {"folder": "/data", "files": ["x" * 1000] * 1000}

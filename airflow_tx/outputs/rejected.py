@@ -1,0 +1,109 @@
+"""Rows that a task keeps aside: one more output of its try, with the same columns for every task."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.rows import NoTable, dicts_of
+from airflow_tx.ledger import ASIDE, REJECTED
+from airflow_tx.outputs.staging.area import refuse, write_digested
+from airflow_tx.state import REJECTED_COLUMNS
+
+if TYPE_CHECKING:
+    from airflow_tx.outputs.staging.area import Output, TryDir
+
+
+def check_own_name(where: TryDir, name: str) -> None:
+    """Refuse the name of an output that this package gives itself.
+
+    :raises StagingError: it is one.
+    """
+    if name.startswith(ASIDE):
+        remedy = "Give it another name; rows are rejected by reject(rows, reason)."
+        raise refuse(where, name, "it cannot have this name", remedy)
+
+
+def check_rejects(where: TryDir, reason: Any, *, kept: bool) -> None:
+    """Refuse rows that no commit would keep, or that have no reason.
+
+    :param reason: a text, or a column of Spark, whose texts only Spark can check.
+    :param kept: whether the commit of the transaction keeps the rejected rows of the task.
+    :raises StagingError: it does not, or the reason is no text.
+    """
+    if not kept:
+        remedy = "Give the block one, Transaction(..., rejected=DeltaTable(...)), and reject rows before the commit."
+        raise refuse(where, REJECTED, "there is no table for the rows that it rejects", remedy)
+    if isinstance(reason, str) and not reason.strip():
+        remedy = 'Say what is wrong with the rows: reject(rows, "no amount").'
+        raise refuse(where, REJECTED, f"reason = {reason!r} is empty", remedy)
+
+
+def rejected_rows(where: TryDir, rows: Any, reason: str) -> list[dict[str, str]]:
+    """Describe rows that a task rejects.
+
+    :param rows: dicts or texts, one of these, or a frame of pandas, polars or pyarrow.
+    :raises StagingError: they are no rows, or the reason is no text.
+    """
+    try:
+        if isinstance(rows, (Mapping, str, bytes)):
+            rows = [rows]
+        task = str(where.task)
+        return [row_aside(task, reason, "", content_of_row(row)) for row in dicts_of(rows)]
+    except (AttributeError, NoTable, TypeError) as error:
+        remedy = 'Give dicts or texts, or a frame, and a text: reject(rows, "no amount").'
+        raise refuse(where, REJECTED, f"these are no rows ({error})", remedy) from None
+
+
+def row_aside(task: str, reason: str, where: str, content: str) -> dict[str, str]:
+    """Describe a row that is kept aside.
+
+    :param task: that has rejected it; "": the row is malformed.
+    :param where: the place of the row in its source; "": unknown.
+    """
+    values = map(_plain, (task, reason, where, content))
+    return dict(zip(REJECTED_COLUMNS, values, strict=True))
+
+
+def content_of_row(row: Any) -> str:
+    """Write a row as JSON, or a text unchanged; of bytes that are no UTF-8, base64."""
+    if isinstance(row, str):
+        return row
+    if isinstance(row, bytes):
+        return _text(row)
+    if isinstance(row, Mapping):
+        row = {_text(name) if isinstance(name, bytes) else name: row[name] for name in row}
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_json)
+    except ValueError:  # NaN is no number in JSON, and becomes a text, as Spark writes it
+        found = json.loads(json.dumps(row, default=_as_json), parse_constant=str)
+        return json.dumps(found, ensure_ascii=False)
+
+
+def _text(value: bytes) -> str:
+    """Read bytes as a text; of bytes that are no UTF-8, give base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(value).decode()}"
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return _text(value) if isinstance(value, bytes) else str(value)
+
+
+def _plain(text: str) -> str:
+    """Escape characters that a table cannot keep: halves of pairs, and NUL, which PostgreSQL refuses."""
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def stage_rejected(where: TryDir, name: str, rows: Iterable[Mapping[str, str]]) -> Output:
+    """Write rejected rows into the folder of a try."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    schema = pa.schema([(column, pa.string()) for column in REJECTED_COLUMNS])
+    return write_digested(where, name, pa.Table.from_pylist(list(rows), schema))

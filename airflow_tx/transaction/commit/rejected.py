@@ -1,0 +1,172 @@
+"""The rows that the tasks of a transaction have rejected, as its commit finds them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import RowsDiffer
+from airflow_tx.ledger import (
+    MALFORMED,
+    REJECTED,
+    Ack,
+    RowsDigest,
+    TransactionAttempt,
+    digest,
+    rejected_of,
+    tasks_of,
+)
+from airflow_tx.outputs import StagingArea
+from airflow_tx.transaction.commit.check import Check, CheckedCommit, FailedCheck
+from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.commit.write import (
+    ROWS_A_WRITE,
+    RowsToWrite,
+    StagedRows,
+    rows_to_write,
+)
+from airflow_tx.transaction.processing.outputs import PYTHON, Acks
+
+if TYPE_CHECKING:
+    from airflow_tx.transaction.commit.case import CommitCase
+
+_SHOWN = 120
+"""Characters of a row that an error shows."""
+
+
+@dataclass(frozen=True)
+class RejectedCheck(Check):
+    """The check named `rejected`: a task has kept no more rows aside than `max_rejected` allows.
+
+    :param case: the commit that it looks at.
+    :param most: a number of rows, or below 1 a share of the batch.
+    """
+
+    case: CommitCase | None = field(default=None, repr=False)
+    most: float = 0
+
+    @classmethod
+    def find(cls, checks: Sequence[RejectedCheck], commit: CheckedCommit) -> Iterator[FailedCheck]:
+        """Look at each task alone, since two tasks may reject the same row."""
+        processed = commit.processed
+        for check in checks:
+            for task, (read, rejected) in rejected_of(tasks_of(processed.acks)).items():
+                whole = read if processed.rows is None else processed.rows
+                limit = (
+                    check.most if check.most >= 1 else None if whole is None else check.most * whole
+                )
+                if limit is None or rejected > limit:
+                    yield check._failed(task, rejected, whole, processed.acks)
+                    break
+
+    def _failed(self, task: str, rejected: int, whole: int | None, acks: Acks) -> FailedCheck:
+        of = "an unknown number of" if whole is None else whole
+        found = f"task {task} rejected {rejected} of {of} rows, and max_rejected is {self.most}"
+        assert self.case is not None
+        refs = rejected_refs(acks)
+        rows = [[ref["rows"], ref.get("row_digest") or ref["path"]] for ref in refs]
+        return FailedCheck(
+            self, found, digest([self.most, rows]), _commonest(self.case, acks, task)
+        )
+
+
+def rejected_checks(case: CommitCase) -> tuple[RejectedCheck, ...]:
+    """Make the check of rejected rows, if the block limits them."""
+    most = case.spec.max_rejected
+    return () if most is None else (RejectedCheck("rejected", case=case, most=most),)
+
+
+def _commonest(case: CommitCase, acks: Acks, task: str) -> tuple[str, ...]:
+    counts = Counter[str]()
+    first = dict[str, str]()
+    for ref in rejected_refs({each: ack for each, ack in acks.items() if each[0] == task}):
+        for row in StagedRows(case.area, ref, case.spec.rejected, case.begun.attempt):
+            reason = row["tx_reason"]
+            counts[reason] += 1
+            first.setdefault(reason, row["tx_content"])
+    return tuple(
+        f"{count} x {reason!r:.200} ({first[reason]!r:.{_SHOWN}})"
+        for reason, count in counts.most_common(3)
+    )
+
+
+def rejected_refs(acks: Acks) -> list[Mapping[str, Any]]:
+    """List the references to rejected rows: one set of malformed rows, and what each task instance has rejected."""
+    # A Python task knows the place of each malformed row.
+    ordered = sorted(acks.items(), key=lambda each: (PYTHON not in _forms(each[1]), each[0]))
+    sets = [ref for _, ack in ordered if (ref := _malformed(ack)) is not None]
+    rejected = [
+        entry
+        for _, ack in sorted(acks.items())
+        for entry in ack.outputs
+        if entry["name"].startswith(REJECTED) and entry["rows"]
+    ]
+    return [*sets[:1], *rejected]
+
+
+def check_malformed(case: CommitCase, acks: Acks) -> None:
+    """Refuse a batch of which two readers have found other malformed rows: one of them is in no sum and no table.
+
+    :raises RowsDiffer: naming the readers.
+    """
+    readers = {
+        task: _malformed(ack)
+        for (task, _), ack in sorted(acks.items())
+        if _forms(ack) or _malformed(ack) is not None
+    }
+    if len(readers) < 2 or not any(readers.values()):
+        return
+    first, *others = ((task, _digest(case, ref)) for task, ref in readers.items())
+    for other in others:
+        if other[1] != first[1]:
+            named = " and ".join(f"task {task} {found}" for task, found in (first, other))
+            own = case.begun.attempt
+            problem = f"of the malformed rows of the batch {named} were found"
+            remedy = 'Clear these tasks; if they differ again, malformed="refuse" names a row.'
+            raise RowsDiffer(txid=own.txid, attempt=own.attempt, problem=problem, remedy=remedy)
+
+
+def _forms(ack: Ack) -> set[str]:
+    """List the forms in which a task has counted the rows of the batch; none: it has not read them."""
+    return {RowsDigest.from_json(read).form for read in ack.read if not read["outputs"]}
+
+
+def _malformed(ack: Ack) -> Mapping[str, Any] | None:
+    found = (entry for entry in ack.outputs if entry["name"] == MALFORMED and entry["rows"])
+    return next(found, None)
+
+
+def _digest(case: CommitCase, ref: Mapping[str, Any] | None) -> RowsDigest:
+    """Digest the contents of malformed rows: only Python knows their places and says what does not fit."""
+    from xxhash import xxh3_64_intdigest
+
+    if ref is None:
+        return RowsDigest(0)
+    staged = StagedRows(case.area, ref, case.spec.rejected, case.begun.attempt)
+    # Spark and Python escape a control character by digits in upper and in lower case.
+    hashes = (xxh3_64_intdigest(row["tx_content"].lower().encode()) for row in staged)
+    return RowsDigest(len(staged), sum(hashes) % 2**64, "content")
+
+
+def rows_rejected(
+    update: Update, acks: Acks, area: StagingArea, attempt: TransactionAttempt
+) -> RowsToWrite:
+    """Give the rejected rows of a transaction to its table, in the order of the tasks.
+
+    A table whose rows are files gets them in files that are written here: tasks need not reach the table.
+
+    :raises StagingError: exactly these rows are not there whole.
+    :raises StateError: they do not fit the table.
+    """
+    refs = rejected_refs(acks)
+    table = update.state.append_table
+    if table is None:
+        return rows_to_write(update, refs, area, attempt)
+    rows = chain.from_iterable(StagedRows(area, ref, update.state, attempt) for ref in refs)
+    files = list[dict[str, Any]]()
+    while portion := list(islice(rows, ROWS_A_WRITE)):
+        files += table.stage(portion, attempt)
+    return files

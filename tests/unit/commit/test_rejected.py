@@ -1,0 +1,392 @@
+"""Rows that tasks reject: one more output of the try, which the commit appends to a table."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx.base.errors import RestateRefused, StagingError, StateError, TxError
+from airflow_tx.ledger import REJECTED
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.view import transaction_details
+from airflow_tx.operations.cli import render
+from airflow_tx.operators.commit import final_errors
+from airflow_tx.state import DeltaTable, MemoryState
+from airflow_tx.transaction.commit import rejected as commit_rejected
+from airflow_tx.transaction.commit.check import ChecksFailed
+from airflow_tx.transaction.commit.restatement import check_entry, refused_by_dag
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.commit.update import rejected_update
+from airflow_tx.transaction.processing.batch import CurrentBatch
+from tests.stage import update
+from tests.unit.bench import CountingStore
+from tests.unit.commit.phase_run import PhaseRun
+from tests.unit.commit.restated_run import entry_of, journal_of, rows, wanted
+from tests.unit.commit.run import Run, counts, failed, found, killed_before_the_mark
+
+BAD = {"number": 3, "day": date(2026, 1, 2), "amount": Decimal("1.50"), "raw": b"\xff", "share": float("nan")}
+
+
+@pytest.fixture
+def aside(tmp_path: Path) -> DeltaTable:
+    return DeltaTable(tmp_path / "lake" / "rejected")
+
+
+@pytest.fixture
+def makes(make: Any, state: MemoryState, aside: DeltaTable) -> Any:
+    def made(run_id: str = "r1", updates: Any = None, **options: Any) -> Run:
+        given = [update(state), rejected_update(aside)] if updates is None else updates
+        run: Run = make(run_id, given, **{"rejected": aside, **options})
+        return run
+
+    return made
+
+
+def working(run: Run, *rejected: tuple[Any, str], task: str = "count", index: int = -1, word: str = "a") -> Run:
+    """Let a task read its batch, reject some rows, and return one."""
+    processing = run.start(task, index)
+    batch = CurrentBatch(processing)
+    assert len(list(batch.read())) == 10
+    for each in rejected:
+        batch.reject(*each)
+    run.end(processing, rows(**{word: 10 - len(rejected)}))
+    return run
+
+
+def begun(run: Run, *rejected: tuple[Any, str], **how: Any) -> Run:
+    assert isinstance(run.begin(), Begun)
+    return working(run, *rejected, **how)
+
+
+def kept(aside: DeltaTable) -> list[tuple[int, str, str, str]]:
+    names = ("tx_txid", "tx_task", "tx_reason", "tx_content")
+    return sorted(tuple(row[name] for name in names) for row in aside.read())
+
+
+# --- the table
+
+
+def test_rejected_rows_are_in_the_table_with_their_reason_once_the_transaction_is_committed(
+    makes: Any, aside: DeltaTable, state: MemoryState
+) -> None:
+    run = begun(makes(), (BAD, "no amount"), ([{"number": 4}, {"number": 5}], "too late"), ("a;b", "no row"))
+    assert aside.read() == []
+    assert run.commit_now() is None
+    found = kept(aside)
+    assert [each[:3] for each in found] == [
+        (1, "count", "no amount"), (1, "count", "no row"), (1, "count", "too late"), (1, "count", "too late"),
+    ]  # fmt: skip
+    assert json.loads(found[0][3]) == {
+        "number": 3, "day": "2026-01-02", "amount": "1.50", "raw": "base64:/w==", "share": "NaN",
+    }  # fmt: skip
+    assert [each[3] for each in found[1:]] == ["a;b", '{"number": 4}', '{"number": 5}']
+    assert {row["tx_where"] for row in aside.read()} == {""}
+    assert counts(state) == {"a": 7}
+    receipt = run.spec.ledger(run.spec.memory).outcome(1).receipt
+    assert receipt["tasks"]["count"]["outputs"][REJECTED] == 4
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame({"n": [1, 2]}), pa.table({"n": [1, 2]})], ids=["pandas", "pyarrow"])
+def test_the_rows_of_a_frame_are_rejected_one_by_one(makes: Any, aside: DeltaTable, frame: Any) -> None:
+    begun(makes(), (frame, "odd")).commit_now()
+    assert [each[3] for each in kept(aside)] == ['{"n": 1}', '{"n": 2}']
+
+
+def test_characters_that_no_table_keeps_are_escaped(makes: Any, aside: DeltaTable) -> None:
+    begun(makes(), ("a\0b", "nul \0"), ({"t": "\ud800"}, "half")).commit_now()
+    assert kept(aside) == [(1, "count", "half", '{"t": "\\ud800"}'), (1, "count", "nul \\x00", "a\\x00b")]
+
+
+def test_a_transaction_without_rejected_rows_commits_and_leaves_none(makes: Any, aside: DeltaTable) -> None:
+    begun(makes()).commit_now()
+    begun(makes("r2"), ("x", "odd")).commit_now()
+    assert kept(aside) == [(2, "count", "odd", "x")]
+
+
+def test_many_rejected_rows_are_written_in_portions(
+    makes: Any, aside: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_rejected, "ROWS_A_WRITE", 4)
+    begun(makes(), ([{"n": n} for n in range(10)], "odd")).commit_now()
+    assert len(kept(aside)) == 10
+    assert len(set(Path(aside.uri).rglob("part-*.parquet"))) == 3
+
+
+def test_rows_of_several_tasks_and_instances_are_together(makes: Any, aside: DeltaTable) -> None:
+    run = begun(
+        makes(tasks=("count", "look"), inside=("count", "look", "commit"), mapped=frozenset({"look"})), ("x", "odd")
+    )
+    for index in (0, 1):
+        working(run, (str(index), "seen"), task="look", index=index)
+    run.commit_now()
+    assert kept(aside) == [(1, "count", "odd", "x"), (1, "look[0]", "seen", "0"), (1, "look[1]", "seen", "1")]
+
+
+# --- tries, replays, kills, skips
+
+
+def test_a_failed_try_and_a_replaced_attempt_leave_no_rejected_rows(makes: Any, aside: DeltaTable) -> None:
+    run = makes()
+    run.begin()
+    failing = CurrentBatch(run.start())
+    failing.reject("of the failed try", "odd")
+    working(run, ("of the second try", "odd"))
+    run.begin(retry=True)
+    working(run, ("of the replay", "odd")).commit_now()
+    assert kept(aside) == [(1, "count", "odd", "of the replay")]
+
+
+def test_a_commit_that_was_killed_before_its_mark_keeps_each_row_once(
+    makes: Any, aside: DeltaTable, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(makes(), ("x", "odd"))
+    killed_before_the_mark(run.commit(), monkeypatch)
+    run.commit_now()
+    run.commit_now()
+    assert kept(aside) == [(1, "count", "odd", "x")]
+    assert counts(state) == {"a": 9}
+
+
+def test_a_task_that_only_rejects_has_still_forgotten_its_rows(makes: Any) -> None:
+    run = makes()
+    run.begin()
+    processing = run.start()
+    batch = CurrentBatch(processing)
+    list(batch.read())
+    batch.reject("x", "odd")
+    processing.ack()
+    run.committer.states["count"] = "success"
+    with pytest.raises(StagingError, match="the task gave nothing"):
+        run.commit_now()
+
+
+def test_the_first_committer_of_a_phase_keeps_the_rejected_rows(
+    makes: Any, aside: DeltaTable, state: MemoryState
+) -> None:
+    class Rejecting(PhaseRun):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.updates: Any = {**self.updates, "b": (*self.updates["b"], rejected_update(aside))}
+
+        def work(self, rows: list[dict[str, Any]]) -> None:
+            processing = self.run.start()
+            CurrentBatch(processing).reject("x", "odd")
+            self.run.end(processing, rows)
+
+    other = MemoryState("other", keys=["word"], values=state.columns.values)
+    phase = Rejecting(lambda *given, **how: makes(*given, **how), update(state), update(other), rows(a=9))
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.commit("b")  # its task is cleared, and runs again under the same grant
+    phase.mark()
+    assert kept(aside) == [(1, "count", "odd", "x")]
+
+
+# --- restatements
+
+
+@pytest.mark.parametrize("again", [(), (("y", "odd"),)])
+def test_a_restatement_takes_the_rejected_rows_out_and_counts_the_mended_ones(
+    makes: Any, aside: DeltaTable, state: MemoryState, again: Any
+) -> None:
+    begun(makes(), ("x", "odd")).commit_now()
+    begun(makes("r2"), ("z", "odd")).commit_now()
+    run = makes("r1")
+    wanted(run, 1)
+    begun(run, *again).commit_now()
+    assert run.begun.replaces is not None
+    assert kept(aside) == [(2, "count", "odd", "z"), *((3, "count", "odd", "y") for _ in again)]
+    assert counts(state) == {"a": 19 - len(again)}
+
+
+@pytest.mark.parametrize("rejected", [True, False])
+def test_a_day_with_rejected_rows_cannot_be_restated_without_their_table(
+    makes: Any, make: Any, state: MemoryState, rejected: bool
+) -> None:
+    begun(makes(), *[("x", "odd")] * rejected).commit_now()
+    run = makes("r1", [update(state)], rejected=None)
+    entry = journal_of(run).read(entry_of(run, 1))
+    topology = run.spec.ledger(run.spec.memory).topology()
+    dag: Any = type("Dag", (), {"tasks": [type("Task", (), {"updates": run.updates})]})
+    problem = refused_by_dag(run.spec, dag, entry, topology)
+    if rejected:
+        assert problem is not None
+        assert "which the DAG does not write any more" in problem
+        with pytest.raises(RestateRefused, match="rejected"):
+            check_entry(run.spec, dag, entry, topology)
+    else:
+        assert problem is None
+
+
+def test_a_day_without_rejected_rows_is_restated_without_their_table(
+    makes: Any, state: MemoryState, aside: DeltaTable
+) -> None:
+    begun(makes()).commit_now()
+    begun(makes("r2"), ("x", "odd")).commit_now()
+    run = makes("r1", [update(state)], rejected=None)
+    wanted(run, 1)
+    begun(run).commit_now()
+    assert run.begun.replaces is not None
+    assert counts(state) == {"a": 19}
+    assert kept(aside) == [(2, "count", "odd", "x")]
+
+
+def test_another_table_takes_the_place_of_one_that_is_forgotten(
+    makes: Any, state: MemoryState, aside: DeltaTable, tmp_path: Path
+) -> None:
+    begun(makes(), ("x", "odd")).commit_now()
+    other = DeltaTable(tmp_path / "lake" / "other")
+    run = begun(makes("r2", [update(state), rejected_update(other)]), ("y", "odd"))
+    with pytest.raises(TxError, match=f"airflow tx state forget numbers {aside.name}"):
+        run.commit_now()
+    ledger = run.spec.ledger(run.spec.memory)
+    ledger.run(state_lost, aside.name, Audit("ada", "another table"))
+    run.commit_now()
+    assert kept(aside) == [(1, "count", "odd", "x")]
+    assert kept(other) == [(2, "count", "odd", "y")]
+
+
+# --- how many
+
+
+@pytest.mark.parametrize(("most", "passes"), [(0.1, False), (0.2, True), (0.5, True), (1, False), (2, True)])
+def test_a_task_may_reject_up_to_the_limit(makes: Any, aside: DeltaTable, most: float, passes: bool) -> None:
+    run = begun(makes(max_rejected=most), ("x", "odd"), ("y", "odd"))
+    if passes:
+        run.commit_now()
+        assert len(kept(aside)) == 2
+        return
+    with pytest.raises(ChecksFailed) as refused:
+        run.commit_now()
+    assert str(refused.value).startswith(
+        "Commit of transaction 1.1 refused: check 'rejected' failed: task count rejected 2 of 10 rows, and "
+        f"max_rejected is {most}, such as 2 x 'odd' ('x')"
+    )
+    assert refused.value.for_good
+    assert aside.read() == []
+
+
+def test_the_three_commonest_reasons_are_named_with_a_row_each(makes: Any) -> None:
+    reasons = ["a", "b", "b", "c", "c", "c", "d", "d", "d", "d"]
+    rejected = [({"n": number, "long": "x" * 500}, reason) for number, reason in enumerate(reasons)]
+    run = begun(makes(max_rejected=1), *rejected)
+    with pytest.raises(ChecksFailed) as refused:
+        run.commit_now()
+    text = str(refused.value)
+    assert [text.find(f"{count} x '{reason}' (") > 0 for count, reason in ((4, "d"), (3, "c"), (2, "b"))] == [
+        True, True, True,
+    ]  # fmt: skip
+    assert "'a'" not in text
+    assert len(text) < 1500
+    assert "\n" not in text
+
+
+def test_the_limit_is_of_each_task(makes: Any, aside: DeltaTable) -> None:
+    tasks = {"tasks": ("count", "look"), "inside": ("count", "look", "commit"), "max_rejected": 1}
+    run = begun(makes(**tasks), ("x", "odd"))
+    working(run, ("x", "odd"), task="look").commit_now()
+    assert len(kept(aside)) == 2
+
+
+def test_a_share_of_rows_that_nobody_counted_is_refused(makes: Any) -> None:
+    run = makes(max_rejected=0.5)
+    run.begin()
+    processing = run.start()
+    CurrentBatch(processing, reliable=False).reject("x", "odd")
+    run.end(processing, rows(a=1))
+    with pytest.raises(ChecksFailed, match="task count rejected 1 of an unknown number of rows"):
+        run.commit_now()
+
+
+def test_a_transaction_with_too_many_rejected_rows_is_blocked_at_once(makes: Any) -> None:
+    run = begun(makes(max_rejected=1), ("x", "odd"), ("y", "odd"))
+    commit = run.commit()
+    with pytest.raises(AirflowFailException, match="check 'rejected' failed") as failure, final_errors():
+        commit_in_turn(commit, run.spec.memory, patience=0)
+    failed(run, commit, failure.value)
+    record = found(run.spec.memory)
+    assert record.for_good
+    assert "check 'rejected' failed" in (record.error or "")
+    assert "airflow tx replay numbers 1" in (record.remedy or "")
+    details = transaction_details(run.spec.memory, run.spec.paths, 1)
+    assert render.details(details)["rejected"] == "count: 2 of 10 rows, it used 8"
+
+
+def test_show_says_how_many_rows_a_task_has_used(makes: Any) -> None:
+    run = begun(makes(), ("x", "odd"))
+    run.commit_now()
+    details = transaction_details(run.spec.memory, run.spec.paths, 1)
+    assert render.details(details)["rejected"] == "count: 1 of 10 rows, it used 9"
+
+
+# --- bad input
+
+
+def test_more_rejected_rows_than_were_read_are_refused(makes: Any) -> None:
+    run = makes()
+    run.begin()
+    with pytest.raises(StagingError, match=r"the task rejected 11 rows and read 10\. Reject each row"):
+        working(run, ([{"n": n} for n in range(11)], "odd"))
+    quiet = makes("r2")
+    quiet.begin()
+    processing = quiet.start()
+    CurrentBatch(processing, reliable=False).reject([{"n": n} for n in range(11)], "odd")
+    quiet.end(processing, rows(a=1))  # nobody has counted what it read
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_an_empty_reason_is_refused(makes: Any, reason: str) -> None:
+    run = makes()
+    run.begin()
+    with pytest.raises(StagingError, match=r"task count in transaction 1\.1 refused: reason = ' *' is empty\. Say"):
+        CurrentBatch(run.start()).reject("x", reason)
+
+
+@pytest.mark.parametrize(("rows", "reason"), [(3, "odd"), ("x", None), ([{("a", 1): 2}], "odd")])
+def test_what_is_no_row_or_no_reason_is_refused_in_one_line(makes: Any, rows: Any, reason: Any) -> None:
+    run = makes()
+    run.begin()
+    with pytest.raises(StagingError, match=r"these are no rows \(.*\)\. Give dicts or texts") as refused:
+        CurrentBatch(run.start()).reject(rows, reason)
+    assert "\n" not in str(refused.value)
+
+
+def test_rows_are_rejected_only_where_a_commit_keeps_them(makes: Any) -> None:
+    match = r"there is no table for the rows that it rejects\. Give the block one, Transaction\(\.\.\., rejected="
+    run = makes(rejected=None)
+    run.begin()
+    with pytest.raises(StagingError, match=match):
+        CurrentBatch(run.start()).reject("x", "odd")
+    beside = makes("r2")
+    beside.begin()
+    with pytest.raises(StagingError, match=match):
+        CurrentBatch(beside.start("beside", anchored=False)).reject("x", "odd")
+
+
+def test_the_name_of_the_output_is_our_own(makes: Any) -> None:
+    run = makes()
+    run.begin()
+    with pytest.raises(StagingError, match="it cannot have this name"):
+        CurrentBatch(run.start()).stage([{"a": 1}], REJECTED)
+
+
+def test_a_table_of_another_topology_is_refused_at_the_commit(
+    makes: Any, aside: DeltaTable, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(makes(), ("x", "odd")).commit_now()
+    other = makes("r1", [rejected_update(aside)])
+    other.spec = type(other.spec)(**{**vars(other.spec), "topology": "other", "memory": CountingStore()})
+    begun(other, ("y", "odd"))
+    with pytest.raises(StateError, match="other"):
+        other.commit_now()
+    assert kept(aside) == [(1, "count", "odd", "x")]

@@ -1,0 +1,72 @@
+"""A lane whose tasks reject rows: they are in their table once, beside the values of another state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.state import DeltaTable
+from tests.unit.coordinator.lane_world import Bounded, Killed, LaneWorld, MortalStore
+
+
+def reject(batch: Any) -> None:
+    """Reject the row that is named by the transaction."""
+    batch.reject({"number": batch.txid}, "odd")
+
+
+@dataclass
+class Rejecting(LaneWorld):
+    """A topology whose task rejects a row of each batch."""
+
+    folder: str = ""
+
+    def block_options(self) -> dict[str, Any]:
+        return {"rejected": self.aside}
+
+    @property
+    def aside(self) -> DeltaTable:
+        return DeltaTable(Path(self.folder, "rejected"))
+
+    @property
+    def kept(self) -> list[tuple[int, str]]:
+        return sorted((row["tx_txid"], row["tx_content"]) for row in self.aside.read())
+
+
+@pytest.fixture
+def make(make: Any, tmp_path: Path) -> Any:
+    return partial(make, Rejecting, folder=str(tmp_path), on_batch=reject)
+
+
+def test_rejected_rows_of_the_lane_are_in_their_table_once(make: Any) -> None:
+    world = make(source=Bounded(3))
+    world.coordinate()
+    world.assert_exact(3)
+    assert world.runs == {}
+    assert world.kept == [(txid, f'{{"number": {txid}}}') for txid in (1, 2, 3)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_lane_whose_process_dies_at_any_request_leaves_each_rejected_row_once(make: Any, arrives: bool) -> None:
+    last = 0
+    died = True
+    while died:
+        last += 5
+        world = make(source=Bounded(2), folder=str(Path(make.keywords["folder"], f"{last}")))
+        mortal = MortalStore(world.store, last, arrives=arrives)
+        with suppress(Killed):
+            world.coordinate(store=mortal)
+        died = mortal.dead
+        with world.executing():
+            world.settle()
+        world.assert_exact(2)
+        # The task of a run rejects nothing here: the lane is what is tried.
+        assert set(Counter(world.kept).values()) <= {1}
+        assert {txid for txid, _ in world.kept} <= set(world.history)
+    assert len(world.kept) == 2
