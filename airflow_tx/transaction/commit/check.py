@@ -203,9 +203,8 @@ class OutputRows:
         """Name the columns of these names, as SQL compares them; the first column if no name fits."""
         assert self.schema is not None
         wanted = {name.lower() for name in mentioned}
-        return [name for name in self.schema.names if name.lower() in wanted] or self.schema.names[
-            :1
-        ]
+        known: list[str] = self.schema.names
+        return [name for name in known if name.lower() in wanted] or known[:1]
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read them, with these columns."""

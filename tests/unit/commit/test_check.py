@@ -26,13 +26,13 @@ from airflow_tx.base.errors import (
     StagingUnreachable,
 )
 from airflow_tx.ledger.answers import GivenUp
-from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.attempt import Receipt, TaskTry
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.status import check_in_words
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
-from airflow_tx.outputs.staging.area import StagingArea
+from airflow_tx.outputs.staging.area import Output, StagingArea, write_manifest
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.transaction.commit.check import (
     Check,
@@ -242,11 +242,13 @@ def test_a_commit_that_died_after_its_grant_is_checked_again(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = worked(make("r1"), [{"word": "a", "count": 3}])
+    refused(run, replace(POSITIVE, sql="count > 5"))  # a rule that is corrected then
     commit = run.commit_of(run.updates, [POSITIVE])
     with monkeypatch.context() as dies:
         dies.setattr(MemoryState, "raise_and_write", _killed)
         with pytest.raises(OSError, match="killed"):
             commit_in_turn(commit, run.spec.memory, patience=0)
+    assert found(run.spec.memory).checks == {}
     commits(run, POSITIVE)
     assert counts(state) == {"a": 3}
     assert receipt(run)["checks"] == {"positive": {"passed": True}}
@@ -366,6 +368,27 @@ def test_an_output_without_rows_fails_a_count_and_passes_a_condition_of_rows() -
     for given in nothing:
         assert texts(given, *empty) == ["count(*) > 0 is false: count(*) is 0"]
     assert texts([], check("c", OUTPUT, value="max(k) > 'a'")) == ["max(k) > 'a' is NULL: max(k) is NULL"]
+
+
+def test_an_output_of_no_file_or_of_a_file_without_rows_has_no_rows(area: StagingArea) -> None:
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "none"))
+    nothing = write_manifest(where, {"counts": Output((), ())})["counts"].to_json()
+    for each in (nothing, ref(area, [])):
+        rows = output_rows([each], area, ATTEMPT)
+        commit = CheckedCommit(None, lambda output, rows=rows: rows)  # type: ignore[arg-type,misc]
+        assert [each.found for each in find_all([SOME, POSITIVE], commit)] == ["count(*) > 0 is false: count(*) is 0"]
+
+
+def test_a_condition_names_columns_in_any_case() -> None:
+    assert texts([{"k": "a", "Amount": 1}], check("a", OUTPUT, rows="AMOUNT > 1")) == [
+        "AMOUNT > 1 does not hold for 1 of 1 rows"
+    ]
+
+
+def test_a_long_condition_is_shortened_where_it_is_kept() -> None:
+    (text,) = texts(ROWS, check("a", OUTPUT, rows=f"n IN ({', '.join(map(str, range(5, 500)))})"))
+    assert len(text) <= 300
+    assert text.endswith("does not hold for 3 of 3 rows")
 
 
 def test_at_most_three_rows_are_shown_each_in_short() -> None:
