@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from airflow_tx.ledger.answers import Loss
+from airflow_tx.ledger.answers import Granted, Loss, Processed
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.audit import loss
 from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.api import StateKind
@@ -71,6 +72,37 @@ def test_the_record_of_a_rename_is_written_as_ever(topology: Topology) -> None:
     node = topology.store().get(topology.paths.record)
     assert node is not None
     check_golden("closed_topology", {"topology": node.data.decode()})
+
+
+def test_the_checks_of_transactions_are_written_as_ever(topology: Topology) -> None:
+    """One transaction is committed although a check has failed, since a person accepts that; another one waits."""
+    ledger = topology.ledger()
+    failed = {"passed": False, "found": "n > 0 does not hold for 1 of 2 rows", "digest": "of the rows"}
+    found = {"few": {"passed": False, "found": "3", "severity": "warn"}, "some": {"passed": True}, "positive": failed}
+    for run_id in ("r1", "r2"):
+        run = Run(topology, run_id)
+        begun = run.processed(2, {"a": 2})
+        processed = run.committer().processed()
+        assert isinstance(processed, Processed)
+        ledger.note_commit_failed(
+            run.attempt, processed.epoch, reason="refused", remedy="accept", for_good=True, checks={"positive": failed}
+        )
+        ledger.accept_checks(begun.txid, {"positive": "of the rows"}, audit=AUDIT)
+        if begun.txid == 1:
+            accepted = {**failed, "accepted": {"who": AUDIT.who, "when": "2013-01-01", "why": AUDIT.why}}
+            request = AcquireRequest(
+                run.attempt,
+                processed.epoch,
+                begun.rows_digest,
+                {},
+                metadata=begun.metadata,
+                position=begun.position,
+                checks={**found, "positive": accepted},
+            )
+            granted = ledger.acquire(request)
+            assert isinstance(granted, Granted)
+            ledger.commit(granted.grant.token, states=[])
+    check_golden("checks", records(topology))
 
 
 # --- a source with partitions, and a ledger that was lost --------------------------------------------------------

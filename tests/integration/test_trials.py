@@ -258,6 +258,14 @@ def test_a_trial_shows_which_checks_fail() -> None:
     failed = checked("tried_checks", some, ("no cats", {"rows": "word <> 'cat'"}))
     assert failed.state == "failed"
     assert "Check no cats: failed: word <> 'cat' does not hold for 1 of 2 rows" in failed.text()
+    with DAG("tried_checked_phase", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            counted = count_words()
+            with commit_phase():
+                update = persistent_aggregate(counted, state=words())
+                own = [check("no cats", counted, rows="word <> 'cat'")]
+                CommitOperator(task_id="b", updates=[update], checks=own)
+    assert "Check no cats: failed" in trial(dag, rows=ROWS, states={"tx_state.words": []}).text()
     passed = checked("tried_passing", some, ("no cats", {"rows": "word <> 'cat'", "severity": "warn"}))
     assert passed.state == "success"
     lines = passed.text().splitlines()

@@ -197,7 +197,7 @@ class CheckAcceptance(PersonalAction):
         record = self.target.opened([self.txid])[self.txid]
         if isinstance(record, Refused):
             return self.refused(version, record, self.txid)
-        if unknown := [name for name in self.names if name not in record.checks]:
+        if unknown := [name for name in self.names if "digest" not in record.checks.get(name, {})]:
             refusal = self._refusal(unknown[0], record)
             return self.refused(version, refusal, self.txid, record.run_id)
         found = [check_in_words(name, record.checks[name]) for name in self.names]

@@ -210,6 +210,13 @@ def test_a_replay_forgets_what_failed_and_was_not_accepted(make: Any) -> None:
     assert ledger_of(run).status(1).checks == {}
 
 
+def test_a_check_that_was_corrected_is_no_failed_one_beside_another(make: Any, store: CountingStore) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    refused(run, POSITIVE)
+    refused(run, replace(POSITIVE, sql="count > -5"), check("many", OUTPUT, value="count(*) > 1"))
+    assert list(found(store).checks) == ["many"]
+
+
 def test_a_person_accepts_only_what_was_shown(make: Any) -> None:
     run = worked(make("r1"), [{"word": "a", "count": -3}])
     refused(run, POSITIVE)
