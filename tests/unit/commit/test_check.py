@@ -24,11 +24,12 @@ from airflow_tx.base.errors import (
     PreviewOutdated,
     StagingError,
     StagingUnreachable,
+    UnreadableRecord,
 )
 from airflow_tx.ledger.answers import GivenUp
 from airflow_tx.ledger.attempt import Receipt, TaskTry
 from airflow_tx.ledger.records import Phase
-from airflow_tx.ledger.status import check_in_words
+from airflow_tx.ledger.status import check_in_words, view_final
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
@@ -163,6 +164,12 @@ def test_an_accepted_output_is_committed_and_the_receipt_names_the_person(make: 
     assert counts(state) == {"a": -3}
     noted = receipt(run)["checks"]["positive"]
     assert (noted["passed"], noted["accepted"]["who"], noted["accepted"]["why"]) == (False, ADA.who, ADA.why)
+    history = ledger_of(run).outcome(1)
+    assert view_final(history, None).checks == {"positive": noted}
+    assert Receipt.from_json(receipt(run)).checks == {"positive": noted}
+    for damaged in (["positive"], {"positive": "passed"}):
+        with pytest.raises(UnreadableRecord):
+            Receipt.from_json({**receipt(run), "checks": damaged})
     assert check_in_words("positive", noted).startswith(
         "positive: accepted: count > 0 does not hold for 1 of 1 rows: the shop was closed (ada, "
     )
