@@ -157,10 +157,6 @@ class CommandRuns:
     def restart(self, run_id: str) -> None:
         compat.clear_run(self.dag_id, run_id, past_limit=False)
 
-    def resume(self, run_id: str) -> bool:
-        """Clear the failed tasks of a run, and no others; False if there is no such run."""
-        return compat.clear_run(self.dag_id, run_id, past_limit=True, only_failed=True)
-
     def start(
         self, run_id: str, key: str, *, past_limit: bool = False, latest: bool = False
     ) -> str:

@@ -176,7 +176,10 @@ def _version(known: list[int], losses: Iterable[Loss]) -> str:
 class CheckRefused(Refused):
     """Acceptance of a check that has not failed."""
 
-    template = "Check {name!r} of transaction {txid} of {topology} not accepted: {problem}. Nothing was changed."
+    template = (
+        "Check {name!r} of transaction {txid} of {topology} not accepted: it has not failed in its newest attempt, in "
+        "which these have: {failed}. Nothing was changed."
+    )
 
 
 class CheckAcceptance(PersonalAction):
@@ -198,7 +201,12 @@ class CheckAcceptance(PersonalAction):
         if isinstance(record, Refused):
             return self.refused(version, record, self.txid)
         if unknown := [name for name in self.names if "digest" not in record.checks.get(name, {})]:
-            refusal = self._refusal(unknown[0], record)
+            refusal = CheckRefused(
+                name=unknown[0],
+                txid=self.txid,
+                topology=self.target.topology,
+                failed=", ".join(map(repr, record.checks)) or "none",
+            )
             return self.refused(version, refusal, self.txid, record.run_id)
         found = [check_in_words(name, record.checks[name]) for name in self.names]
         sentence = (
@@ -219,18 +227,13 @@ class CheckAcceptance(PersonalAction):
         if left := sorted(record.checks.keys() - {*self.names, *record.accepted_checks}):
             why = f"not committed: {', '.join(left)} failed, too. Accept it as well, or correct the code"
             yield EffectLine(self.txid, record.run_id, why)
-        elif self.target.runs.resume(record.run_id):
+        elif compat.clear_run(
+            self.target.record.dag_id, record.run_id, past_limit=True, only_failed=True
+        ):
             yield EffectLine(self.txid, record.run_id, "its failed tasks were cleared")
         else:  # of a lane, or deleted
             replay = NamedReplay(self.target, [self.txid], force=False, changed_rows=False)
             yield from replay.execute(audit)
-
-    def _refusal(self, name: str, record: TransactionRecord) -> CheckRefused:
-        failed = ", ".join(map(repr, record.checks)) or "none"
-        problem = f"it has not failed in its newest attempt, in which these have: {failed}"
-        return CheckRefused(
-            name=name, txid=self.txid, topology=self.target.topology, problem=problem
-        )
 
 
 # --- request ------------------------------------------------------------------------------------------------------

@@ -124,8 +124,9 @@ def checked_checks(checks: Iterable[Check]) -> tuple[Check, ...]:
     found = tuple(checks)
     for each in found:
         if not isinstance(each, Check):
-            remedy = 'Give check("name", output, rows="...").'
-            raise ConfigError(option=option, value=each, remedy=remedy)
+            raise ConfigError(
+                option=option, value=each, remedy='Give check("name", output, rows="...").'
+            )
     return found
 
 

@@ -33,8 +33,8 @@ from airflow_tx.ledger.status import check_in_words, view_final
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
-from airflow_tx.outputs.staging.area import Output, StagingArea, write_manifest
-from airflow_tx.state import Count, MemoryState
+from airflow_tx.outputs.staging.area import Output, RowsInTable, StagingArea, write_manifest, write_rows
+from airflow_tx.state import Count, DeltaTable, MemoryState
 from airflow_tx.transaction.commit.check import (
     Check,
     CheckedCommit,
@@ -536,6 +536,26 @@ def test_the_checks_of_one_output_read_it_once_and_only_the_columns_that_they_na
     failing = [check("c", OUTPUT, rows="n > 5")]
     assert [len(each.samples) for each in find_all(failing, CheckedCommit(None, given))] == [3]  # type: ignore[arg-type]
     assert reads[1:] == [["n"], ["word", "n", "more"], ["word", "n", "more"]]
+
+
+def test_rows_that_an_application_has_written_for_a_table_are_read_from_there(area: StagingArea, tmp_path: Any) -> None:
+    table = DeltaTable(tmp_path / "orders", partition_by=["kind"])
+    listed = table.stage([{"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}, {"id": 3, "kind": None}], ATTEMPT)
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "a"))
+    appended = RowsInTable(table.uri, "folder", 3, listed=True)
+    output = replace(write_rows(where, "orders", listed), appended=appended)
+    own = write_manifest(where, {"orders": output})["orders"].to_json()
+    rows = output_rows([own], area, ATTEMPT, table)
+    total = check("c", OUTPUT, value="sum(id) = 0")
+    commit = CheckedCommit(None, lambda output: rows)  # type: ignore[arg-type]
+    (kind, id_) = find_all([check("a", OUTPUT, rows="kind <> 'b'"), total], commit)
+    assert (kind.found, id_.found) == (
+        "kind <> 'b' does not hold for 2 of 3 rows",
+        "sum(id) = 0 is false: sum(id) is 6",
+    )
+    assert sorted(kind.samples) == ["(id=2, kind='b')", "(id=3, kind=NULL)"]
+    with pytest.raises(StagingError, match="its rows are appended to table"):
+        output_rows([own], area, ATTEMPT)
 
 
 def test_instances_of_a_mapped_task_may_give_different_columns_and_whole_numbers(area: StagingArea) -> None:
