@@ -23,6 +23,7 @@ from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.spark import Batch
 from airflow_tx.spark.connect import session
 from airflow_tx.state import DeltaTable
+from airflow_tx.transaction.commit.update import rejected_update
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.integration.rejecting_app import applied, committed
 from tests.servers.kafka import LocalKafka
@@ -233,6 +234,29 @@ def test_a_reader_that_finds_no_malformed_row_is_refused_beside_another_one(
     applied(run, spark, count_words)
     with pytest.raises(RowsDiffer, match="task look 0 rows"):
         committed(run, aside)
+
+
+def test_the_job_that_finds_malformed_rows_proves_no_reading_of_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
+) -> None:
+    run = begun(tmp_path, monkeypatch, aside, CSV)
+    looked(run)
+    applied(run, spark, lambda spark, batch: batch.emit("some", batch.read("word").limit(1)))
+    commit = run.commit_of([rejected_update(aside)])
+    with pytest.raises(RowsDiffer, match=r"task (count|look) read .* of the batch, task (count|look)"):
+        commit.complete()
+
+
+def test_a_python_task_that_may_read_a_part_keeps_what_it_found_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable
+) -> None:
+    run = begun(tmp_path, monkeypatch, aside, CSV)
+    for task in ("count", "look"):
+        processing = run.start(task)
+        rows = CurrentBatch(processing, reliable=False).read()
+        _ = next(rows) if task == "look" else list(rows)
+        run.end(processing, [{"n": 1}])
+    assert len(committed(run, aside, proven=False)) == 13
 
 
 def test_a_batch_without_malformed_rows_leaves_none(

@@ -72,7 +72,7 @@ from airflow_tx.transaction.commit.handoff import (
     outranked_explained,
     take_skip,
 )
-from airflow_tx.transaction.commit.rejected import check_malformed, rejected_checks, rows_rejected
+from airflow_tx.transaction.commit.rejected import check_aside, rejected_checks, rows_rejected
 from airflow_tx.transaction.commit.restatement import (
     check_taken,
     differences,
@@ -271,8 +271,7 @@ def _check_failed(case: CommitCase, states: InstanceStates) -> None:
 
 def read(case: CommitCase, processed: Processed) -> Prepared:
     """Read the acked output of every update, form what a restatement writes, and write the journal entry."""
-    if case.spec.rejected is not None:
-        check_malformed(case, processed.acks)
+    check_aside(case, processed.acks)
     rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
     replacing = differences(case, rows)
     journal = write_entry(case, processed, rows)
@@ -561,8 +560,7 @@ def _phase(case: CommitCase) -> PhaseSpec:
 
 def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
     """Read the data that counts before the turn: the rows of transactional states, and of the journal entry."""
-    if case.spec.rejected is not None:
-        check_malformed(case, processed.acks)
+    check_aside(case, processed.acks)
     inside = _phase(case).inside
     rows: list[RowsToWrite] = [
         _rows_in_phase(case, update, processed)

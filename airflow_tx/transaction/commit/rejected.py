@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.errors import RowsDiffer
+from airflow_tx.base.errors import RowsDiffer, StagingError
 from airflow_tx.ledger import (
     MALFORMED,
     REJECTED,
     Ack,
     RowsDigest,
     TransactionAttempt,
+    counted,
     digest,
     rejected_of,
     tasks_of,
@@ -107,7 +108,28 @@ def rejected_refs(acks: Acks) -> list[Mapping[str, Any]]:
     return [*sets[:1], *rejected]
 
 
-def check_malformed(case: CommitCase, acks: Acks) -> None:
+def check_aside(case: CommitCase, acks: Acks) -> None:
+    """Check the rows that tasks have kept aside.
+
+    :raises StagingError: the block has lost its table since.
+    :raises RowsDiffer: two readers of the batch have found other malformed rows.
+    """
+    refs = rejected_refs(acks)
+    if refs and case.spec.rejected is None:
+        own = case.begun.attempt
+        task = refs[0]["task_id"]
+        raise StagingError(
+            output=refs[0]["name"],
+            task=task,
+            txid=own.txid,
+            attempt=own.attempt,
+            problem=f"the block has no table for its {counted(refs[0]['rows'], 'rows')} any more",
+            remedy=f"Bring rejected= back, or clear task {task}.",
+        )
+    _check_malformed(case, acks)
+
+
+def _check_malformed(case: CommitCase, acks: Acks) -> None:
     """Refuse a batch of which two readers have found other malformed rows: one of them is in no sum and no table.
 
     :raises RowsDiffer: naming the readers.

@@ -183,8 +183,7 @@ class CurrentBatch:
         from airflow_tx.transaction.processing.outputs import PYTHON, RowsReading
 
         reading = RowsReading(outputs, form or PYTHON)
-        if self._reliable:
-            self._processing.read.append(reading)
+        (self._processing.read if self._reliable else self._processing.looked).append(reading)
         return reading
 
 

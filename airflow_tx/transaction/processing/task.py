@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger import Begun, BoundStep, Done, Ledger, RowsRead
     from airflow_tx.outputs import AckerStore, Output, StagingArea, TaskEmitter, TryDir
     from airflow_tx.sources import Source
-    from airflow_tx.transaction.processing.outputs import AnyReading
+    from airflow_tx.transaction.processing.outputs import AnyReading, RowsReading
 
 
 # --- messages -----------------------------------------------------------------------------------------------------
@@ -253,6 +253,8 @@ class Processing:
         self.anchored = anchored
         self.messages = TaskMessages(spec, begun, task, anchored=anchored)
         self.read: list[AnyReading] = []  # by its application, and by itself
+        self.looked: list[RowsReading] = []
+        """The readings by which it proves nothing."""
         self.unproven: list[str] = []
         """Why the rows that its application consumed are not proven."""
         self.staged: dict[str, Output] = {}
@@ -448,7 +450,9 @@ class Processing:
 
     def _malformed(self) -> list[dict[str, str]]:
         """Describe the malformed rows that its fullest reading of the batch has found; they are no task's own."""
-        found = max((getattr(each, "malformed", []) for each in self.read), key=len, default=[])
+        # A reading that proves nothing finds all malformed rows, if it went to the end.
+        readings = [*self.read, *(each for each in self.looked if each.ended)]
+        found = max((getattr(each, "malformed", []) for each in readings), key=len, default=[])
         return [row_aside("", each.reason, each.where, each.content) for each in found]
 
     def _check_rejected(self, given: Iterable[Mapping[str, Any]], read: Sequence[RowsRead]) -> None:

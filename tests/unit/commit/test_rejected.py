@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_tx.base import failpoints
 from airflow_tx.base.errors import RestateRefused, StagingError, StateError, TxError
+from airflow_tx.base.failpoints import FailpointError
 from airflow_tx.ledger import REJECTED
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.audit.rebuild import state_lost
@@ -22,6 +25,7 @@ from airflow_tx.ledger.view import transaction_details
 from airflow_tx.operations.cli import render
 from airflow_tx.operators.commit import final_errors
 from airflow_tx.state import DeltaTable, MemoryState
+from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.transaction.commit import rejected as commit_rejected
 from airflow_tx.transaction.commit.check import ChecksFailed
 from airflow_tx.transaction.commit.restatement import check_entry, refused_by_dag
@@ -35,6 +39,13 @@ from tests.unit.commit.restated_run import entry_of, journal_of, rows, wanted
 from tests.unit.commit.run import Run, counts, failed, found, killed_before_the_mark
 
 BAD = {"number": 3, "day": date(2026, 1, 2), "amount": Decimal("1.50"), "raw": b"\xff", "share": float("nan")}
+
+
+@pytest.fixture
+def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failpoints:
+    found = Failpoints(tmp_path / "points")
+    monkeypatch.setenv(failpoints.VARIABLE, found.environment[failpoints.VARIABLE])
+    return found
 
 
 @pytest.fixture
@@ -390,3 +401,59 @@ def test_a_table_of_another_topology_is_refused_at_the_commit(
     with pytest.raises(StateError, match="other"):
         other.commit_now()
     assert kept(aside) == [(1, "count", "odd", "x")]
+
+
+def test_a_block_that_lost_its_table_since_does_not_lose_the_rows(
+    makes: Any, aside: DeltaTable, state: MemoryState
+) -> None:
+    changed = makes("r1")
+    begun(changed, ("x", "odd"))
+    changed.spec = type(changed.spec)(**{**vars(changed.spec), "rejected": None})
+    changed.updates = [update(state)]
+    with pytest.raises(StagingError, match=r"no table for its 1 row any more\. Bring rejected= back, or"):
+        changed.commit_now()
+    assert counts(state) == {}
+
+
+def test_a_phase_checks_the_limit_in_its_first_task(makes: Any, aside: DeltaTable, state: MemoryState) -> None:
+    class Rejecting(PhaseRun):
+        def work(self, rows: list[dict[str, Any]]) -> None:
+            processing = self.run.start()
+            batch = CurrentBatch(processing)
+            list(batch.read())
+            batch.reject(["x", "y"], "odd")
+            self.run.end(processing, rows)
+
+    def made(*given: Any, **how: Any) -> Run:
+        run: Run = makes(*given, max_rejected=1, **how)
+        return run
+
+    other = MemoryState("other", keys=["word"], values=state.columns.values)
+    phase = Rejecting(made, update(state), update(other), rows(a=8))
+    with pytest.raises(TooManyRejected):
+        phase.acquire()
+
+
+POINTS = [
+    "process.after_start", "process.before_ack", "process.after_ack", "commit.before_journal", "commit.after_journal",
+    "commit.before_acquire", "commit.after_acquire", "commit.before_write", "commit.before_mark", "commit.after_mark",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_process_that_dies_at_any_point_leaves_each_rejected_row_once(
+    makes: Any, aside: DeltaTable, state: MemoryState, points: Any, point: str
+) -> None:
+    points.arm(point, "raise", txid=1)
+    run = makes()
+    run.begin()
+    for _ in range(2):
+        with suppress(FailpointError):
+            if "count" not in run.committer.states:
+                working(run, ("x", "odd"))
+            run.commit_now()
+    if "count" not in run.committer.states:
+        working(run, ("x", "odd"))
+    run.commit_now()
+    assert kept(aside) == [(1, "count", "odd", "x")]
+    assert counts(state) == {"a": 9}
