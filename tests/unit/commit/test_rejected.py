@@ -430,7 +430,7 @@ def test_a_phase_checks_the_limit_in_its_first_task(makes: Any, aside: DeltaTabl
 
     other = MemoryState("other", keys=["word"], values=state.columns.values)
     phase = Rejecting(made, update(state), update(other), rows(a=8))
-    with pytest.raises(TooManyRejected):
+    with pytest.raises(ChecksFailed):
         phase.acquire()
 
 
