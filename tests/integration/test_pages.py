@@ -126,3 +126,25 @@ def test_the_task_of_a_page_appends_its_rows_to_a_table(folder: Path) -> None:
         {"id": 1, "price": "2.50", "note": None},
         {"id": 2, "price": "1", "note": "new"},
     ]
+
+
+FLIGHTS = [
+    {"carrier": "AA", "origin": "JFK", "dep_delay": 5},
+    {"carrier": "UA", "origin": "EWR", "dep_delay": None},
+    {"carrier": "AA", "origin": "EWR", "dep_delay": -2},
+]
+
+
+def test_engines_count_as_a_page_says(folder: Path) -> None:
+    dags = dags_of("use-polars-or-duckdb.md", folder)
+    by_duckdb = trial(dags["flights_by_carrier"], rows=FLIGHTS, states={})
+    assert sorted(by_duckdb.states["tx_state.flights_by_carrier"].read(), key=str) == [
+        {"carrier": "AA", "flights": 2, "late": 3}, {"carrier": "UA", "flights": 1, "late": None},
+    ]  # fmt: skip
+    by_polars = trial(dags["flights_by_airport"], rows=FLIGHTS, states={})
+    assert sorted(by_polars.states["tx_state.carriers"].read(), key=str) == [
+        {"carrier": "AA", "flights": 2}, {"carrier": "UA", "flights": 1},
+    ]  # fmt: skip
+    assert sorted(by_polars.states["tx_state.airports"].read(), key=str) == [
+        {"origin": "EWR", "late": -2}, {"origin": "JFK", "late": 5},
+    ]  # fmt: skip

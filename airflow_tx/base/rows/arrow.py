@@ -54,7 +54,7 @@ def is_frame(rows: Any) -> bool:
 def reader_of(rows: Any) -> pa.RecordBatchReader:
     """Read rows as record batches, with the same values for each reader of the files that are written from them.
 
-    A frame has one form, whichever library made it: texts, bytes and lists of one kind, signed numbers, values in
+    A frame of any library gets one form: texts, bytes and lists of one kind, signed numbers, values in
     place of codes, and times in microseconds.
 
     :param rows: dicts, whose missing keys are NULL, or a frame. Of pandas, an index with a name is a column, and NaN
@@ -417,7 +417,7 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
     kind = plain_type(field.type)
     same = kind == field.type or pa.types.is_timestamp(kind)
-    # What a library notes of its own type is not true of another one.
+    # The notes of a library say which type it had.
     return field.with_type(kind) if same else pa.field(field.name, kind, field.nullable)
 
 
@@ -466,7 +466,8 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    name, kind = field.name, column.type
+    name = field.name
+    kind = column.type
     if pa.types.is_timestamp(kind):
         return _in_microseconds(name, column, first)
     if kind == field.type:
@@ -487,7 +488,8 @@ def _decoded(column: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    types, kind = pa.types, column.type
+    types = pa.types
+    kind = column.type
     if types.is_run_end_encoded(kind):
         return pc.run_end_decode(column)
     if types.is_list_view(kind) or types.is_large_list_view(kind):

@@ -530,7 +530,7 @@ def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
 Ref: TypeAlias = OutputRef | Mapping[str, Any]
 MANIFEST_FORMAT = 1
 MANIFEST = "_manifest.json"
-PORTION = 65_536
+WRITTEN_AT_ONCE = 65_536
 """Rows that are written at once at least, if there are so many."""
 _ONE_TYPE = "Change what the task gives: each column has a text as its name and values of one type."
 
@@ -612,10 +612,10 @@ def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
     kept = list[Any]()
     rows = 0
     for batch in reader:
-        for start in range(0, batch.num_rows, PORTION):
-            kept.append(batch.slice(start, PORTION))
+        for start in range(0, batch.num_rows, WRITTEN_AT_ONCE):
+            kept.append(batch.slice(start, WRITTEN_AT_ONCE))
             rows += kept[-1].num_rows
-            if rows >= PORTION:
+            if rows >= WRITTEN_AT_ONCE:
                 yield pa.Table.from_batches(kept).combine_chunks()
                 kept.clear()
                 rows = 0

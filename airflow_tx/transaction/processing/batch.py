@@ -73,7 +73,7 @@ class CurrentBatch:
         Types are declared: of a Parquet file or a SQL table, or by the `schema` of the source. A csv file without one
         has texts. Where no one has declared the columns, they have the types that hold all values of the batch.
 
-        The rows are read as they are taken, once: call it again for another reading. A query that takes a part of them,
+        An engine takes the rows once: call it again for another reading. A query that takes a part of them,
         such as one with LIMIT, has not read the batch; `current_batch(reliable=False)` says that this is meant.
 
         :raises SourceError: if the source cannot give exactly these.

@@ -432,6 +432,9 @@ class Processing:
                 "Give a pandas.DataFrame or a pyarrow.Table: it has its columns without any row."
             )
             raise refuse(where, name, "its rows have no columns", remedy)
+        if output.rows and not output.row_digest:
+            text = "Output %r of %s has lists, structs, maps or times of day, so its rows are counted and not hashed"
+            log.info(text, name, self.task)
         self.staged[name] = output
         return write_manifest(where, self.staged)[name].to_json()
 

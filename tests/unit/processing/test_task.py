@@ -451,6 +451,14 @@ def test_a_reader_proves_rows_of_each_library(started_task: StartedTask, frame: 
     assert next(row["word"] for row in started_task.batch.read_output(ref)) == "a"
 
 
+def test_rows_that_are_not_hashed_are_told(started_task: StartedTask, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        assert started_task.batch.stage([{"n": 1}])["row_digest"]
+        assert "not hashed" not in caplog.text
+        assert started_task.batch.stage([{"n": [1]}], "lists")["row_digest"] == ""
+    assert "Output 'lists' of first has lists, structs, maps or times of day" in caplog.text
+
+
 def test_an_application_is_given_the_files_of_staged_rows(started_task: StartedTask) -> None:
     ref = started_task.batch.stage(ROWS, "orders")
     found = inputs_of(started_task.dag.spec, {"orders": ref}, started_task.processing.begun)["orders"]

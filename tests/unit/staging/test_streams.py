@@ -15,7 +15,7 @@ import pytest
 from airflow_tx.base.errors import StagingError, StagingUnavailable
 from airflow_tx.ledger.attempt import RowsDigest, TaskTry, TransactionAttempt
 from airflow_tx.outputs.staging import files
-from airflow_tx.outputs.staging.area import PORTION, StagingArea, TryDir, batches_of, write_rows
+from airflow_tx.outputs.staging.area import WRITTEN_AT_ONCE, StagingArea, TryDir, batches_of, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 
 NOON = dt.datetime(2024, 1, 1, 12, 0, 0, 1)
@@ -43,15 +43,15 @@ def numbers(count: int, each: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"n": values, "text": [f"row {value}" for value in values]})
 
 
-@pytest.mark.parametrize("each", [1, 1_000, 3 * PORTION])
+@pytest.mark.parametrize("each", [1, 1_000, 3 * WRITTEN_AT_ONCE])
 def test_batches_of_any_size_become_portions_of_like_size(where: TryDir, each: int) -> None:
-    count = 3 * PORTION if each > 1 else 5
+    count = 3 * WRITTEN_AT_ONCE if each > 1 else 5
     output = write_rows(where, "rows", stream(numbers(count, each)), digested=True)
     assert output.rows == -(-count // each) * each
     with where.files.open(where.child("rows/part-0.parquet")) as file:
         footer = pq.ParquetFile(file).metadata
         sizes = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
-    assert all(PORTION <= size < PORTION + each for size in sizes[:-1])
+    assert all(WRITTEN_AT_ONCE <= size < WRITTEN_AT_ONCE + each for size in sizes[:-1])
     found = sum(map(digest_of_batch, batches_of(where, "rows", output)), RowsDigest(0))
     assert found.text == output.row_digest != ""
 
@@ -61,12 +61,12 @@ def test_a_stream_is_never_whole_in_memory(where: TryDir) -> None:
     held = []
 
     def counted() -> Iterator[pa.RecordBatch]:
-        for batch in numbers(20 * PORTION, PORTION):
+        for batch in numbers(20 * WRITTEN_AT_ONCE, WRITTEN_AT_ONCE):
             held.append(pa.total_allocated_bytes() - before)
             yield batch
 
     output = write_rows(where, "rows", stream(counted()), digested=True)
-    assert output.rows == 20 * PORTION
+    assert output.rows == 20 * WRITTEN_AT_ONCE
     # The last batches of the stream find no more in memory than the first ones did.
     assert max(held[10:]) < 1.5 * max(held[2:10])
 
@@ -76,7 +76,7 @@ class TheirError(OSError):
 
 
 def broken(error: Exception) -> Iterator[pa.RecordBatch]:
-    yield from numbers(2 * PORTION, PORTION)
+    yield from numbers(2 * WRITTEN_AT_ONCE, WRITTEN_AT_ONCE)
     raise error
 
 
