@@ -87,7 +87,7 @@ def reader_of(source: FileSource) -> Any:
 
 def flights_of(source: FileSource) -> Any:
     """Read the batch as `arrow()` does, counted and digested."""
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
     reader = reader_of(source)
     return pa.RecordBatchReader.from_batches(reader.schema, ArrowReading().passing(reader))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -194,7 +194,7 @@ class PartitionedTransactionalSource(Source):
             for name in sorted(metadata)
         ]
         if not all(hasattr(part, "unionByName") for part in parts):  # a source without Spark
-            return chain.from_iterable(cast("list[Iterable[Mapping[str, Any]]]", parts))
+            return chain.from_iterable(map(dicts_of, parts))
         return reduce(lambda one, other: one.unionByName(other), cast("list[DataFrame]", parts))
 
     def _all_rows(

@@ -18,7 +18,7 @@ from airflow_tx.base.errors import (
     StateError,
     TxError,
 )
-from airflow_tx.base.rows import column_name, fails
+from airflow_tx.base.rows import column_name, dicts_of, fails
 from airflow_tx.ledger import (
     MALFORMED,
     REJECTED,
@@ -138,7 +138,7 @@ class Batch:
             frame = cast("DataFrame", rows)
         else:
             # A source without Spark gives Python rows.
-            plain: list[Any] = [dict(row) for row in rows]
+            plain: list[Any] = [dict(row) for row in dicts_of(rows)]
             frame = self._spark.createDataFrame(plain)
         hashed = () if self._source.columns_cost and not columns else None
         if MALFORMED not in frame.columns:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx.base.errors import SourceError
-from airflow_tx.base.rows.arrow import NoTable
-from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.base.rows.arrow import NoTable, readable
+from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
+from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.connect import session
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
@@ -35,8 +36,12 @@ def source_of(case: Case, folder: Path) -> FileSource:
     )
 
 
+def digest(table: Any) -> RowsDigest:
+    return sum(map(digest_of_batch, readable(table).to_batches()), RowsDigest(0))
+
+
 def read(case: Case, folder: Path, spark: SparkSession | None = None) -> Any:
-    """Begin a transaction with all files of a case, and read its rows."""
+    """Begin a transaction with all files of a case, and read its rows; of Spark, compare their digest, too."""
     source = source_of(case, folder)
     try:
         batch = source.initialize_transaction(1, None)
@@ -45,7 +50,10 @@ def read(case: Case, folder: Path, spark: SparkSession | None = None) -> Any:
         if spark is None:
             return [dict(row) for row in rows]
         try:
-            return rows.toArrow().to_pylist()
+            table = rows.toArrow()
+            batches = source.emit_arrow(FIRST, batch.metadata).read_all()
+            assert digest(table) == digest(batches), (table.schema, batches.schema)
+            return table.to_pylist()
         except Exception as error:
             refused = source.explain_error(FIRST, error)
             if refused is None:
