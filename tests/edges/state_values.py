@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,25 @@ def plain(value: Any) -> Any:
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return ("moment", value.astimezone(UTC).replace(tzinfo=None))
     return (type(value).__name__, value)
+
+
+TABLE_VALUES = st.sampled_from([None, *NUMBERS, *OTHERS, dt.time(1, 2), [1, 2], [1.5], [], {"x": 1}, {"x": None}, {}])
+TABLE_BATCHES = st.lists(
+    st.lists(st.dictionaries(st.sampled_from("ab"), TABLE_VALUES, min_size=1), min_size=1, max_size=3), max_size=3
+)
+"""The rows of some transactions that append them to a table."""
+
+
+def spelled(row: Mapping[str, Any]) -> list[str]:
+    """Spell the values of a row of a table: a table has no NULL that a row has not."""
+    return sorted(f"{name} {_one(row[name])}" for name in row if not name.startswith("tx_") and row[name] is not None)
+
+
+def _one(value: Any) -> str:
+    if isinstance(value, dict):  # a field that it lacks is NULL
+        value = {name: each for name, each in value.items() if each is not None}
+    kind, found = plain(value)
+    return f"{kind} {found.normalize(EXACT) if kind == 'number' else found!r}"
 
 
 def total(aggregator: Any, kind: str, values: list[Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +14,13 @@ from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.lake.files import write_python_rows
 from airflow_tx.testing.suites.state_tools import Grants
-from tests.edges.state_values import EXACT, NUMBERS, OTHERS, plain
+from tests.edges.state_values import TABLE_BATCHES, spelled
 from tests.lake import read_back
-
-VALUES = st.sampled_from([None, *NUMBERS, *OTHERS, dt.time(1, 2), [1, 2], [1.5], [], {"x": 1}, {"x": None}, {}])
-
-
-def spelled(row: dict[str, Any]) -> list[str]:
-    """Spell the values of a row: a table has no NULL that a row has not."""
-    return sorted(f"{name} {one(value)}" for name, value in row.items() if name != "tx_txid" and value is not None)
-
-
-def one(value: Any) -> str:
-    if isinstance(value, dict):  # a field that it lacks is NULL
-        value = {name: each for name, each in value.items() if each is not None}
-    kind, found = plain(value)
-    return f"{kind} {found.normalize(EXACT) if kind == 'number' else found!r}"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    batches=st.lists(
-        st.lists(st.dictionaries(st.sampled_from("ab"), VALUES, min_size=1), min_size=1, max_size=3), max_size=3
-    ),
+    batches=TABLE_BATCHES,
     partition_by=st.sampled_from([(), (), ("a",)]),
 )
 def test_a_table_holds_the_values_that_a_task_returned_or_the_rows_are_refused(

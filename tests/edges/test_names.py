@@ -20,6 +20,8 @@ HELD = {
     "MemoryState": "tests/unit/commit/test_edge_values.py",
     "RedisState": "tests/edges/test_states.py",
     "SqlState": "tests/edges/test_states.py",
+    "SqlTable": "tests/edges/test_table_values.py",
+    "DeltaTable": "tests/edges/test_delta_values.py",
 }
 """The tests that give a source or a state values at the edges of its types."""
 ALIKE = {
@@ -31,7 +33,6 @@ ALIKE = {
     "DataIntervalSource": "the user's reader makes its rows",
     "RunPartitionSource": "the user's reader makes its rows",
     "MemorySource": "its rows are Python's",
-    "DeltaTable": "tests/unit/state/lake/test_python_rows.py gives its files rows",
     "MapState": "the user's map keeps its values",
     "MemcachedState": "keeps values as JSON",
     "QueryableState": "a base class",

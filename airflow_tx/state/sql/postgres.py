@@ -270,7 +270,8 @@ class Postgres(Dialect):
         for names, same in groupby(portions, itemgetter(0)):
             columns = ", ".join(map(quote.quote, (TXID, *names)))
             text = f"COPY {place} ({columns}) FROM STDIN WITH (ENCODING 'UTF8')"
-            written += _copied(connection, text, _Lines(txid, same))
+            # The driver takes no parameters here, so that a percent sign in a name is no escape.
+            written += _copied(connection, text.replace("%%", "%"), _Lines(txid, same))
         return written
 
     def look_up(

@@ -177,7 +177,7 @@ class Sqlite(Dialect):
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
         text = str(error.orig)
-        wrong = ("no such ", "syntax error", " has no column ")
+        wrong = ("no such ", "syntax error", " has no column ", "duplicate column ")
         return super().is_unavailable(error) and not any(each in text for each in wrong)
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:

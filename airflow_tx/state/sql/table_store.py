@@ -20,7 +20,7 @@ from airflow_tx.state.column_types import converted, type_of
 from airflow_tx.state.sql.database import NOTHING, check_durable
 from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused
 from airflow_tx.state.sql.fence import ROWS_AT_ONCE, FencedStore, Imprint
-from airflow_tx.state.sql.schema import RECEIPTS_TABLE, split_table
+from airflow_tx.state.sql.schema import LONGEST_NAME, RECEIPTS_TABLE, split_table
 from airflow_tx.state.sql.store import LOOK_AGAIN
 
 ROW = "tx_row"
@@ -170,6 +170,7 @@ class TableStore(FencedStore):
     ) -> None:
         place = split_table(table, types, state=state)
         super().__init__(url, state=state, table=place, where=where)
+        self._check_names([self._name])
         self._types = dict(types)
         self._adds_columns = add_columns
         self._looked_at = 0.0
@@ -378,6 +379,7 @@ class TableStore(FencedStore):
             problem = f"the rows have a column {ours[0]}, which is this state's own"
             raise self._differs(problem, "Give it another name.")
         names = dict.fromkeys([*rows, *self._types])
+        self._check_names(names)
         found = self._found(connection)
         if found is None:
             self._make_table(connection, self._described(self._types_of(rows, names)))
@@ -395,6 +397,14 @@ class TableStore(FencedStore):
         if lacks:
             raise TableLacks(lacks)
         return found
+
+    def _check_names(self, names: Iterable[object]) -> None:
+        """Refuse names that no database takes, or that some database would cut."""
+        for name in names:
+            text = name if isinstance(name, str) else ""
+            if not 0 < len(text.encode(errors="replace")) <= LONGEST_NAME or "\0" in text:
+                problem = f"{name!r} cannot be the name of a table or column"
+                raise self._differs(problem, f"Give it one of 1 to {LONGEST_NAME} bytes.")
 
     def _is_empty(self, connection: Connection, found: FoundTable) -> bool:
         if _FILLED in self._facts:
