@@ -150,6 +150,7 @@ STATES = (
         columns='keys=[], values={{"n": Sum()}}',
     ),
     Kind("delta_table", fate="brief", state='DeltaTable("{home}/{name}_table")', verb="append"),
+    Kind("sql_table", fate="brief", state='SqlTable("tx_state", table="{name}")', verb="append"),
 )
 """A topology for each way to keep values."""
 
