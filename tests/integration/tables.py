@@ -22,9 +22,11 @@ class Table(ABC):
     """One table, as a new process opens it.
 
     :cvar code: the folder with the code of its commits.
+    :ivar url: of its database; "": it is in a lake.
     """
 
     code: str
+    url = ""
     state: DeltaTable | SqlTable
 
     @abstractmethod

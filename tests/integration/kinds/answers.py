@@ -48,7 +48,11 @@ OF_PAGE = (
     Exempt(".*", "get_transaction: following", "it is the last transaction"),
     Exempt(FIRST, "get_transaction: states.*", "no state was written yet"),
     Exempt("in_lane", r".*: (tasks.*|links\.tasks|receipt\.dag_version)", "in the lane, no task of Airflow runs"),
-    Exempt("delta_table|sql_table|.*_guard", r"get_transaction: states\[\]\.sums", "rows are taken as they are: nothing adds up"),
+    Exempt(
+        "delta_table|sql_table|.*_guard",
+        r"get_transaction: states\[\]\.sums",
+        "rows are taken as they are: nothing adds up",
+    ),
     Exempt(".*", "search_transactions: restated_by", "it was not restated"),
     Exempt("without_dag", r"get_topology: source\.description", "only the DAG file knows the source"),
 )
