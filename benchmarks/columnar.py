@@ -90,7 +90,7 @@ def flights_of(source: FileSource) -> Any:
     import pyarrow as pa
 
     reader = reader_of(source)
-    return pa.RecordBatchReader.from_batches(reader.schema, ArrowReading().passing(reader))
+    return pa.RecordBatchReader.from_batches(reader.schema, ArrowReading([]).passing(reader))
 
 
 # --- ways ---------------------------------------------------------------------------------------------------------
