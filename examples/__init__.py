@@ -11,6 +11,7 @@ from examples.lake import Lake
 from examples.locations import Locations
 from examples.memcached_words import MemcachedWords
 from examples.orders import Orders
+from examples.quality import Quality
 from examples.queued_words import QueuedWords
 from examples.sql_orders import SqlOrders
 from examples.trident_words import TridentWords
@@ -29,6 +30,7 @@ EXAMPLES: dict[str, type[Example]] = {
         Locations,
         MemcachedWords,
         Orders,
+        Quality,
         QueuedWords,
         SqlOrders,
         TridentWords,

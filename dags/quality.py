@@ -1,0 +1,60 @@
+"""The flights that left New York in 2013: cleaned by polars, without Spark, and checked before they are published.
+
+A row that the task cannot read is kept aside with a reason. Once the rule of the task is mended, the months are
+restated: the rows that were aside are counted then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from airflow.sdk import DAG, task
+
+from airflow_tx import CommitOperator, FileSource, Transaction, append, check, current_batch, persistent_aggregate
+from airflow_tx.state import Count, SqlState, SqlTable, Sum
+
+flights = SqlTable("tx_state", table="quality_flights", types={"delay": "bigint"})
+aside = SqlTable("tx_state", table="quality_aside")
+totals = SqlState("tx_state", table="quality_totals", keys=["carrier"], values={"flights": Count(), "delay": Sum()})
+
+
+@task(multiple_outputs=True)
+def clean(unit: str) -> dict[str, pl.DataFrame]:
+    """Read the delays, in minutes.
+
+    :param unit: what may stand behind the minutes.
+    """
+    batch = current_batch()
+    read = pl.DataFrame(batch.arrow())
+    text = pl.col("dep_delay").replace("NA", None).str.strip_suffix(unit)
+    read = read.with_columns(
+        text.str.strip_chars().cast(pl.Int64, strict=False).alias("delay"), pl.col("distance").cast(pl.Int64)
+    )
+    is_bad = (pl.col("dep_delay") != "NA") & pl.col("delay").is_null()
+    batch.reject(read.filter(is_bad).drop("delay"), "dep_delay is no number")
+    good = read.filter(~is_bad)
+    return {
+        "flights": good.select("month", "day", "carrier", "flight", "origin", "dest", "distance", "delay"),
+        "totals": good.group_by("carrier").agg(pl.len().alias("flights"), pl.col("delay").sum()),
+    }
+
+
+with DAG("quality", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
+    with Transaction(
+        source=FileSource("months/*.csv", files_per_batch=1), max_pending=4, rejected=aside, max_rejected=0.05
+    ):
+        # A variable of Airflow, which a person changes. A replay takes the present value on purpose: a month is
+        # restated when the rule changes.
+        cleaned: Any = clean("{{ var.value.get('delay_unit', ' ') }}")  # noqa: TX106
+        CommitOperator(
+            task_id="commit",
+            updates=[
+                append(cleaned["flights"], state=flights),
+                persistent_aggregate(cleaned["totals"], state=totals),
+            ],
+            checks=[
+                check("some flights", cleaned["flights"], value="count(*) > 0"),
+                check("positive distance", cleaned["flights"], rows="distance > 0"),
+            ],
+        )

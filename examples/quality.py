@@ -1,0 +1,141 @@
+"""Flights with bad rows: kept aside, checked before they are published, and counted once the rule is mended."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow_tx.ledger.api import Store
+from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.failpoints import Armed
+from examples.cluster_airflow import ClusterAirflow
+from examples.example import Example, differences
+from examples.flights import write_months
+from examples.servers import database
+from examples.stored import rows
+
+MONTHS = 8
+BAD = 125
+"""Rows of each month whose delay has a unit, which the task cannot read."""
+UNIT = " min"
+CHECKED = 3
+"""The month with a flight of no distance, which a check finds."""
+KILLED = 2
+"""The month whose first commit is killed between the table and the totals."""
+_WAIT = 600
+
+
+class Quality(Example):
+    """Rejects rows, finds others by a check, and restates the months with a better rule; kills committers."""
+
+    name = "quality"
+    files = ("quality.py",)
+
+    def prepare(self) -> None:
+        """Write a file a month, with bad rows in each."""
+        paths = write_months(self.folder / "months")
+        for path in paths[MONTHS:]:
+            path.unlink()
+        for month, path in enumerate(paths[:MONTHS], 1):
+            _spoil(path, no_distance=month == CHECKED)
+
+    def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
+        """Commit the months, accept what a check has found, mend the rule, and restate the months."""
+        airflow.wait_dag(self.name)
+        killed = self._kill(KILLED)
+        runs = [f"r{month}" for month in range(1, MONTHS + 1)]
+        for run_id in runs:
+            airflow.trigger(self.name, run_id)
+        airflow.wait_for(lambda: self._failed(airflow), _WAIT, f"transaction {CHECKED} is refused", self.name, runs[-1])
+        self.say(f"a check has refused transaction {CHECKED}, and the ones behind it wait: {self._counts()}")
+        why = "a flight that came back to its airport"
+        self.say(f'airflow tx accept-check quality {CHECKED} "positive distance" --why "{why}"')
+        airflow.command("tx", "accept-check", self.name, str(CHECKED), "positive distance", "--why", why)
+        for run_id in runs:
+            airflow.wait_run(self.name, run_id, timeout=_WAIT)
+        assert killed.reached
+        self._aside = self._counts()[1]
+        self.say(f"flights in the table and rows aside: {self._counts()}")
+        self._restate(airflow)
+
+    def _failed(self, airflow: LocalAirflow | ClusterAirflow) -> bool:
+        return any(run["state"] == "failed" for run in airflow.runs(self.name))
+
+    def _restate(self, airflow: LocalAirflow | ClusterAirflow) -> None:
+        airflow.command("variables", "set", "delay_unit", UNIT)
+        killed = self._kill(MONTHS + 2)
+        months = [str(month) for month in range(1, MONTHS + 1)]
+        why = "a delay may have a unit"
+        self.say(f'the rule is mended: airflow tx restate quality {" ".join(months)} --why "{why}"; one is killed')
+        airflow.command("tx", "restate", self.name, *months, "--why", why, timeout=_WAIT)
+        assert killed.reached
+        self.say(airflow.command("tx", "verify", self.name, "--values").strip().splitlines()[-1])
+
+    def _kill(self, txid: int) -> Armed:
+        where = {"topology": self.name, "txid": txid, "state": "tx_state.quality_totals"}
+        return self.failpoints.arm("commit.before_write", "kill", **where)
+
+    # --- what comes out ---------------------------------------------------------------------------------------------
+
+    def wrong(self) -> list[str]:
+        """Compare the table and the totals with the files."""
+        flights = Counter[object]()
+        counts = Counter[str]()
+        delays = Counter[str]()
+        for month, carrier, flight, delay in self._flights():
+            flights[month, carrier, flight, delay] += 1
+            counts[carrier] += 1
+            delays[carrier] += delay or 0
+        totals: dict[object, object] = {carrier: (counts[carrier], delays[carrier]) for carrier in counts}
+        place = database(self.folder)
+        found = Counter[object](
+            tuple(row) for row in rows(place, "SELECT month, carrier, flight, delay FROM quality_flights")
+        )
+        summed = {
+            each: (int(n), int(delay))
+            for each, n, delay in rows(place, "SELECT carrier, flights, delay FROM quality_totals")
+        }
+        aside = [] if self._aside == MONTHS * BAD else [f"{self._aside} rows were aside, not {MONTHS * BAD}"]
+        left = self._counts()[1]
+        return [
+            *aside,
+            *([f"{left} rows are aside still"] if left else []),
+            *differences(flights, found),
+            *differences(totals, summed),
+        ]
+
+    def verdict(self) -> str:
+        """How many there were."""
+        total = self._counts()[0]
+        return (
+            f"{self._aside} of {MONTHS * BAD} bad rows were kept aside and counted once the rule was mended: "
+            f"{total} of {sum(1 for _ in self._flights())} flights are in the table once, and in the totals"
+        )
+
+    def _flights(self) -> Iterator[tuple[str, str, str, int | None]]:
+        """Compute month, carrier, flight and delay from the files alone."""
+        for path in sorted((self.folder / "months").glob("*.csv")):
+            with path.open() as file:
+                for row in csv.DictReader(file):
+                    delay = row["dep_delay"].removesuffix(UNIT)
+                    yield row["month"], row["carrier"], row["flight"], None if delay == "NA" else int(delay)
+
+    def _counts(self) -> list[int]:
+        """Count the flights in the table, and the rows aside."""
+        queries = (f"SELECT count(*) FROM quality_{name}" for name in ("flights", "aside"))
+        return [int(number) for query in queries for (number,) in rows(database(self.folder), query) or [(0,)]]
+
+
+def _spoil(path: Path, *, no_distance: bool) -> None:
+    """Give some rows of a file a unit in their delay, and one no distance."""
+    with path.open(newline="") as file:
+        header, *lines = list(csv.reader(file))
+    delay, distance = header.index("dep_delay"), header.index("distance")
+    for line in [each for each in lines if each[delay] != "NA"][:BAD]:
+        line[delay] += UNIT
+    if no_distance:
+        lines[-1][distance] = "0"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *lines])
