@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_tx.state import DeltaTable, SqlGuard
+from airflow_tx.state import DeltaTable, SqlGuard, SqlTable
 from airflow_tx.state.api import FencedState
 from airflow_tx.transaction.commit.handoff import states_of
 from airflow_tx.transaction.spec import TransactionSpec
@@ -94,7 +94,7 @@ class FiredTopology:
 
 
 def _rows_of(state: Any) -> list[dict[str, Any]]:
-    if isinstance(state, DeltaTable):
+    if isinstance(state, DeltaTable | SqlTable):
         return _summed(state.read())
     if not isinstance(state, SqlGuard):
         return [dict(row) for row in state.read()]

@@ -40,6 +40,8 @@ from tests.lake import read_back
 COMMITTERS = 2
 SHORTEST, LONGEST = 0.04, 0.29
 """Seconds between two kills."""
+CONNECTING = 3
+"""How many times as long a committer of a database lives: it has to connect."""
 _PAUSE = 0.03
 
 
@@ -69,17 +71,18 @@ def fight(folder: Path, kills: int, *, fenced: bool = True, uri: str = "") -> Fi
     uri = uri or str(folder / "orders")
     taken = folder / "taken"
     taken.mkdir()
-    if table_at(uri).url:
+    in_database = bool(table_at(uri).url)
+    if in_database:
         _begin_log(uri, ranked.pop(0))
     running = [_committer(uri, ranked, taken, fenced=fenced) for _ in range(COMMITTERS)]
     for _ in range(kills):
-        time.sleep(random.uniform(SHORTEST, LONGEST))
+        time.sleep(random.uniform(SHORTEST, LONGEST) * (CONNECTING if in_database else 1))
         victim = random.randrange(COMMITTERS)
         _kill(running[victim])
         running[victim] = _committer(uri, ranked, taken, fenced=fenced)
     for each in running:
         _kill(each)
-    return _judged_log(uri, kills) if table_at(uri).url else _judged(Path(uri), kills)
+    return _judged_log(uri, kills) if in_database else _judged(Path(uri), kills)
 
 
 def _kill(process: int) -> None:

@@ -27,7 +27,7 @@ from airflow_tx import (
     partition_persist,
     persistent_aggregate,
 )
-from airflow_tx.state import CombinerAggregator, Count, DeltaTable, RedisState, SqlGuard, SqlState, Sum
+from airflow_tx.state import CombinerAggregator, Count, DeltaTable, RedisState, SqlGuard, SqlState, SqlTable, Sum
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.task import Processing
 from tests.chaos.bug import CORRECTED, is_mended, mended_after, output_of
@@ -98,7 +98,7 @@ def update_of(counted: Any, state: Any) -> Update:
     """The output of `count`, as a state takes it."""
     if isinstance(state, SqlGuard):
         return partition_persist(counted, state=state)
-    if isinstance(state, DeltaTable):
+    if isinstance(state, DeltaTable | SqlTable):
         return append(counted, state=state)
     return persistent_aggregate(counted, state=state)
 
@@ -133,6 +133,7 @@ fired_at(
     FileSource(f"{FOLDER}/late_files/*.csv", kind="opaque", files_per_batch=2),
     SqlState("fire_postgres", table="late_files", **COUNTED),
     RedisState("fire_redis", prefix="late_files", **COUNTED),
+    SqlTable("fire_postgres", table="late_rows"),
 )
 fired_at(
     "rows",
