@@ -52,7 +52,7 @@ class Quality(Example):
         self.say(f"a check has refused transaction {CHECKED}, and the ones behind it wait: {self._counts()}")
         why = "a flight that came back to its airport"
         self.say(f'airflow tx accept-check quality {CHECKED} "positive distance" --why "{why}"')
-        airflow.command("tx", "accept-check", self.name, str(CHECKED), "positive distance", "--why", why)
+        airflow.command("tx", "accept-check", self.name, str(CHECKED), "positive distance", "--why", why, "--yes")
         for run_id in runs:
             airflow.wait_run(self.name, run_id, timeout=_WAIT)
         assert killed.reached

@@ -194,6 +194,31 @@ def test_a_table_of_ones_own_takes_rows_beside_others(
     assert table().rows_by_txid() == {None: 1}
 
 
+def test_ordinary_columns_of_ones_own_take_what_they_keep_unchanged(
+    table: MakeTable, name: str, url: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    run(f"CREATE TABLE {name} (id INTEGER, name VARCHAR(5), tx_txid BIGINT)")
+    run(f"CREATE INDEX {name}_i ON {name} (tx_txid)")
+    given = [{"id": 1, "name": "Ä "}, {"id": 2, "name": "ä"}]
+    grants.commit_rows(1, table(), given)
+    assert [without_ours(row) for row in table().read()] == given
+    if not url.startswith("sqlite"):  # which has no lengths
+        for wrong in ({"id": 3, "name": "longer"}, {"id": 2**31, "name": "a"}):
+            with pytest.raises(StateError, match="the database says: "):
+                grants.commit_rows(2, table(), [wrong])
+        assert [without_ours(row) for row in table().read()] == given
+
+
+def test_a_column_that_would_round_is_refused(
+    table: MakeTable, name: str, url: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    kind = {"postgresql": "TIMESTAMP(0)", "sqlite": "NUMERIC"}.get(url.partition("+")[0].partition(":")[0], "DATETIME")
+    run(f"CREATE TABLE {name} (at {kind}, tx_txid BIGINT)")
+    run(f"CREATE INDEX {name}_i ON {name} (tx_txid)")
+    with pytest.raises(StateDiffers, match="column at of table .* in which values would change"):
+        grants.commit_rows(1, table(), [{"at": NOON}])
+
+
 def test_a_table_of_ones_own_is_refused_with_the_ddl_until_it_fits(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:

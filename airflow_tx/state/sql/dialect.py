@@ -222,6 +222,13 @@ class Dialect:
         """Read the columns of a table, with their types in our words, and its primary key."""
         raise NotImplementedError
 
+    def kept_as(self, kind: str) -> str:
+        """Give the type of ours whose values a column keeps unchanged or refuses, though it compares them otherwise.
+
+        :param kind: as `found` gave it; also the answer, if there is none.
+        """
+        return kind.removesuffix(f" {OTHER_COLLATION}")
+
     def column_names(
         self, connection: Connection, schema: str | None, tables: Sequence[str]
     ) -> dict[str, set[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -220,6 +221,11 @@ _KINDS = {
     "date": "date",
 }
 _KINDS |= {"tinyint": "boolean", "datetime(6)": "timestamp", "longblob": "bytes"}
+# In strict mode, a value that is too long or too large is an error.
+_KEPT = {
+    "text": re.compile(r"varchar\(\d+\)|(tiny|medium|long|)text"),
+    "bigint": re.compile(r"(small|medium|big|)int(\(\d+\))?( unsigned)?"),
+}
 _OLDEST_MYSQL = (8, 0, 17)
 _OLDEST_MARIADB = (10, 6)
 _HAS_TABLE = sa.text(
@@ -363,6 +369,12 @@ class MySql(Dialect):
             for name, declared, coll, note, _ in rows
         }
         return kinds, [name for name, *_, key in rows if key == "PRI"]
+
+    def kept_as(self, kind: str) -> str:
+        declared = super().kept_as(kind).removeprefix("MySQL's ")
+        return next(
+            (ours for ours, theirs in _KEPT.items() if theirs.fullmatch(declared)), declared
+        )
 
     def key_type(self, kind: str) -> TypeEngine[Any]:
         if kind == "text":

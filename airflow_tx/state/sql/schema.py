@@ -208,15 +208,19 @@ _SQLITE_NAMES = {
 def sqlite_type(declared: str) -> str:
     """Find our word for a declared type of SQLite; the declared type itself if there is none."""
     declared = declared.upper()
-    return (
-        "text" if declared.startswith("VARCHAR") else _SQLITE_NAMES.get(declared, declared.lower())
-    )
+    if declared.startswith("VARCHAR"):
+        return "text"
+    # A numeric or a json of SQLite makes numbers of texts.
+    named = f"SQLite's {declared.lower()}" if declared in ("NUMERIC", "JSON") else declared.lower()
+    return _SQLITE_NAMES.get(declared, named)
 
 
 def pg_type(found: TypeEngine[Any]) -> str:
     """Find our word for a type of PostgreSQL; the type's own name if a value in it would be cut, padded or rounded."""
     if isinstance(found, sa.TIMESTAMP):
-        return "timestamptz" if found.timezone else "timestamp"
+        precision = getattr(found, "precision", None)
+        rounded = "" if precision in (None, 6) else f"({precision})"
+        return f"timestamptz{rounded}" if found.timezone else f"timestamp{rounded}"
     if (
         isinstance(found, sa.Numeric)
         and not isinstance(found, sa.Float)

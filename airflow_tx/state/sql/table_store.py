@@ -337,7 +337,8 @@ class TableStore(FencedStore):
         :raises StateDiffers: it is no table for rows of transactions, with the DDL that makes it one.
         """
         bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
-        types, _ = self._dialect.found(connection, bare)
+        declared, _ = self._dialect.found(connection, bare)
+        types = {name: self._dialect.kept_as(kind) for name, kind in declared.items()}
         if types.get(TXID) != "bigint":
             shown = "lacks column" if TXID not in types else f"has column {types[TXID]}"
             ddl = f"ALTER TABLE {self._quoted(connection)} ADD COLUMN {TXID} BIGINT"
