@@ -66,14 +66,20 @@ KEYS_SHOWN = 3
 _READERS = frozenset({"state_query", "MapGet"})
 
 
-def contribution_in_words(entry: Entry, renamed: Mapping[str, str]) -> str:
+def contribution_in_words(
+    entry: Entry, renamed: Mapping[str, str], tables: Collection[str] = ()
+) -> str:
     """Count the keys that are replaced, and say which digits of doubles are lost.
 
     :param renamed: per earlier name of a state, its name now.
+    :param tables: names of states that keep rows, which have no keys.
     """
+    named = {renamed.get(name, name): each for name, each in entry.contributions.items()}
     told = [
-        f"{each.count:,} {'key' if each.count == 1 else 'keys'} of {renamed.get(name, name)}{_digits_lost(each)}"
-        for name, each in entry.contributions.items()
+        f"its rows in {name}"
+        if name in tables
+        else f"{each.count:,} {'key' if each.count == 1 else 'keys'} of {name}{_digits_lost(each)}"
+        for name, each in named.items()
     ]
     return ", ".join(told) or "nothing"
 
@@ -392,7 +398,10 @@ class TransactionRestatement(PersonalAction):
         else:
             assert each.entry is not None
             rows = "with its current rows" if self.changed_rows else "with its rows"
-            taken = contribution_in_words(each.entry, self._topology.renamed)
+            tables = {
+                name for name, state in self._parsed[1].items() if state.takes_back_by_txid
+            }
+            taken = contribution_in_words(each.entry, self._topology.renamed, tables)
             what = f"restated {rows}. It replaces {taken}"
         if run.named != run.txid:
             what = f"it restated transaction {run.named}; {what}"

@@ -393,7 +393,7 @@ def test_a_preview_says_that_rows_that_a_person_has_deleted_come_back(
     world = World(make, table, monkeypatch)
     for run_id in ("r1", "r2"):
         world.execute(run_id)
-    assert len(lines_of(world, 1)) == 1
+    assert lines_of(world, 1) == ["restated with its rows. It replaces its rows in url.words"]
     with table._store.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM words WHERE tx_txid = 1")
     back = "url.words: 0 of its 1 rows are there. Deleted rows come back if the source still has them"
