@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import polars as pl
 from airflow.sdk import DAG, task
 
 from airflow_tx import CommitOperator, FileSource, Transaction, append, check, current_batch, persistent_aggregate
@@ -20,22 +19,25 @@ totals = SqlState("tx_state", table="quality_totals", keys=["carrier"], values={
 
 
 @task(multiple_outputs=True)
-def clean(unit: str) -> dict[str, pl.DataFrame]:
-    """Read the delays, in minutes.
+def clean(unit: str, least: str) -> dict[str, Any]:
+    """Read the delays, in minutes; keep the rows aside that are wrong.
 
     :param unit: what may stand behind the minutes.
+    :param least: the shortest distance of a flight.
     """
+    import polars as pl
+
     batch = current_batch()
     read = pl.DataFrame(batch.arrow())
-    text = pl.col("dep_delay").replace("NA", None).str.strip_suffix(unit)
-    read = read.with_columns(
-        text.str.strip_chars().cast(pl.Int64, strict=False).alias("delay"), pl.col("distance").cast(pl.Int64)
-    )
-    is_bad = (pl.col("dep_delay") != "NA") & pl.col("delay").is_null()
-    batch.reject(read.filter(is_bad).drop("delay"), "dep_delay is no number")
-    good = read.filter(~is_bad)
+    minutes = pl.col("dep_delay").replace("NA", None).str.strip_suffix(unit).str.strip_chars()
+    read = read.with_columns(minutes.cast(pl.Int64, strict=False).alias("delay"), pl.col("distance").cast(pl.Int64))
+    no_number = (pl.col("dep_delay") != "NA") & pl.col("delay").is_null()
+    too_short = pl.col("distance") < int(least)
+    batch.reject(read.filter(no_number), "dep_delay is no number")
+    batch.reject(read.filter(too_short & ~no_number), "the distance is too short")
+    good = read.filter(~no_number & ~too_short)
     return {
-        "flights": good.select("month", "day", "carrier", "flight", "origin", "dest", "distance", "delay"),
+        "flights": good.select("month", "carrier", "flight", "origin", "dest", "distance", "delay"),
         "totals": good.group_by("carrier").agg(pl.len().alias("flights"), pl.col("delay").sum()),
     }
 
@@ -44,9 +46,12 @@ with DAG("quality", schedule=None, max_active_runs=8, tags=["transactions", "exa
     with Transaction(
         source=FileSource("months/*.csv", files_per_batch=1), max_pending=4, rejected=aside, max_rejected=0.05
     ):
-        # A variable of Airflow, which a person changes. A replay takes the present value on purpose: a month is
-        # restated when the rule changes.
-        cleaned: Any = clean("{{ var.value.get('delay_unit', ' ') }}")  # noqa: TX106
+        # Variables of Airflow, which a person changes. A replay takes the present values on purpose: a month is
+        # restated when a rule changes.
+        cleaned: Any = clean(
+            "{{ var.value.get('delay_unit', ' ') }}",  # noqa: TX106
+            "{{ var.value.get('least_distance', '0') }}",  # noqa: TX106
+        )
         CommitOperator(
             task_id="commit",
             updates=[
