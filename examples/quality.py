@@ -97,7 +97,7 @@ class Quality(Example):
             each: (int(n), int(delay))
             for each, n, delay in rows(place, "SELECT carrier, flights, delay FROM quality_totals")
         }
-        aside = {"before the rule was mended": self._aside, "now": self._counts()[1]}
+        aside: dict[object, object] = {"before the rule was mended": self._aside, "now": self._counts()[1]}
         return [
             *differences({"before the rule was mended": MONTHS * BAD + 1, "now": 1}, aside),
             *differences(flights, found),

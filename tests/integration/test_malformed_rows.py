@@ -185,9 +185,9 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, li
     return run
 
 
-def looked(run: StageRun, *, drop: int = 0) -> None:
+def looked(run: StageRun, *, drop: int = 0, index: int = -1) -> None:
     """Let a Python task read the batch."""
-    processing = run.start("look")
+    processing = run.start("look", index)
     rows = list(CurrentBatch(processing).read())
     (reading,) = processing.read
     del reading.malformed[:drop]  # type: ignore[union-attr]
@@ -233,6 +233,17 @@ def test_a_reader_that_finds_no_malformed_row_is_refused_beside_another_one(
     looked(run, drop=99)
     applied(run, spark, count_words)
     with pytest.raises(RowsDiffer, match="task look 0 rows"):
+        committed(run, aside)
+
+
+def test_instances_of_a_mapped_task_have_to_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable
+) -> None:
+    run = begun(tmp_path, monkeypatch, aside, CSV)
+    run.spec = type(run.spec)(**{**vars(run.spec), "tasks": ("look",), "mapped": frozenset({"look"})})
+    for index in (0, 1):
+        looked(run, drop=index, index=index)
+    with pytest.raises(RowsDiffer, match=r"task look\[0\] 13 rows, .* and task look\[1\] 12 rows"):
         committed(run, aside)
 
 

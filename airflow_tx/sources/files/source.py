@@ -188,7 +188,7 @@ class FolderArguments(Source):
 
     def _no_malformed(self) -> str:
         """Say what to do about rows that cannot be kept aside; "": they can be."""
-        from airflow_tx.base.rows import nested_columns_of
+        from airflow_tx.base.rows import columns_of, nested_columns_of
         from airflow_tx.sources.files.objects import check_options
 
         if self.format not in ("csv", "json"):
@@ -197,7 +197,8 @@ class FolderArguments(Source):
             return "Give the columns, too, such as schema='day INT, carrier STRING'."
         try:
             check_options(self.format, self.options)
-            nested_columns_of(self.schema) if self.schema else None
+            if self.schema is not None:
+                (columns_of if self.format == "csv" else nested_columns_of)(self.schema)
         except ValueError as error:
             return f"Leave it out: {error}."
         return ""

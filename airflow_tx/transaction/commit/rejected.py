@@ -14,6 +14,7 @@ from airflow_tx.ledger import (
     REJECTED,
     Ack,
     RowsDigest,
+    TaskTry,
     TransactionAttempt,
     counted,
     digest,
@@ -135,8 +136,8 @@ def _check_malformed(case: CommitCase, acks: Acks) -> None:
     :raises RowsDiffer: naming the readers.
     """
     readers = {
-        task: _malformed(ack)
-        for (task, _), ack in sorted(acks.items())
+        str(TaskTry(*instance, "")): _malformed(ack)
+        for instance, ack in sorted(acks.items())
         if _forms(ack) or _malformed(ack) is not None
     }
     if len(readers) < 2 or not any(readers.values()):

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_tx.base import failpoints
 from airflow_tx.base.errors import RestateRefused, StagingError, StateError, TxError
 from airflow_tx.base.failpoints import FailpointError
-from airflow_tx.ledger import REJECTED
+from airflow_tx.ledger import REJECTED, RowsDigest, RowsRead
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.audit.rebuild import state_lost
 from airflow_tx.ledger.steps.step import Audit
@@ -25,12 +25,13 @@ from airflow_tx.ledger.view import transaction_details
 from airflow_tx.operations.cli import render
 from airflow_tx.operators.commit import final_errors
 from airflow_tx.state import DeltaTable, MemoryState
+from airflow_tx.state.sql.table import SqlTable
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.transaction.commit import rejected as commit_rejected
 from airflow_tx.transaction.commit.check import ChecksFailed
 from airflow_tx.transaction.commit.restatement import check_entry, refused_by_dag
 from airflow_tx.transaction.commit.turn import commit_in_turn
-from airflow_tx.transaction.commit.update import rejected_update
+from airflow_tx.transaction.commit.update import Update, rejected_update
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.stage import update
 from tests.unit.bench import CountingStore
@@ -79,7 +80,7 @@ def begun(run: Run, *rejected: tuple[Any, str], **how: Any) -> Run:
     return working(run, *rejected, **how)
 
 
-def kept(aside: DeltaTable) -> list[tuple[int, str, str, str]]:
+def kept(aside: Any) -> list[tuple[int, str, str, str]]:
     names = ("tx_txid", "tx_task", "tx_reason", "tx_content")
     return sorted(tuple(row[name] for name in names) for row in aside.read())
 
@@ -457,3 +458,25 @@ def test_a_process_that_dies_at_any_point_leaves_each_rejected_row_once(
     run.commit_now()
     assert kept(aside) == [(1, "count", "odd", "x")]
     assert counts(state) == {"a": 9}
+
+
+def test_a_reading_that_spark_may_have_stopped_limits_nothing(makes: Any) -> None:
+    run = makes()
+    run.begin()
+    processing = run.start()
+    processing.read.append(RowsRead(RowsDigest(1), at_least=True))
+    CurrentBatch(processing).reject(["x", "y"], "odd")
+    run.end(processing, rows(a=1))
+
+
+def test_a_table_of_a_database_keeps_rejected_rows_likewise(makes: Any, state: MemoryState, tmp_path: Path) -> None:
+    table = SqlTable.from_url(f"sqlite:///{tmp_path}/aside.db", table="rejected")
+    updates = [update(state), Update(None, table, "worker")]
+    begun(makes("r1", updates, rejected=table), ("x", "odd"), ({"n": 1}, "late")).commit_now()
+    begun(makes("r2", updates, rejected=table)).commit_now()
+    begun(makes("r3", updates, rejected=table), ("z", "odd")).commit_now()
+    assert kept(table) == [(1, "count", "late", '{"n": 1}'), (1, "count", "odd", "x"), (3, "count", "odd", "z")]
+    run = makes("r1", updates, rejected=table)
+    wanted(run, 1)
+    begun(run, ("y", "odd")).commit_now()
+    assert kept(table) == [(3, "count", "odd", "z"), (4, "count", "odd", "y")]

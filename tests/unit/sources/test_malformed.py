@@ -34,6 +34,7 @@ ATTEMPT = TransactionAttempt(1, 1)
             "Leave it out: option mode='DROPMALFORMED' is only known to Spark",
         ),
         (lambda: FileSource("a", schema="day INTERVAL", malformed="reject"), "Leave it out: column 'day INTERVAL'"),
+        (lambda: FileSource("a", schema="day ARRAY<INT>", malformed="reject"), "Leave it out: column 'day ARRAY<INT>'"),
         (lambda: KafkaSource(topic="a", malformed="reject"), "'reject' cannot be used. Give value_schema, too"),
         (lambda: RedisListSource("a", lists="b", malformed="no"), "'no' cannot be used. Say 'refuse' or 'reject'"),
     ],
