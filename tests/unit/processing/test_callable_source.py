@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.standard.operators.python import PythonOperator
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.python import PythonOperator, PythonVirtualenvOperator
 
 from airflow_tx.transaction.processing.task import digest_of_callable, stage_frames
 
@@ -62,3 +63,17 @@ def test_a_task_that_may_return_a_frame_has_the_digest_of_its_own_function(tmp_p
     assert task.python_callable is not found.python_callable
     assert digest_of_callable(task) == before == "f37d3886aeabd73e"
     assert task.python_callable([1, 2]) == 2
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        PythonVirtualenvOperator(task_id="elsewhere", python_callable=made_by_hand),
+        PythonOperator(task_id="silent", python_callable=made_by_hand, do_xcom_push=False),
+        EmptyOperator(task_id="empty"),
+    ],
+    ids=lambda task: str(task.task_id),
+)
+def test_a_function_that_runs_elsewhere_or_gives_no_xcom_is_left_alone(task: Any) -> None:
+    stage_frames(task)
+    assert getattr(task, "python_callable", made_by_hand) is made_by_hand

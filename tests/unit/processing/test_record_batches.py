@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx import FileSource, PartitionedFileSource, SqlSource
+from airflow_tx import FileSource, PartitionedFileSource, PartitionedSqlSource, SqlSource
 from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError
 from airflow_tx.base.rows import arrow
 from airflow_tx.ledger.records import History, decode
@@ -29,7 +29,7 @@ from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from airflow_tx.transaction.processing.task import _staging
 from tests.stage import Stage, StageRun, update
-from tests.unit.bench import CountingStore, Numbers
+from tests.unit.bench import CountingStore, Lending, Numbers
 
 TASKS = ("count", "audit")
 Use = Callable[[CurrentBatch], Any]
@@ -201,6 +201,19 @@ def test_a_value_of_sqlite_that_its_column_does_not_declare_is_refused(
         whole(batch_of(store, source))
 
 
+def test_a_column_of_other_types_in_two_tables_has_the_type_that_holds_all_values(
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite(tmp_path, monkeypatch, (1, "a", 2.5, None))
+    with sqlite3.connect(tmp_path / "shop.db") as made:
+        made.execute("CREATE TABLE returns (id INTEGER PRIMARY KEY, name TEXT, price INTEGER)")
+        made.execute("INSERT INTO returns VALUES (1, 'b', 3)")
+    source = PartitionedSqlSource("shop", ["orders", "returns"], columns=["id", "name", "price"])
+    found = whole(batch_of(store, source))
+    assert found.schema.types == [pa.int64(), pa.string(), pa.float64()]
+    assert found.column("price").to_pylist() == [2.5, 3.0]
+
+
 class Own(Numbers):
     """A source of one's own, which reads frames."""
 
@@ -344,6 +357,26 @@ def test_the_digest_is_that_of_the_rows_once_they_are_staged(store: CountingStor
     assert list(batch.read_output(ref)) == [{"n": n} for n in range(10)]
 
 
+@pytest.mark.usefixtures("small_pages")
+def test_a_part_of_files_is_not_proven(store: CountingStore, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n2\n3\n")
+    run = Run(store, FileSource(f"{tmp_path}/*.csv"))
+    for task in TASKS:
+        run.work(one, task)
+    run.commit()
+    stopped = "it stopped after 2 rows of the batch, and the total is unknown"
+    assert run.unproven == (f"task audit: {stopped}", f"task count: {stopped}")
+
+
+def test_what_a_source_has_opened_is_closed_behind_the_last_batch(store: CountingStore) -> None:
+    source = Lending()
+    batch = batch_of(store, source)
+    reader = batch.arrow()
+    assert source.lent == ["open"]
+    reader.read_all()
+    assert source.lent == ["closed"]
+
+
 def test_a_second_call_is_a_second_reading(store: CountingStore) -> None:
     run = Run(store, TEN)
     run.work(lambda batch: (whole(batch), whole(batch)))
@@ -390,3 +423,14 @@ def test_an_error_of_the_engine_stays_its_own(store: CountingStore) -> None:
 
     with pytest.raises(duckdb.Error, match="no_such_column"):
         Run(store, TEN).work(use)
+
+
+def test_an_error_of_the_task_behind_a_refusal_stays_its_own(store: CountingStore) -> None:
+    def use(batch: CurrentBatch) -> Any:
+        with pytest.raises(RowsRefused):
+            whole(batch)
+        raise KeyError("something else")
+
+    source = MemorySource({"0": [{"n": "x"}]}, schema="n STRUCT<x: INT>")
+    with pytest.raises(KeyError, match="something else"):
+        Run(store, source).work(use)
