@@ -94,9 +94,9 @@ def reader_of_dicts(
     if types is not None and len(known) == len(types):
         return pa.RecordBatchReader.from_batches(schema, _pages(iter(rows), schema))
     table = exact_table(rows, known)
-    for field in schema:
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    for name, kind in (types or {}).items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(table.num_rows, kind))
     return in_one_form(table.to_reader(AT_ONCE))
 
 

@@ -425,12 +425,13 @@ def test_an_error_of_the_engine_stays_its_own(store: CountingStore) -> None:
         Run(store, TEN).work(use)
 
 
+@pytest.mark.usefixtures("small_pages")
 def test_an_error_of_the_task_behind_a_refusal_stays_its_own(store: CountingStore) -> None:
     def use(batch: CurrentBatch) -> Any:
         with pytest.raises(RowsRefused):
             whole(batch)
         raise KeyError("something else")
 
-    source = MemorySource({"0": [{"n": "x"}]}, schema="n STRUCT<x: INT>")
+    source = MemorySource({"0": [{"n": n} for n in (1, 2, 3, "x")]}, per_batch=9, schema="n INT")
     with pytest.raises(KeyError, match="something else"):
         Run(store, source).work(use)

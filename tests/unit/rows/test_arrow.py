@@ -18,7 +18,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import StagingError
-from airflow_tx.base.rows.arrow import NoTable, reader_of
+from airflow_tx.base.rows.arrow import NoTable, reader_of, reader_of_dicts
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.outputs.staging.area import StagingArea, write_rows
 
@@ -217,6 +217,11 @@ def test_each_library_gives_its_values_in_one_form(frame: Any, kind: str, values
         (pa.array([1]), "", ""),
         (pl.DataFrame({"n": [dt.timedelta(1)]}), "column n has the type duration[us], which Spark reads as a", ""),
         (
+            pa.table({"n": pa.array([dt.timedelta(1)]).dictionary_encode()}),
+            "column n has the type dictionary<values=duration[us], indices=int32, ordered=0>, which Spark reads as a",
+            "",
+        ),
+        (
             pa.table({"n": pa.ListArray.from_arrays([0, 1], pa.array([dt.timedelta(1)]))}),
             "column n has the type list<item: duration[us]>, which Spark reads as a number",
             "",
@@ -245,6 +250,16 @@ def test_a_refused_row_is_counted_over_all_batches() -> None:
     times = [pa.record_batch({"n": pa.array([each], pa.timestamp("ns"))}) for each in (1000, 1)]
     with pytest.raises(NoTable, match="row 1: n = .* has nanoseconds"):
         table_of(pa.Table.from_batches(times))
+
+
+def test_dicts_have_their_declared_columns_and_no_type_that_a_reader_does_not_know() -> None:
+    types = {"a": pa.int32(), "b": None}
+    assert reader_of_dicts((), types).read_all().schema == pa.schema({"a": pa.int32(), "b": pa.null()})
+    found = reader_of_dicts([{"b": 1}], types).read_all()
+    assert found.sort_by("a").to_pylist() == [{"b": 1, "a": None}]
+    assert found.schema.field("a").type == pa.int32()
+    with pytest.raises(NoTable, match="column b has the type duration"):
+        reader_of_dicts([{"b": dt.timedelta(1)}], types)
 
 
 def test_a_stream_is_read_batch_by_batch_and_fails_with_its_own_error() -> None:
