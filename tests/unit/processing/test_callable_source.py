@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator, PythonVirtualenvOperator
@@ -77,3 +78,10 @@ def test_a_task_that_may_return_a_frame_has_the_digest_of_its_own_function(tmp_p
 def test_a_function_that_runs_elsewhere_or_gives_no_xcom_is_left_alone(task: Any) -> None:
     stage_frames(task)
     assert getattr(task, "python_callable", made_by_hand) is made_by_hand
+
+
+def test_a_dict_that_becomes_one_xcom_is_left_alone() -> None:
+    value = {"rows": pa.table({"n": [1]})}
+    task = PythonOperator(task_id="count", python_callable=lambda: value)
+    stage_frames(task)
+    assert task.python_callable() is value
