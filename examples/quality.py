@@ -52,7 +52,7 @@ class Quality(Example):
         self.say(f"a check has refused transaction {CHECKED}, and the ones behind it wait: {self._counts()}")
         self.say(f"the task rejects flights of no distance from now on: airflow tx replay quality {CHECKED}")
         airflow.command("variables", "set", "least_distance", "1")
-        airflow.command("tx", "replay", self.name, str(CHECKED), "--yes")
+        airflow.command("tx", "replay", self.name, str(CHECKED))
         for run_id in runs:
             airflow.wait_run(self.name, run_id, timeout=_WAIT)
         assert killed.reached
