@@ -68,5 +68,5 @@ def test_a_table_takes_appends_alone_and_appends_go_to_tables_alone(tmp_path: Pa
         persistent_aggregate(None, state=table(tmp_path))
     with pytest.raises(ConfigError, match="A table takes rows unchanged: append"):
         partition_persist(None, state=table(tmp_path))
-    with pytest.raises(ConfigError, match="Give a table"):
+    with pytest.raises(ConfigError, match="Give a DeltaTable or a SqlTable"):
         append(None, state=state())
