@@ -74,14 +74,6 @@ class CommitPhase(TaskGroup):
         self.mark.as_teardown(setups=self.acquire, on_failure_fail_dagrun=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-
 
 @dataclass(frozen=True)
 class PhaseTasks:
@@ -128,11 +120,7 @@ def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) ->
     :raises TransactionDefinitionError: there are two.
     """
     if len(acquiring) > 1:
-        raise TransactionDefinitionError(
-            topology=spec.topology,
-            problem="it has two commit phases",
-            remedy="Put all committers into one.",
-        )
+        raise refusal(spec, "it has two commit phases", "Put all committers into one.")
     acquire = acquiring[0]
     group: Any = acquire.task_group
     inside = [task for task in group.iter_tasks() if task not in (acquire, group.mark)]
@@ -140,7 +128,7 @@ def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) ->
 
 
 def _commits(task: Any) -> bool:
-    return issubclass(task.operator_class if task.is_mapped else type(task), CommitOperator)
+    return issubclass(_operator(task), CommitOperator)
 
 
 def _ordered(tasks: Sequence[Any]) -> list[Any]:
@@ -205,7 +193,7 @@ class Block:
 
     @cached_property
     def committers(self) -> tuple[Any, ...]:
-        return tuple(task for task in self.tasks if issubclass(_operator(task), CommitOperator))
+        return tuple(filter(_commits, self.tasks))
 
     @property
     def gate(self) -> Any:
@@ -225,36 +213,23 @@ class Block:
         return self.committers if phase is None else (phase.acquire, *self.committers, phase.mark)
 
     @property
-    def first_committer(self) -> Any:
-        """The committer that no other one comes before; it keeps the rejected rows."""
-        return next(task for task in _ordered(self.tasks) if task in self.committers)
-
-    @property
     def updates(self) -> tuple[tuple[CommitOperator, Any], ...]:
-        return tuple(
-            (committer, update) for committer in self.committers for update in committer.updates
-        )
+        return tuple((task, update) for task in self.committers for update in task.updates)
 
     @property
     def checks(self) -> tuple[tuple[CommitOperator, Check], ...]:
-        return tuple(
-            (committer, check) for committer in self.committers for check in committer.checks
-        )
+        return tuple((task, check) for task in self.committers for check in task.checks)
 
     @property
     def taken(self) -> tuple[tuple[CommitOperator, Any], ...]:
         """Its updates and checks that take the output of a task."""
-        checks = ((committer, check) for committer, check in self.checks if check.input is not None)
-        return (*self.updates, *checks)
+        return (*self.updates, *(each for each in self.checks if each[1].input is not None))
 
     @property
     def states(self) -> tuple[Any, ...]:
         """The states that it writes: of its updates, and of rejected rows."""
-        rejected = self.spec.rejected
-        return (
-            *(update.state for _, update in self.updates),
-            *(() if rejected is None else (rejected,)),
-        )
+        written = tuple(update.state for _, update in self.updates)
+        return written if self.spec.rejected is None else (*written, self.spec.rejected)
 
     @property
     def stages(self) -> bool:
@@ -818,7 +793,8 @@ class Transaction:
             zone=compat.zone_of(self._dag),
         )
         if self._spec.rejected is not None:
-            first = block.first_committer
+            # The committer that no other one comes before keeps the rejected rows.
+            first = next(filter(_commits, _ordered(block.tasks)))
             first.updates = (*first.updates, rejected_update(self._spec.rejected))
 
 

@@ -423,7 +423,7 @@ class TableStore(FencedStore):
         """Give the table what it lacks, in a transaction of its own: some databases commit with each change."""
         with self.transaction() as connection:
             place = self._quoted(connection)
-            # A lock may need a right of its own, and nobody is harmed by a column more.
+            # A lock may need a further privilege, and an added column harms no reader.
             alone = self._dialect.alone(connection, place) if lacks.replaced else nullcontext()
             with alone:
                 found = self._looked_again(connection)
