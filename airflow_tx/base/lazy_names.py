@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used: a DAG file then loads only what it names."""
+"""Names and modules that are imported when they are first used: a DAG file then loads only what it names."""
 
 from __future__ import annotations
 
@@ -17,6 +17,20 @@ _PUBLIC = {"": "__init__.py", ".acks": "acks.py"} | {
 _BLOCK = "\nif TYPE_CHECKING:\n"
 _IMPORT = re.compile(r"^    from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 _NAME = re.compile(r"(\w+) as ")
+
+
+class LazyModule:
+    """Stands in for a heavy module at the top of a file, and imports it when a function uses a name of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark pickles a nested function with the globals that it uses.
+        return LazyModule, (self._name,)
 
 
 def lazy_names(package: str, file: str, *, gone: Mapping[str, str] | None = None) -> Lazy:

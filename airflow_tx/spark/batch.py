@@ -18,6 +18,7 @@ from airflow_tx.base.errors import (
     StateError,
     TxError,
 )
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import column_name, dicts_of, fails
 from airflow_tx.ledger import (
     MALFORMED,
@@ -69,10 +70,13 @@ from airflow_tx.state import (
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession, functions as F
     from pyspark.sql.types import StructType
 
     from airflow_tx.outputs import AckerStore, TaskEmitter
+else:
+    F = LazyModule("pyspark.sql.functions")
+    pa = LazyModule("pyarrow")
 
 
 # --- batch --------------------------------------------------------------------------------------------------------
@@ -368,8 +372,6 @@ def _nowhere() -> closing[AckerStore]:
 
 def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
     """Describe rows that an application rejects, as Python tasks do; Spark does not know their place."""
-    from pyspark.sql import functions as F
-
     text = (F.lit(reason) if isinstance(reason, str) else reason).cast("string")
     empty = F.when(
         F.coalesce(F.trim(text), F.lit("")) == "", F.lit("airflow_tx: a reason is empty")
@@ -380,14 +382,10 @@ def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
 
 
 def _malformed_rows(df: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
     return _aside(df, F.lit(""), F.lit("it does not fit the schema"), F.col(MALFORMED))
 
 
 def _aside(df: DataFrame, task: Column, reason: Column, content: Column) -> DataFrame:
-    from pyspark.sql import functions as F
-
     named = zip(REJECTED_COLUMNS, (task, reason, F.lit(""), content), strict=True)
     escaped = F.lit("\\x00")  # not every table keeps NUL
     return df.select(*(F.replace(each, F.lit("\0"), escaped).alias(name) for name, each in named))
@@ -413,8 +411,6 @@ def write_appended(
     :param folder: relative to the table.
     :raises Misfit: a Delta table cannot have such rows.
     """
-    from pyspark.sql import functions as F
-
     fields = df.schema.jsonValue()["fields"]
     check_columns(fields, to.partition_by)
     by_name = {each["name"]: each for each in fields}
@@ -559,8 +555,6 @@ def answered(
     salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Answer the rows of one partition, with the added fields: one look-up per batch."""
-    import pyarrow as pa
-
     given, function, asked, types, schema = pickle.loads(revealed(salt, hidden))
     state = resolved_state(given)
     plain = () if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import StagingError, StateError, TxError
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.ledger import TaskTry, Token, TransactionAttempt
 from airflow_tx.outputs import (
     Output,
@@ -46,9 +47,13 @@ from airflow_tx.state import (
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
     from airflow_tx.state import QueryableState
+else:
+    pa = LazyModule("pyarrow")
+    pq = LazyModule("pyarrow.parquet")
 
 
 # --- new values ---------------------------------------------------------------------------------------------------
@@ -105,9 +110,6 @@ def stage_keys(
     :param chunk: of the writer.
     :raises StateError: one of them is not there, although it was written.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
     if not keys:
         return Output((), ())
     types = column_types(state)
@@ -321,7 +323,6 @@ def _parts(told: Any, seen: set[int]) -> Iterator[Any]:
 
 def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """Write one partition as the chunk of its number; a refusal is an answer, since Spark would only repeat it."""
-    import pyarrow as pa
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -377,8 +378,6 @@ def _noted(
 
 def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict[str, Any]]:
     """The rows with the values that pyarrow reads from the files: so writers of both kinds make the same keys."""
-    import pyarrow as pa
-
     for batch in batches:
         arrays = [batch.column(field.name).cast(field.type) for field in schema]
         yield from from_arrow(pa.RecordBatch.from_arrays(arrays, schema=schema), types_of(schema))

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import math
+import pickle
+import sys
 
 import pytest
+
+from airflow_tx.base.lazy_names import LazyModule
 
 
 @pytest.mark.parametrize(
@@ -23,3 +28,15 @@ def test_the_package_of_a_name_is_said(package: str, name: str, room: str) -> No
 
 def test_a_name_that_no_package_has_is_an_attribute_error() -> None:
     assert not hasattr(importlib.import_module("airflow_tx"), "SqlStates")
+
+
+def test_a_lazy_module_is_imported_when_a_name_of_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    lazy = LazyModule("colorsys")
+    assert "colorsys" not in sys.modules
+    assert lazy.rgb_to_hsv(0, 0, 0) == (0, 0, 0)
+    assert "colorsys" in sys.modules
+
+
+def test_a_lazy_module_is_pickled_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(LazyModule("math"))).pi == math.pi

@@ -10,8 +10,14 @@ from decimal import Decimal
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base.lazy_names import LazyModule
+
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
+else:
+    pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
 
 _Row = Mapping[str, Any]
 _SHOWN = 200
@@ -61,8 +67,6 @@ def reader_of(rows: Any) -> pa.RecordBatchReader:
         is NULL. A frame that is a stream is read batch by batch.
     :raises NoTable: a value would be changed, or has a type that a reader does not know; also while it is read.
     """
-    import pyarrow as pa
-
     if not is_frame(rows):
         return in_one_form(exact_table(rows).to_reader())
     # Of pandas, whose own conversion cuts 1.5 to 1 in a column of objects.
@@ -87,8 +91,6 @@ def reader_of_dicts(
         it is found once all rows are there, and never guessed from some of them.
     :raises NoTable: as `exact_table`, also while they are read.
     """
-    import pyarrow as pa
-
     known = {name: kind for name, kind in (types or {}).items() if kind is not None}
     schema = pa.schema(known)
     if types is not None and len(known) == len(types):
@@ -101,8 +103,6 @@ def reader_of_dicts(
 
 
 def _pages(rows: Iterator[_Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     first = 0
     while page := list(islice(rows, AT_ONCE)):
         if other := set().union(*page).difference(schema.names):
@@ -129,8 +129,6 @@ def exact_table(
     :param named: spells a type, for messages.
     :raises NoTable: a value has not the type of its column.
     """
-    import pyarrow as pa
-
     given = list(rows)
     classes = set(map(type, given))
     if other := [each for each in classes if not issubclass(each, Mapping)]:
@@ -201,8 +199,6 @@ def first_line(error: Exception) -> str:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    import pyarrow as pa
-
     return (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
 
@@ -212,8 +208,6 @@ def _refusals() -> tuple[type[Exception], ...]:
 def _made(
     values: Sequence[Any], kind: pa.DataType | None, decimals: pa.DataType | None
 ) -> pa.Array:
-    import pyarrow as pa
-
     types = pa.types
     classes = set(map(type, values)) - {type(None)}
     if kind is not None and types.is_floating(kind):
@@ -241,9 +235,6 @@ def _made(
 
 def _floats(values: Sequence[Any], classes: set[type], kind: pa.DataType) -> pa.Array:
     """Make floating numbers of numbers alone: Arrow reads texts, and takes True for 1."""
-    import pyarrow as pa
-    import pyarrow.compute as pc  # type: ignore[import-untyped]
-
     given = pa.array(values)
     types = pa.types
     if not (
@@ -297,8 +288,6 @@ def _moment(value: dt.datetime) -> dt.datetime:
 
 
 def _of_pandas(frame: Any) -> pa.Table:
-    import pyarrow as pa
-
     try:
         frame = _with_index(frame)
     except ValueError as error:
@@ -341,8 +330,6 @@ def _check_names(names: Collection[Any]) -> None:
 
 
 def _of_frame(frame: Any) -> pa.RecordBatchReader:
-    import pyarrow as pa
-
     if not hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "__arrow_c_array__"):
         name = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
         raise NoTable(f"a {name} has no rows yet", "Call .collect() first.")
@@ -385,8 +372,6 @@ def in_one_form(given: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
     :raises NoTable: also while they are read.
     """
-    import pyarrow as pa
-
     _check_names(given.schema.names)
     for field in given.schema:
         if problem := _unknown(field.type):
@@ -401,8 +386,6 @@ def readable(table: pa.Table) -> pa.Table:
 
 
 def _plain_batches(given: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     first = 0
     try:
         for batch in given:
@@ -413,8 +396,6 @@ def _plain_batches(given: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[p
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
-    import pyarrow as pa
-
     kind = plain_type(field.type)
     same = kind == field.type or pa.types.is_timestamp(kind)
     # The notes of a library say which type it had.
@@ -423,8 +404,6 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Give the type that all readers have for the values of a type."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
@@ -450,8 +429,6 @@ def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.Reco
     :param first: the number of its first row.
     :raises NoTable: a value is none of its type.
     """
-    import pyarrow as pa
-
     known = set(batch.schema.names)
     columns = [
         _plain_column(field, batch.column(field.name), first)
@@ -463,9 +440,6 @@ def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.Reco
 
 
 def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     name = field.name
     kind = column.type
     if pa.types.is_timestamp(kind):
@@ -485,9 +459,6 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
 
 def _decoded(column: pa.Array) -> pa.Array:
     """Give the values of a column of codes or views, which no cast of Arrow gives."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     types = pa.types
     kind = column.type
     if types.is_run_end_encoded(kind):
@@ -501,8 +472,6 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _unknown(kind: pa.DataType) -> str:
-    import pyarrow as pa
-
     types = pa.types
     if types.is_duration(kind) or types.is_interval(kind):
         return "which Spark reads as a number"
@@ -519,9 +488,6 @@ def _unknown(kind: pa.DataType) -> str:
 
 
 def _in_microseconds(name: str, column: pa.Array, first: int) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     unit = column.type.unit
     count = column.cast(pa.int64())
     if unit != "ns":  # which ends in 2262
@@ -541,8 +507,6 @@ def _refuse_first(name: str, column: Any, wrong: Any, problem: str, first: int) 
 
     :param first: the number of the first row of the column.
     """
-    import pyarrow.compute as pc
-
     row = pc.index(wrong, True).as_py()
     if row >= 0:
         raise NoTable(f"row {first + row}: {name} = {shown_value(column[row])} {problem}")

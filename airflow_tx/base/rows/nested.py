@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows.spark import (
     REFUSED_VALUE,
     BooleanType,
@@ -27,7 +28,10 @@ from airflow_tx.base.rows.spark import (
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, functions as F
+else:
+    F = LazyModule("pyspark.sql.functions")
+    pa = LazyModule("pyarrow")
 
 
 # --- nested -------------------------------------------------------------------------------------------------------
@@ -207,8 +211,6 @@ def arrow_types_of(columns: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
 
 
 def _of_arrow(kind: ColumnType) -> pa.DataType:
-    import pyarrow as pa
-
     if isinstance(kind, ArrayType):
         return pa.list_(_of_arrow(kind.element))
     if isinstance(kind, MapType):
@@ -259,8 +261,6 @@ def with_objects(
     :param keys: of the objects, in the order that most of them have; the columns by default.
     :return: the rows with what was parsed; of these rows the struct, and what is wrong with it, NULL if it is right.
     """
-    from pyspark.sql import functions as F
-
     read, values, problem = _objects(rows, column, columns, keys or columns)
     fields = (value.alias(name) for name, value in values.items())
     return read, F.when(F.col(column).isNotNull(), F.struct(*fields)), problem
@@ -278,8 +278,6 @@ def lines_of_objects(
     :param keys: of the objects, in the order that most of them have.
     :param malformed: the column that gets the text of another one, in place of a failure.
     """
-    from pyspark.sql import functions as F
-
     (name,) = lines.columns
     full = lines.where(F.btrim(F.col(name), F.lit(" \t\r")) != "")
     read, values, problem = _objects(full, name, columns, keys or columns)
@@ -295,8 +293,6 @@ def _objects(
     rows: DataFrame, column: str, columns: Mapping[str, ColumnType], keys: Collection[str]
 ) -> tuple[DataFrame, Mapping[str, Column], Column]:
     """Parse a column of objects; return the rows, their values, and what is wrong with the object."""
-    from pyspark.sql import functions as F
-
     text = F.col(column).cast("string")
     schema = f"{_wide_fields(columns)}, {CORRUPT} STRING"
     marked = F.from_json(_marked(text), schema, _HOW)
@@ -330,8 +326,6 @@ def _with_ordinary(
     rows: DataFrame, text: Column, columns: Mapping[str, ColumnType], keys: Collection[str]
 ) -> tuple[DataFrame, Column | None]:
     """Let Spark's reader read ordinary objects, and return what it has read; None: there are none."""
-    from pyspark.sql import functions as F
-
     pattern = _ordinary(columns, keys)
     if pattern is None:
         return rows, None
@@ -395,8 +389,6 @@ def _is_one_value(text: Column) -> Column:
     Spark reads no further than the end of the first value. So the text becomes the first element of an array, with a
     second one that the text cannot have: its digest.
     """
-    from pyspark.sql import functions as F
-
     digest = F.xxhash64(text)
     pair = F.try_parse_json(
         F.concat(F.lit("["), text, F.lit(","), digest.cast("string"), F.lit("]"))
@@ -420,8 +412,6 @@ def _wide_fields(columns: Mapping[str, ColumnType]) -> str:
 
 def _exact(raw: Column, kind: ColumnType) -> tuple[Column, Column]:
     """Return the value, and whether it is one; both are of use only where there is a value."""
-    from pyspark.sql import functions as F
-
     if isinstance(kind, ArrayType):
         value = F.transform(raw, lambda each: _exact(each, kind.element)[0])
         return value, F.forall(raw, lambda each: _fits(each, kind.element))
@@ -444,8 +434,6 @@ def _fits(raw: Column, kind: ColumnType) -> Column:
 
 
 def _simple(raw: Column, kind: ColumnType) -> tuple[Column, Column]:
-    from pyspark.sql import functions as F
-
     if isinstance(kind, BooleanType):
         return raw == "true", raw.isin("true", "false")
     form = F.substring(raw, 1, 1)
@@ -465,8 +453,6 @@ def _simple(raw: Column, kind: ColumnType) -> tuple[Column, Column]:
 
 
 def _shown(raw: Column, kind: ColumnType) -> Column:
-    from pyspark.sql import functions as F
-
     if isinstance(kind, (ArrayType, MapType, StructType)):
         text = _restored(F.to_json(raw))
     else:
@@ -497,7 +483,6 @@ def _by_values(text: Column, pattern: str, written: Mapping[str, str]) -> Column
     :param pattern: its first group is a string and its second one a number, of which one is empty.
     :param written: replaces the characters around them, ``\\x03STRING\\x04\\x05`` and ``\\x03\\x04NUMBER\\x05``.
     """
-    from pyspark.sql import functions as F
 
     def replaced(column: Column, pairs: Mapping[str, str]) -> Column:
         for old, new in pairs.items():

@@ -12,8 +12,12 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from airflow_tx.base.lazy_names import LazyModule
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+else:
+    F = LazyModule("pyspark.sql.functions")
 
 
 # --- types --------------------------------------------------------------------------------------------------------
@@ -483,8 +487,6 @@ def typed_texts(
     :param malformed: the column that gets the text of a row that does not fit, in place of a failure. The texts have
         it already, with the lines that have other fields than the columns.
     """
-    from pyspark.sql import functions as F
-
     if not malformed and all(kind == StringType("STRING") for kind in columns.values()):
         return texts
     values: list[Column] = []
@@ -518,8 +520,6 @@ def with_columns(rows: DataFrame, found: Sequence[str], columns: Mapping[str, st
     :param found: the columns of the rows, which a server would be asked for.
     :param columns: and their types.
     """
-    from pyspark.sql import functions as F
-
     if list(found) == list(columns):
         return rows
     known = set(found)
@@ -549,8 +549,6 @@ def checked_lines(
     :param quote: "" if the files have none.
     :param whole: whether a value may have several lines, so that the quotes of a whole file are counted.
     """
-    from pyspark.sql import functions as F
-
     line = F.col("value")
     problems = []
     if quote:
@@ -576,8 +574,6 @@ def checked_lines(
 
 def valid_text(rows: DataFrame) -> DataFrame:
     """Let a query over text files fail at bytes that are no UTF-8, which Spark hands on."""
-    from pyspark.sql import functions as F
-
     (name,) = rows.columns
     return rows.where(fails(_broken_utf8(F.col(column_name(name))), otherwise=True))
 
@@ -594,15 +590,11 @@ def column_name(name: str) -> str:
 
 
 def _broken_utf8(line: Column) -> Column:
-    from pyspark.sql import functions as F
-
     return F.when(~F.is_valid_utf8(line), F.lit(f"{REFUSED_VALUE}bytes that are no UTF-8"))
 
 
 def fails(problem: Column, *, otherwise: bool) -> Column:
     """Let a query fail at a row that has a problem; of other rows the answer is `otherwise`."""
-    from pyspark.sql import functions as F
-
     return F.when(problem.isNotNull(), F.raise_error(problem).cast("boolean")).otherwise(
         F.lit(otherwise)
     )
@@ -610,8 +602,6 @@ def fails(problem: Column, *, otherwise: bool) -> Column:
 
 def read_text(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
     """Return the value of a text, and whether it is one; None: each text is."""
-    from pyspark.sql import functions as F
-
     if isinstance(kind, StringType):
         return text, None if kind.longest is None else F.length(text) <= kind.longest
     if isinstance(kind, BooleanType):
@@ -635,8 +625,6 @@ def read_text(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
 
 
 def _moment(text: Column, kind: TimestampType) -> tuple[Column, Column]:
-    from pyspark.sql import functions as F
-
     zone = f"{ZONE}?" if kind.zoned else ""
     utc = "Z?" if kind.zoned else ""
     # Almost every time is written like this. The checks of the other forms take several times as long.

@@ -34,6 +34,7 @@ from airflow_tx.base.errors import (
     StagingUnavailable,
     StagingUnreachable,
 )
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import NoTable, reader_of
 from airflow_tx.ledger import RowsDigest, RowsRead, TaskTry, TransactionAttempt, form_of_columns
 from airflow_tx.outputs.staging.descriptor import Descriptor
@@ -42,6 +43,10 @@ from airflow_tx.outputs.staging.row_hash import digest_of_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+else:
+    pa = LazyModule("pyarrow")
+    pq = LazyModule("pyarrow.parquet")
 
 
 # --- area ---------------------------------------------------------------------------------------------------------
@@ -440,8 +445,6 @@ def rows_from_json(text: str, columns: Sequence[str] | None = None) -> Iterator[
 
 
 def _kind(of: pa.DataType) -> str | None:
-    import pyarrow as pa
-
     types = pa.types
     if types.is_null(of) or types.is_boolean(of) or types.is_integer(of) or types.is_floating(of):
         return "plain"
@@ -466,8 +469,6 @@ def batches_in(opened: BinaryIO, columns: Sequence[str] | None = None) -> Iterat
 
     :param columns: the wanted ones; None: all columns.
     """
-    import pyarrow as pa
-
     file = _open(opened)
     schema = _schema(file)
     as_it_is = schema == file.schema_arrow
@@ -477,15 +478,11 @@ def batches_in(opened: BinaryIO, columns: Sequence[str] | None = None) -> Iterat
 
 
 def _open(opened: BinaryIO) -> Any:
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
     # Arrow's own unit for INT96 ends in 2262, and begins again in 1677.
     return pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
 
 
 def _schema(file: Any) -> pa.Schema:
-    import pyarrow as pa
-
     found = file.schema_arrow
     columns = map(file.schema.column, range(len(file.schema)))
     leaves = [each.physical_type for each in columns]
@@ -502,8 +499,6 @@ def _with_moments(fields: Iterable[pa.Field], physical: Iterator[str]) -> list[p
 
 def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
     """Give the INT96 times in a type their zone: its leaves come in the order of the columns of the file."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_struct(kind):
         fields = map(kind.field, range(kind.num_fields))
@@ -537,8 +532,6 @@ _ONE_TYPE = "Change what the task gives: each column has a text as its name and 
 
 def scan_output(where: TryDir, name: str) -> Output:
     """Read the footers of the Parquet files in an output's folder; no row is read."""
-    import pyarrow.parquet as pq
-
     folder = check_name(where, name)
     files = []
     columns = []
@@ -578,8 +571,6 @@ def write_rows(
     :param digested: whether to digest the rows, too.
     :raises StagingError: if the name cannot be used, or a file would change a value.
     """
-    import pyarrow as pa
-
     path = f"{check_name(where, name)}/{file}"
     try:
         reader = reader_of(rows)
@@ -594,8 +585,6 @@ def write_rows(
 
 
 def _write_parquet(sink: Any, reader: pa.RecordBatchReader, digested: bool) -> RowsDigest:
-    import pyarrow.parquet as pq
-
     found = RowsDigest(0)
     with pq.ParquetWriter(sink, reader.schema, coerce_timestamps="us") as writer:
         for table in _portions(reader):
@@ -607,8 +596,6 @@ def _write_parquet(sink: Any, reader: pa.RecordBatchReader, digested: bool) -> R
 
 def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
     """Give the rows in portions of like size: a frame may be one batch, and a stream may have batches of a row."""
-    import pyarrow as pa
-
     kept = list[Any]()
     rows = 0
     for batch in reader:
@@ -850,8 +837,6 @@ def check_emitted(where: TryDir, name: str, found: RowsDigest, emitted: RowsDige
 def _batches(
     where: TryDir, name: str, output: Output, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     for file in output.files:
         path = where.child(f"{quoted(name)}/{file.name}")
         try:

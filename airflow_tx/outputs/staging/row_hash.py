@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.ledger import RowsDigest, column_marks, form_of_columns
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
     Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+else:
+    pa = LazyModule("pyarrow")
 
 _SEED = 42
 _P1 = 0x9E3779B185EBCA87
@@ -47,8 +50,6 @@ def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
 
 def _kind(kind: pa.DataType) -> str:
     """Name a type as `column_marks` takes it: what Spark reads from a file may be wider, or without its zone."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_timestamp(kind):
         return "timestamp"
@@ -62,7 +63,6 @@ def _kind(kind: pa.DataType) -> str:
 def _marked(column: pa.Array, seeds: Hashes, value: int | None, null: int) -> Hashes:
     """Hash the marks of a column."""
     import numpy as np
-    import pyarrow as pa
 
     marked = seeds if value is None else _of_eight(seeds, np.uint64(_prepared(value)))
     if not column.null_count:
@@ -81,7 +81,6 @@ def _prepared(value: int) -> int:
 
 def _column(column: pa.Array, seeds: Hashes) -> Hashes | None:
     import numpy as np
-    import pyarrow as pa
 
     kind = column.type
     if pa.types.is_null(kind):
@@ -97,7 +96,6 @@ def _column(column: pa.Array, seeds: Hashes) -> Hashes | None:
 
 def _fixed(column: pa.Array, seeds: Hashes) -> Hashes | None:
     import numpy as np
-    import pyarrow as pa
 
     kind = column.type
     types = pa.types
@@ -121,7 +119,6 @@ def _fixed(column: pa.Array, seeds: Hashes) -> Hashes | None:
 
 def _variable(column: pa.Array, seeds: Hashes) -> Hashes | None:
     import numpy as np
-    import pyarrow as pa
     from xxhash import xxh64_intdigest
 
     kind = column.type

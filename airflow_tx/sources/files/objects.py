@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from airflow_tx.base.connections import for_airflow
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
     REFUSED_VALUE,
     ColumnType,
@@ -54,8 +55,12 @@ from airflow_tx.sources.files.storage import FilePath, Fingerprint, Listing, Loo
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
     from airflow.sdk import ObjectStoragePath
     from pyspark.sql import DataFrame, SparkSession
+else:
+    pa = LazyModule("pyarrow")
+    pq = LazyModule("pyarrow.parquet")
 
 
 # --- object storage -----------------------------------------------------------------------------------------------
@@ -341,8 +346,6 @@ def _read_text(
 def _read_parquet(
     path: FilePath, options: Mapping[str, Any], schema: str | None
 ) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-
     check_neutral(named_as_spark(options))
     columns = dict.fromkeys(columns_of(schema)) if schema else {}
     with path.open("rb") as file:
@@ -400,8 +403,6 @@ def footer_columns(path: FilePath) -> dict[str, str]:
 
     :raises Misfit: it has times in nanoseconds, which Spark does not read.
     """
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
     with path.open("rb") as file:
         opened = pq.ParquetFile(file)
         for column in map(opened.schema.column, range(len(opened.schema))):
@@ -475,8 +476,6 @@ class BatchFiles:
 
     def arrow_schema(self) -> pa.Schema:
         """Give the columns of their rows, if they are Parquet files; ValueError: Python has no such type."""
-        import pyarrow as pa
-
         if self.schema:
             return pa.schema(arrow_types_of(columns_of(self.schema)))
         with self.paths[0].open("rb") as file:
@@ -490,8 +489,6 @@ class BatchFiles:
 
         :param named: the columns that the names of its folders spell.
         """
-        import pyarrow as pa
-
         check_neutral(named_as_spark(self.options))
         first = 0
         with path.open("rb") as file:
@@ -668,8 +665,6 @@ class BatchFiles:
 
 def _signed(kind: pa.DataType) -> pa.DataType:
     """Give the type that Spark has for the values of a column of a Parquet file."""
-    import pyarrow as pa
-
     return pa.decimal128(20, 0) if pa.types.is_uint64(kind) else plain_type(kind)
 
 

@@ -34,6 +34,7 @@ from airflow_tx.base.errors import (
     StateOutcomeUnknown,
     StateUnavailable,
 )
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.state.api import STAGED, TXID, FenceMoved
 from airflow_tx.state.lake.schema import (
     FENCES,
@@ -47,8 +48,11 @@ from airflow_tx.state.lake.schema import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from deltalake import CommitProperties, DeltaTable, Transaction
     from deltalake.transaction import AddAction, RemoveAction
+else:
+    pa = LazyModule("pyarrow")
 
 
 # --- folder -------------------------------------------------------------------------------------------------------
@@ -80,7 +84,7 @@ class Folder:
 
     def listed(self, folder: str) -> dict[str, int]:
         """Name the files below a folder by their paths from the table, with their sizes."""
-        from pyarrow import fs  # type: ignore[import-untyped]
+        from pyarrow import fs
 
         if self._is_local and not os.path.isdir(self._uri):
             return {}
@@ -95,8 +99,6 @@ class Folder:
     @contextmanager
     def writing(self, path: str) -> Iterator[Any]:
         """Write a file; it is there once the block has ended."""
-        import pyarrow as pa
-
         if self._is_local:
             os.makedirs(self._uri, exist_ok=True)
         parent = path.rpartition("/")[0]
@@ -368,8 +370,6 @@ class DeltaStore:
 
     def live_files(self, at: TableVersion) -> list[LiveFile]:
         """List all live files of a version."""
-        import pyarrow as pa
-
         with self.reached():
             found = pa.table(at.handle.get_add_actions(flatten=True))
         return [_live(row, at) for row in found.to_pylist()]
@@ -380,7 +380,6 @@ class DeltaStore:
 
     def asked(self, at: TableVersion, query: str) -> list[dict[str, Any]]:
         """Ask a version of the table by SQL, where its name is `QUERIED`."""
-        import pyarrow as pa
         from deltalake import QueryBuilder
 
         with self.reached():
@@ -477,7 +476,6 @@ class DeltaStore:
 
     def define(self, at: TableVersion, *, schema: Schema, partition_by: Sequence[str]) -> None:
         """Replace the columns of a table without files; nothing else can change its partition columns."""
-        import pyarrow as pa
         from deltalake import Schema as DeltaSchema, write_deltalake
 
         empty = pa.schema(DeltaSchema.from_json(json.dumps(schema)).to_arrow()).empty_table()

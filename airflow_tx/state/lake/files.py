@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_tx.base.errors import StateError
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import NoTable, exact_table, readable
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.state.api import TXID, Misfit, staged_folder
@@ -33,6 +34,10 @@ from airflow_tx.state.lake.schema import (
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+else:
+    pa = LazyModule("pyarrow")
+    pq = LazyModule("pyarrow.parquet")
 
 
 # --- statistics ---------------------------------------------------------------------------------------------------
@@ -195,8 +200,6 @@ def read_footer(
     :param shared: whether rows of several transactions may be in it.
     :raises Misfit: the file cannot be one of a Delta table.
     """
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
     footer = pq.ParquetFile(opened)
     own = _columns(footer)
     names = [each["name"] for each in own["fields"]]
@@ -266,8 +269,6 @@ def staged_files(
 
 def staged_schema(listed: Sequence[TableFile]) -> pa.Schema:
     """Give the columns of staged files, with the partition columns, and without the one of their transaction."""
-    import pyarrow as pa
-
     fields = dict[str, pa.DataType]()
     for each in listed:
         found = json.loads(each.schema)["fields"]
@@ -277,9 +278,6 @@ def staged_schema(listed: Sequence[TableFile]) -> pa.Schema:
 
 def staged_rows(table: Folder, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read the rows of a staged file in these columns, of which the path has the partition."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with table.open(file.path) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         own = [name for name in schema.names if name in parquet.schema_arrow.names]
@@ -377,8 +375,6 @@ def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table
     :param schema: Spark's schema of the table that they are for; None: there is no table yet.
     :raises Misfit: a value has not the type of its column.
     """
-    import pyarrow as pa
-
     fields = () if schema is None else schema["fields"]
     known = {each["name"]: arrow_type(each["type"]) for each in fields}
     try:
@@ -391,8 +387,6 @@ def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table
 
 
 def _spelled(kind: pa.DataType) -> str:
-    import pyarrow as pa
-
     try:
         return shown_type(of_arrow(pa.schema([("", kind)]))["fields"][0]["type"])
     except Misfit:
@@ -401,8 +395,6 @@ def _spelled(kind: pa.DataType) -> str:
 
 def arrow_type(kind: Any) -> pa.DataType:
     """Translate a type of Spark's schema."""
-    import pyarrow as pa
-
     if not isinstance(kind, str):
         return _nested(kind)
     if kind == "timestamp":
@@ -416,8 +408,6 @@ def arrow_type(kind: Any) -> pa.DataType:
 
 
 def _nested(kind: Mapping[str, Any]) -> pa.DataType:
-    import pyarrow as pa
-
     if kind["type"] == "array":
         return pa.list_(arrow_type(kind["elementType"]))
     if kind["type"] == "map":
@@ -429,8 +419,6 @@ def _parts(
     table: pa.Table, partition_by: Sequence[str], txid: int
 ) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
     """Divide rows by their partition; the columns of the partition are left out."""
-    import pyarrow as pa
-
     rows_of = dict[tuple[str | None, ...], list[int]]()
     values = {name: table.column(name).to_pylist() for name in partition_by}
     if empty := [name for name, column in values.items() if "" in column]:
@@ -453,8 +441,6 @@ def _write(
     rows: pa.Table,
     fields: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    import pyarrow.parquet as pq
-
     sink = io.BytesIO()
     pq.write_table(rows, sink, coerce_timestamps="us", use_deprecated_int96_timestamps=False)
     content = sink.getvalue()

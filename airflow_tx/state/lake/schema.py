@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_tx.base.errors import StateDiffers
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.state.aggregators import RESERVED
 from airflow_tx.state.api import REJECTED_COLUMNS, STAGED, TXID, Misfit
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from deltalake import DeltaTable
     from deltalake.table import ProtocolVersions
+else:
+    pa = LazyModule("pyarrow")
 
 
 # --- manifest -----------------------------------------------------------------------------------------------------
@@ -223,8 +226,6 @@ def _of_field(field: pa.Field, column: str) -> FieldJson:
 
 
 def _of_type(kind: Any, column: str) -> Any:
-    import pyarrow as pa
-
     types = pa.types
     if types.is_dictionary(kind):
         return _of_type(kind.value_type, column)
@@ -245,8 +246,6 @@ def _of_type(kind: Any, column: str) -> Any:
 
 
 def _of_plain(kind: Any, column: str) -> str:
-    import pyarrow as pa
-
     if pa.types.is_decimal128(kind) and kind.scale >= 0:
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
@@ -408,8 +407,6 @@ def _features(protocol: ProtocolVersions) -> set[str]:
 
 
 def _has_vectors(table: DeltaTable) -> bool:
-    import pyarrow as pa
-
     return bool(pa.table(table.deletion_vectors().read_all()).num_rows)
 
 

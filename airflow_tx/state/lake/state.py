@@ -24,6 +24,7 @@ from airflow_tx.base.connections import (
     scrubbed,
 )
 from airflow_tx.base.errors import ConfigError, SkipRefused, StateDiffers, StateError
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.ledger import Grant, Outcome, Receipt, Token, TransactionAttempt
 from airflow_tx.state import fence
 from airflow_tx.state.api import (
@@ -76,6 +77,12 @@ from airflow_tx.state.lake.schema import (
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+else:
+    pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
+    pq = LazyModule("pyarrow.parquet")
 
 
 # --- raised fence -------------------------------------------------------------------------------------------------
@@ -436,9 +443,6 @@ class TakeBack:
         return found if found.rows else None
 
     def _copy(self, opened: Any, out: Any, partition: Collection[str]) -> None:
-        import pyarrow.compute as pc  # type: ignore[import-untyped]
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
         file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         schema = self._written_schema(file.schema_arrow, partition)
         with pq.ParquetWriter(out, schema, coerce_timestamps="us") as writer:
@@ -453,8 +457,6 @@ class TakeBack:
 
         INT96 of Spark has no time zone. UPDATE and MERGE of delta-spark leave the partition columns in the files.
         """
-        import pyarrow as pa
-
         fields = [self.schema.field(name) for name in found.names if name not in partition]
         notes = {
             name: note for name, note in (found.metadata or {}).items() if name != SPARK_SCHEMA
@@ -464,9 +466,6 @@ class TakeBack:
 
 def count_rows(folder: Folder, path: str, txids: Collection[int]) -> int:
     """Count the rows of transactions in a file."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     with folder.open(path) as opened:
         file = pq.ParquetFile(opened)
         if TXID not in file.schema_arrow.names:
@@ -476,9 +475,6 @@ def count_rows(folder: Folder, path: str, txids: Collection[int]) -> int:
 
 
 def _is_of(column: Any, txids: Collection[int]) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return pc.is_in(column, value_set=pa.array(sorted(txids), pa.int64()))
 
 
@@ -818,8 +814,6 @@ class _TableTransaction:
             ) from None
 
     def _taking(self, txids: Collection[int]) -> TakeBack:
-        import pyarrow as pa
-
         fields = {each["name"]: each for each in self._at.schema["fields"]}
         return TakeBack(
             self._store.folder,

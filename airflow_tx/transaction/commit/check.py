@@ -14,6 +14,7 @@ from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, TxError, shortened_reason
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.ledger import digest
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_tx.ledger import Processed, TransactionAttempt
     from airflow_tx.outputs import StagingArea
     from airflow_tx.state import AppendTable
+else:
+    pa = LazyModule("pyarrow")
 
 
 # --- check --------------------------------------------------------------------------------------------------------
@@ -187,8 +190,6 @@ class OutputRows:
     """
 
     def __init__(self, parts: Iterable[tuple[pa.Schema, Batches]]) -> None:
-        import pyarrow as pa
-
         from airflow_tx.base.rows import NoTable, first_line
 
         self._parts = list(parts)
@@ -217,15 +218,11 @@ class OutputRows:
 
     def of(self, columns: Sequence[str]) -> pa.Schema:
         """Give the schema of these columns."""
-        import pyarrow as pa
-
         assert self.schema is not None
         return pa.schema([self.schema.field(name) for name in columns])
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
     own = batch.schema.names
     arrays = [
         batch.column(field.name).cast(field.type)
@@ -463,8 +460,6 @@ class SqlPass:
     def _reader(
         self, columns: Sequence[str], failures: list[BaseException]
     ) -> pa.RecordBatchReader:
-        import pyarrow as pa
-
         def noted() -> Iterator[pa.RecordBatch]:
             try:
                 yield from self._rows.batches(columns)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.base.errors import ConfigError, OutputChanged, StagingError, StateError, TxError
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.ledger import (
     ASIDE,
     Ack,
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from airflow_tx.spark import WriteJob
     from airflow_tx.state import AppendTable
     from airflow_tx.transaction.commit.handoff import NewValuesOutput
+else:
+    pa = LazyModule("pyarrow")
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -209,8 +212,6 @@ class StagedRows:
 
     def schema(self) -> pa.Schema:
         """The columns and their types, as pyarrow reads them."""
-        import pyarrow as pa
-
         with self.where.files.open(self.paths[0][0]) as opened:
             found = read_schema(opened)
         # With their notes: a column of new values may have a type that Arrow has not.
@@ -333,8 +334,6 @@ def portions(rows: RowsToWrite, state: Any, *, size: int) -> Iterator[RowsToWrit
 
 
 def _by_key(rows: StagedRows, keys: Sequence[str], size: int) -> Iterator[Iterator[dict[str, Any]]]:
-    import pyarrow as pa
-
     count = math.ceil(len(rows) / size)
     with tempfile.TemporaryDirectory(prefix="airflow-tx-rows-") as folder:
         paths = [Path(folder, str(number)) for number in range(count)]
@@ -360,8 +359,6 @@ def _shared_out(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> dict[
 
 
 def _portion(path: Path) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-
     with pa.ipc.open_stream(str(path)) as stream:
         for batch in stream:
             yield from from_arrow(batch, types_of(batch.schema))
