@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_tx.ledger.answers import WHOLE
 from airflow_tx.ledger.api import Paths, digest
@@ -565,6 +565,9 @@ class RowCount:
         return f"it has {self.rows} rows of transaction {self.txid} instead of {self.expected}"
 
 
+_Compared = TypeVar("_Compared", ColumnTotal, RowCount)
+
+
 def changed_values(
     ledger: LedgerEvidence, states: Sequence[StateEvidence], name: str
 ) -> Sequence[ColumnTotal | RowCount] | str:
@@ -584,38 +587,32 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
     """Compare the totals of value columns with what all receipts together say was added to them."""
     if state.totals is None:
         return
-    found = _column_totals(chain, state)
-    if isinstance(found, str):
-        chain.notes.append(f"state {state.name}: its values were not compared: {found}")
-        return
-    _tell_accepted(chain, state.name)
-    for one in found:
+    for one in _compared(chain, state.name, "values", _column_totals(chain, state)):
         if one.unknown:
             unknown = f"{one.unknown} of its receipts do not say how much was added to {one.column}"
             chain.notes.append(f"state {state.name}: {unknown}")
         elif one.is_changed:
-            said = f"its column {one.column} adds up to {one.total}, and its receipts to {one.expected}"
-            chain.findings.append(f"state {state.name}: {said}")
+            chain.findings.append(f"state {state.name}: its {one.told}")
 
 
 def _compare_rows(chain: Chain, state: StateEvidence) -> None:
     """Compare how many rows a state has of each transaction with what the receipts say."""
     if state.rows is None:
         return
-    found = _row_counts(chain, state)
-    if isinstance(found, str):
-        chain.notes.append(f"state {state.name}: its rows were not compared: {found}")
-        return
-    _tell_accepted(chain, state.name)
-    for each in found:
+    for each in _compared(chain, state.name, "rows", _row_counts(chain, state)):
         if each.is_changed:
             said = f"state {state.name} has {each.rows} rows of it instead of {each.expected}"
             chain.find(each.txid, said)
 
 
-def _tell_accepted(chain: Chain, state: str) -> None:
+def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str) -> list[_Compared]:
+    """Note the changes that a person has accepted, or why nothing was compared."""
+    if isinstance(found, str):
+        chain.notes.append(f"state {state}: its {what} were not compared: {found}")
+        return []
     for each in _accepted(chain, state):
         chain.notes.append(f"state {each.told} ({each.who}, {each.when}: {each.why})")
+    return found
 
 
 def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
