@@ -423,7 +423,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind if known is None else pa.type_for_alias(known)
 
 
-def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.RecordBatch:
+def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int = 0) -> pa.RecordBatch:
     """Bring a record batch to the types of a schema; a column that it lacks is NULL.
 
     :param first: the number of its first row.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, TxError, shortened_reason
 from airflow_tx.base.lazy_names import LazyModule
+from airflow_tx.base.rows import NoTable, exact_table, first_line, shown_value, typed_batch
 from airflow_tx.ledger import digest
 
 if TYPE_CHECKING:
@@ -190,8 +191,6 @@ class OutputRows:
     """
 
     def __init__(self, parts: Iterable[tuple[pa.Schema, Batches]]) -> None:
-        from airflow_tx.base.rows import NoTable, first_line
-
         self._parts = list(parts)
         self.schema: pa.Schema | None = None
         if self._parts:
@@ -214,23 +213,12 @@ class OutputRows:
         schema = self.of(columns)
         for own, read in self._parts:
             for batch in read([name for name in columns if name in own.names]):
-                yield batch if batch.schema.equals(schema) else _fitted(batch, schema)
+                yield batch if batch.schema.equals(schema) else typed_batch(batch, schema)
 
     def of(self, columns: Sequence[str]) -> pa.Schema:
         """Give the schema of these columns."""
         assert self.schema is not None
         return pa.schema([self.schema.field(name) for name in columns])
-
-
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    own = batch.schema.names
-    arrays = [
-        batch.column(field.name).cast(field.type)
-        if field.name in own
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def output_rows(
@@ -256,8 +244,6 @@ def output_rows(
 
 
 def _plain(rows: Sequence[Mapping[str, Any]]) -> tuple[pa.Schema, Batches]:
-    from airflow_tx.base.rows import exact_table
-
     table = exact_table(rows)
     return table.schema, lambda columns: iter(table.select(columns).to_batches())
 
@@ -322,8 +308,6 @@ class SqlCheck(Check):
     @classmethod
     def find(cls, checks: Sequence[SqlCheck], commit: CheckedCommit) -> Iterator[FailedCheck]:
         """Run the checks of each output in one pass over its rows."""
-        from airflow_tx.base.rows import NoTable
-
         by_output: dict[tuple[str, str], list[SqlCheck]] = {}
         for each in checks:
             by_output.setdefault((each.input.operator.task_id, each.input.key), []).append(each)
@@ -599,14 +583,10 @@ def _one(cursor: Any, query: str, argument: str) -> str:
 
 def _reason(error: Exception) -> str:
     """Give the first line of an error of DuckDB as a sentence."""
-    from airflow_tx.base.rows import first_line
-
     return f"It cannot be computed: {first_line(error).rstrip('!.')}."
 
 
 def _shown(value: Any) -> str:
-    from airflow_tx.base.rows import shown_value
-
     if value is None:
         return "NULL"
     return str(value).lower() if isinstance(value, bool) else shown_value(value)

@@ -39,6 +39,7 @@ from airflow_tx.ledger import (
     Token,
     Written,
     code_of,
+    rejected_of,
     shortened,
     tasks_of,
 )
@@ -72,7 +73,7 @@ from airflow_tx.transaction.commit.handoff import (
     outranked_explained,
     take_skip,
 )
-from airflow_tx.transaction.commit.rejected import check_aside, rejected_checks, rows_rejected
+from airflow_tx.transaction.commit.rejected import RejectedCheck, check_aside, rows_rejected
 from airflow_tx.transaction.commit.restatement import (
     check_taken,
     differences,
@@ -164,6 +165,8 @@ class Commit:
         """
         assert self.processed is not None
         if self.prepared is None:
+            if rejected_of(tasks_of(self.processed.acks)):
+                check_aside(self.case, self.processed.acks)
             read = self.part.read(self.case, self.processed)
             self.prepared = replace(read, checks=check_outputs(self.case, self.processed))
         return self.prepared
@@ -271,7 +274,6 @@ def _check_failed(case: CommitCase, states: InstanceStates) -> None:
 
 def read(case: CommitCase, processed: Processed) -> Prepared:
     """Read the acked output of every update, form what a restatement writes, and write the journal entry."""
-    check_aside(case, processed.acks)
     rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
     replacing = differences(case, rows)
     journal = write_entry(case, processed, rows)
@@ -297,7 +299,11 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
     :raises ChecksFailed: some failed, and no person accepted that for this output.
     :raises ConfigError: a check cannot be run.
     """
-    checks = (*case.checks, *rejected_checks(case))
+    checks = list(case.checks)
+    if case.spec.max_rejected is not None:
+        checks.append(RejectedCheck("rejected", case=case, most=case.spec.max_rejected))
+    if not checks:
+        return {}
     results: dict[str, Any] = {each.name: {"passed": True} for each in checks}
     commit = CheckedCommit(processed, partial(_checked, case, processed))
     findings = list(find_all(checks, commit))
@@ -560,7 +566,6 @@ def _phase(case: CommitCase) -> PhaseSpec:
 
 def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
     """Read the data that counts before the turn: the rows of transactional states, and of the journal entry."""
-    check_aside(case, processed.acks)
     inside = _phase(case).inside
     rows: list[RowsToWrite] = [
         _rows_in_phase(case, update, processed)

@@ -75,12 +75,6 @@ class RejectedCheck(Check):
         )
 
 
-def rejected_checks(case: CommitCase) -> tuple[RejectedCheck, ...]:
-    """Make the check of rejected rows, if the block limits them."""
-    most = case.spec.max_rejected
-    return () if most is None else (RejectedCheck("rejected", case=case, most=most),)
-
-
 def _commonest(case: CommitCase, acks: Acks, task: str) -> tuple[str, ...]:
     counts = Counter[str]()
     first = dict[str, str]()
