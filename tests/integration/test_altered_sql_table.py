@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tx.base.errors import StateBehind, StateDiffers, StateError, StateUnavailable
 from airflow_tx.state import SqlTable
-from airflow_tx.state.sql import table_store
+from airflow_tx.state.sql import fence
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.databases import query
 
@@ -102,6 +102,6 @@ def test_a_column_whose_type_was_changed_is_noticed_after_some_seconds(
     run("INSERT INTO {t} (id, tx_txid) SELECT id, tx_txid FROM {t}_copy")
     run("CREATE INDEX {t}_i ON {t} (tx_txid)")
     run("DROP TABLE {t}_copy")
-    monkeypatch.setattr(table_store, "LOOK_AGAIN", 0)
+    monkeypatch.setattr(fence, "LOOK_AGAIN", 0)
     with pytest.raises(StateError, match="row 0, column note: '7' is not an integer"):
         grants.commit_rows(3, state, [{"id": 1, "note": "7"}])

@@ -31,7 +31,7 @@ from airflow_tx.base.errors import (
     TxidBehind,
 )
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
-from airflow_tx.state.sql import store
+from airflow_tx.state.sql import fence
 from airflow_tx.testing.suites.state_tools import Grants, is_applied, rows
 from tests.integration.databases import query
 from tests.servers.mariadb import DATABASE
@@ -336,7 +336,7 @@ def test_a_state_that_writes_on_finds_that_its_table_has_other_columns_now(
     url: str, table: str, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """At once, if it is time to compare them; else when a statement has failed."""
-    monkeypatch.setattr(store, "LOOK_AGAIN", seconds)
+    monkeypatch.setattr(fence, "LOOK_AGAIN", seconds)
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(1, state, {"a": 1})
     query(url, f"ALTER TABLE {table} RENAME COLUMN n TO m")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
@@ -457,11 +457,43 @@ class SqlTransaction:
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
-FOUND = "the table, with the types of its key columns"
+FOUND = "the table, as the database has it"
+LOOK_AGAIN = 10.0
+"""Seconds between two comparisons of the columns of the table: a lane raises the fence many times a second."""
 _HALF = 2**32
+_Found = TypeVar("_Found")
 
 
-class StateTable(FencedStore):
+class OneTableStore(FencedStore, Generic[_Found]):
+    """The store of a state whose values are in one table, whose columns it compares now and then."""
+
+    _looked_at = 0.0
+
+    def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
+        is_due = time.monotonic() - self._looked_at >= LOOK_AGAIN
+        if is_due or not self._has_table(connection, self._name):
+            self._facts.pop(FOUND, None)
+        return super().raise_fence(connection, grant)
+
+    def _found(self, connection: Connection) -> _Found | None:
+        """Find the table, if it exists, as it was when its columns were last compared."""
+        found: _Found | None = self._facts.get(FOUND)
+        if found is None and self._has_table(connection, self._name):
+            found = self._look(connection)
+            check_durable(connection, self._schema, [self._name], state=self.state)
+            self._facts[FOUND] = found
+            self._looked_at = time.monotonic()
+        return found
+
+    def _look(self, connection: Connection) -> _Found:
+        """Read what the database has; StateDiffers: it does not fit the state."""
+        raise NotImplementedError
+
+    def _is_there(self, connection: Connection) -> bool:
+        return FOUND in self._facts or self._has_table(connection, self._name)
+
+
+class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
     """The table of a SqlState, inside transactions that `transaction()` opens."""
 
     def __init__(
@@ -475,7 +507,6 @@ class StateTable(FencedStore):
         keeps_connection: bool,
     ) -> None:
         self.keeps_connection = keeps_connection
-        self._looked_at = 0.0
         definition = {name: aggregator.name for name, aggregator in columns.values.items()}
         names = (*columns.keys, *(PREV + value for value in columns.values))
         place = split_table(table, names, state=columns.state, also=PREV)
@@ -656,25 +687,16 @@ class StateTable(FencedStore):
             )
         return self._made[types]
 
-    def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
-        """Find the table and its key types, if it exists; its columns are compared now and then."""
-        found: tuple[sa.Table, dict[str, str]] | None = self._facts.get(FOUND)
-        if found is None and self._has_table(connection, self._name):
-            found = existing_table(
-                connection,
-                self.columns,
-                self._make,
-                self._dialect,
-                schema=self._schema,
-                name=self._name,
-            )
-            check_durable(connection, self._schema, [self._name], state=self.state)
-            self._facts[FOUND] = found
-            self._looked_at = time.monotonic()
-        return found
-
-    def _is_there(self, connection: Connection) -> bool:
-        return FOUND in self._facts or self._has_table(connection, self._name)
+    def _look(self, connection: Connection) -> tuple[sa.Table, dict[str, str]]:
+        """Read the table and its key types."""
+        return existing_table(
+            connection,
+            self.columns,
+            self._make,
+            self._dialect,
+            schema=self._schema,
+            name=self._name,
+        )
 
 
 def _before(table: sa.Table, name: str, txid: int) -> Any:

@@ -5,7 +5,6 @@ Where SQL can express every aggregator, 10,000 keys take one statement; else two
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -20,7 +19,7 @@ from airflow_tx.state.api import Grant, StateKind, StateWrite, replaces
 from airflow_tx.state.rows import CheckedRows
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
-from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, StateTable, sampled
+from airflow_tx.state.sql.fence import ROWS_AT_ONCE, Imprint, StateTable, sampled
 from airflow_tx.state.sql.schema import (
     OWN_KEY,
     PREV,
@@ -32,9 +31,6 @@ from airflow_tx.state.sql.schema import (
     writer_of,
 )
 from airflow_tx.state.trident.maps import Writer
-
-LOOK_AGAIN = 10.0
-"""Seconds between two comparisons of the columns of the table: a lane raises the fence many times a second."""
 
 
 class SqlStore(StateTable):
@@ -182,9 +178,6 @@ class SqlStore(StateTable):
             connection.execute(found[0].update().values(writer))
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
-        is_due = time.monotonic() - self._looked_at >= LOOK_AGAIN
-        if is_due or not self._has_table(connection, self._name):
-            self._facts.pop(FOUND, None)
         kept = super().raise_fence(connection, grant)
         # A table of other columns is refused before anything is written.
         self._found(connection)

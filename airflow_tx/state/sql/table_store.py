@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,16 +16,14 @@ from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger import Outcome
 from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
 from airflow_tx.state.column_types import converted, type_of
-from airflow_tx.state.sql.database import NOTHING, check_durable
+from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused
-from airflow_tx.state.sql.fence import ROWS_AT_ONCE, FencedStore, Imprint
+from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, OneTableStore
 from airflow_tx.state.sql.schema import LONGEST_NAME, RECEIPTS_TABLE, split_table
-from airflow_tx.state.sql.store import LOOK_AGAIN
 
 ROW = "tx_row"
 """The column with the number of a row in the output of its transaction."""
 _OURS = {TXID: "bigint", ROW: "bigint"}
-_FOUND = "the table with its columns"
 _FILLED = "the table has rows"
 _AGAIN = "then clear the commit task"
 _Columns = Mapping[str, Sequence[Any]]
@@ -153,7 +150,7 @@ class _GivenRows(Iterator[RowPortion]):
         return (*names, ROW), (*kinds, "bigint"), [*arrays, range(self.start, self.count)]
 
 
-class TableStore(FencedStore):
+class TableStore(OneTableStore[FoundTable]):
     """The work of a SqlTable, inside transactions that it opens with `transaction()`."""
 
     keeps_connection = True
@@ -173,7 +170,6 @@ class TableStore(FencedStore):
         self._check_names([self._name])
         self._types = dict(types)
         self._adds_columns = add_columns
-        self._looked_at = 0.0
 
     @contextmanager
     def transaction(self, **how: bool) -> Iterator[Connection]:
@@ -221,12 +217,6 @@ class TableStore(FencedStore):
 
     # --- the fence ------------------------------------------------------------------------------------------------
 
-    def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
-        is_due = time.monotonic() - self._looked_at >= LOOK_AGAIN
-        if is_due or not self._has_table(connection, self._name):
-            self._facts.pop(_FOUND, None)
-        return super().raise_fence(connection, grant)
-
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         """Take out the rows of a transaction that is skipped: no write of its own follows."""
         found = self._found(connection)
@@ -266,9 +256,6 @@ class TableStore(FencedStore):
         query = sa.select(sa.func.count()).where(found.table.c[TXID] == txid)
         count: int = connection.execute(query.select_from(found.table)).scalar_one()
         return count
-
-    def _is_there(self, connection: Connection) -> bool:
-        return _FOUND in self._facts or self._has_table(connection, self._name)
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -321,15 +308,6 @@ class TableStore(FencedStore):
         )
 
     # --- the table ------------------------------------------------------------------------------------------------
-
-    def _found(self, connection: Connection) -> FoundTable | None:
-        found: FoundTable | None = self._facts.get(_FOUND)
-        if found is None and self._has_table(connection, self._name):
-            found = self._look(connection)
-            check_durable(connection, self._schema, [self._name], state=self.state)
-            self._facts[_FOUND] = found
-            self._looked_at = time.monotonic()
-        return found
 
     def _look(self, connection: Connection) -> FoundTable:
         """Read the columns and the indexes of the table.
@@ -485,7 +463,7 @@ class TableStore(FencedStore):
                 yield f"ALTER TABLE {place} ADD COLUMN {column}"
 
     def _looked_again(self, connection: Connection) -> FoundTable:
-        self._facts.pop(_FOUND, None)
+        self._facts.pop(FOUND, None)
         found = self._found(connection)
         assert found is not None
         return found
