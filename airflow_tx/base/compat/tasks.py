@@ -137,12 +137,9 @@ def wrap_function(
     operator: Any = task.operator_class if task.is_mapped else type(task)
     if operator.__name__ not in _PLAIN_FUNCTIONS or not pushes_xcom(task):
         return
-    if hasattr(task, "python_callable"):
-        task.python_callable = wrap(task.python_callable, bool(task.multiple_outputs))  # type: ignore[union-attr]
-        return
-    options = task.partial_kwargs  # type: ignore[union-attr]
+    options = _Options(task)
     multiple = bool(options.get("multiple_outputs"))
-    options["python_callable"] = wrap(options["python_callable"], multiple)
+    options.put("python_callable", wrap(options.get("python_callable"), multiple))
 
 
 def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:

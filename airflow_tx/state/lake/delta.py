@@ -59,9 +59,6 @@ else:
 # The files in the folder of a table, live or not, wherever deltalake reaches.
 
 
-_PIECE = 8 * 2**20
-
-
 class Folder:
     """A folder by its URI.
 
