@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_tx.base.compat.runs import IntervalSchedule, RunNotStarted, one_line, text
+from airflow_tx.base.lazy_names import LazyModule
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+    from airflow import models
+    from airflow.utils import session as sessions
+else:
+    sa = LazyModule("sqlalchemy")
+    models = LazyModule("airflow.models")
+    sessions = LazyModule("airflow.utils.session")
 
 _AT_ONCE = 500
 # The one who asks may have read the ledger just before the last commit of a run.
@@ -27,13 +37,14 @@ def clear_run(
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
     from airflow.models.dagbag import DBDagBag
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState
-    from sqlalchemy import select
 
-    with create_session() as session:
-        run = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+    with sessions.create_session() as session:
+        run = session.scalar(
+            sa.select(models.DagRun).where(
+                models.DagRun.dag_id == dag_id, models.DagRun.run_id == run_id
+            )
+        )
         if run is None:
             return False
         dag = DBDagBag().get_dag_for_run(run, session=session)
@@ -94,17 +105,16 @@ def create_run(
 def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str, Any]:
     """The dates of a run: none if its schedule has no such interval, or another run has the date."""
     from airflow.models.dagbag import DBDagBag
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     if interval is None:
         return {}
     start, end = interval
-    with create_session() as session:
+    with sessions.create_session() as session:
         dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
         taken = session.scalar(
-            select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.logical_date == start)
+            sa.select(models.DagRun.id).where(
+                models.DagRun.dag_id == dag_id, models.DagRun.logical_date == start
+            )
         )
     if taken is not None or dag is None or not IntervalSchedule(dag.timetable).makes(start, end):
         return {}
@@ -113,17 +123,14 @@ def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str,
 
 def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
     """Return the states of the existing runs."""
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     wanted = list(run_ids)
     found = {}
-    with create_session() as session:
+    with sessions.create_session() as session:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            query = select(DagRun.run_id, DagRun.state).where(
-                DagRun.dag_id == dag_id, DagRun.run_id.in_(some)
+            query = sa.select(models.DagRun.run_id, models.DagRun.state).where(
+                models.DagRun.dag_id == dag_id, models.DagRun.run_id.in_(some)
             )
             found.update({run_id: text(state) for run_id, state in session.execute(query)})
     return found
@@ -136,25 +143,27 @@ def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | N
 
     :param runs: their ids, each behind the id of its DAG.
     """
-    from airflow.models.dag import DagModel
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
     from airflow.utils.state import State
-    from sqlalchemy import and_, select
 
     just_now = datetime.now(timezone.utc) - _JUST_NOW
     wanted = sorted(runs)
     ends: dict[tuple[str, str], str | None] = {}
-    with create_session() as session:
+    with sessions.create_session() as session:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            same = and_(
-                DagRun.dag_id == DagModel.dag_id, DagRun.run_id.in_({run_id for _, run_id in some})
+            same = sa.and_(
+                models.DagRun.dag_id == models.DagModel.dag_id,
+                models.DagRun.run_id.in_({run_id for _, run_id in some}),
             )
             query = (
-                select(DagModel.dag_id, DagRun.run_id, DagRun.state, DagRun.end_date)
-                .join_from(DagModel, DagRun, same, isouter=True)
-                .where(DagModel.dag_id.in_({dag_id for dag_id, _ in some}))
+                sa.select(
+                    models.DagModel.dag_id,
+                    models.DagRun.run_id,
+                    models.DagRun.state,
+                    models.DagRun.end_date,
+                )
+                .join_from(models.DagModel, models.DagRun, same, isouter=True)
+                .where(models.DagModel.dag_id.in_({dag_id for dag_id, _ in some}))
             )
             rows = list(session.execute(query))
             known = {row.dag_id for row in rows}
@@ -174,36 +183,30 @@ def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | N
 
 def is_paused_there(dag_id: str) -> bool | None:
     """Find out whether the DAG is paused; None if Airflow does not know it."""
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
 
-    with create_session() as session:
-        found = session.execute(select(DagModel.is_paused).where(DagModel.dag_id == dag_id)).first()
+    with sessions.create_session() as session:
+        found = session.execute(
+            sa.select(models.DagModel.is_paused).where(models.DagModel.dag_id == dag_id)
+        ).first()
     return None if found is None else bool(found.is_paused)
 
 
 def connection_exists(conn_type: str) -> bool:
     """Whether the metadata database holds a connection of this type."""
     from airflow.models.connection import Connection
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
 
-    query = select(Connection.id).where(Connection.conn_type == conn_type).limit(1)
-    with create_session() as session:
+    query = sa.select(Connection.id).where(Connection.conn_type == conn_type).limit(1)
+    with sessions.create_session() as session:
         return session.scalar(query) is not None
 
 
 def pause_dag(dag_id: str, paused: bool) -> bool:
     """Pause or unpause a DAG; False: there was no change, or Airflow does not know it."""
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import update
 
-    with create_session() as session:
+    with sessions.create_session() as session:
         # One statement: if two processes do it at once, only one of them changes the row.
-        changed = update(DagModel).where(
-            DagModel.dag_id == dag_id, DagModel.is_paused.is_not(paused)
+        changed = sa.update(models.DagModel).where(
+            models.DagModel.dag_id == dag_id, models.DagModel.is_paused.is_not(paused)
         )
         done = session.execute(
             changed.values(is_paused=paused).execution_options(synchronize_session=False)
@@ -221,9 +224,8 @@ def log_action(
     import json
 
     from airflow.models.log import Log
-    from airflow.utils.session import create_session
 
-    with create_session() as session:
+    with sessions.create_session() as session:
         for run_id, details in entries:
             session.add(
                 Log(
@@ -245,13 +247,10 @@ class DagFile(NamedTuple):
 
 def dag_file(dag_id: str) -> DagFile | None:
     """Where Airflow knows a DAG from; None if it does not know it."""
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
 
-    with create_session() as session:
-        query = select(DagModel.bundle_name, DagModel.relative_fileloc).where(
-            DagModel.dag_id == dag_id
+    with sessions.create_session() as session:
+        query = sa.select(models.DagModel.bundle_name, models.DagModel.relative_fileloc).where(
+            models.DagModel.dag_id == dag_id
         )
         found = session.execute(query).first()
     if found is None or not found.relative_fileloc:
@@ -269,13 +268,11 @@ def prepare_test(dag: Any) -> None:
     from airflow.serialization.serialized_objects import LazyDeserializedDAG
     from airflow.settings import engine
     from airflow.utils.db import initdb
-    from airflow.utils.session import create_session
-    from sqlalchemy import inspect
 
     assert engine is not None
-    if engine.dialect.name == "sqlite" and not inspect(engine).has_table("dag_run"):
+    if engine.dialect.name == "sqlite" and not sa.inspect(engine).has_table("dag_run"):
         initdb()
-    with create_session() as session:
+    with sessions.create_session() as session:
         session.merge(DagBundleModel(name=_TEST_BUNDLE))
         session.flush()
         found = [LazyDeserializedDAG.from_dag(dag)]
@@ -287,11 +284,9 @@ def prepare_test(dag: Any) -> None:
 def is_scheduled(dag_id: str) -> bool:
     """Whether a scheduler that is alive takes up tasks of this DAG: also tasks of a run of `DAG.test`."""
     from airflow.jobs.job import most_recent_job
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
 
-    with create_session() as session:
-        known = session.get(DagModel, dag_id)
+    with sessions.create_session() as session:
+        known = session.get(models.DagModel, dag_id)
         if known is None or known.is_paused:
             return False
         scheduler = most_recent_job("SchedulerJob", session=session)
@@ -303,29 +298,26 @@ def run_that_a_test_deletes(dag_id: str, logical_date: datetime | None) -> str |
 
     :param logical_date: of the test; None: it has none, and clears every run.
     """
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
-    from sqlalchemy import or_, select
 
-    by_test = DagRun.triggered_by.is_distinct_from(DagRunTriggeredByType.TEST)
-    query = select(DagRun.run_id).where(
-        DagRun.dag_id == dag_id, or_(by_test, DagRun.run_type != DagRunType.MANUAL)
+    by_test = models.DagRun.triggered_by.is_distinct_from(DagRunTriggeredByType.TEST)
+    query = sa.select(models.DagRun.run_id).where(
+        models.DagRun.dag_id == dag_id, sa.or_(by_test, models.DagRun.run_type != DagRunType.MANUAL)
     )
     if logical_date is not None:
-        query = query.where(DagRun.logical_date == logical_date)
-    with create_session() as session:
+        query = query.where(models.DagRun.logical_date == logical_date)
+    with sessions.create_session() as session:
         return session.scalar(query.limit(1))
 
 
 def pushed_xcoms(run: Any) -> list[tuple[str, str, int, Any]]:
     """List what the tasks of a run have pushed, in a process with a database: task id, key, map index, value."""
     from airflow.models.xcom import XComModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
 
-    wanted = select(XComModel).where(XComModel.dag_id == run.dag_id, XComModel.run_id == run.run_id)
-    with create_session() as session:
+    wanted = sa.select(XComModel).where(
+        XComModel.dag_id == run.dag_id, XComModel.run_id == run.run_id
+    )
+    with sessions.create_session() as session:
         found = session.scalars(
             wanted.order_by(XComModel.task_id, XComModel.map_index, XComModel.key)
         ).all()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 else:
+    np = LazyModule("numpy")
     pa = LazyModule("pyarrow")
 
 _SEED = 42
@@ -35,8 +36,6 @@ _KINDS = {"bool": "boolean", "date32[day]": "date", "float": "float", "double": 
 
 def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
     """Digest the rows of a batch, with all of its columns; only count them if one has a type that is not covered."""
-    import numpy as np
-
     names = sorted(batch.schema.names)
     hashes: Hashes = np.full(batch.num_rows, _SEED, dtype=np.uint64)
     for name in names:
@@ -62,8 +61,6 @@ def _kind(kind: pa.DataType) -> str:
 
 def _marked(column: pa.Array, seeds: Hashes, value: int | None, null: int) -> Hashes:
     """Hash the marks of a column."""
-    import numpy as np
-
     marked = seeds if value is None else _of_eight(seeds, np.uint64(_prepared(value)))
     if not column.null_count:
         return marked
@@ -80,8 +77,6 @@ def _prepared(value: int) -> int:
 
 
 def _column(column: pa.Array, seeds: Hashes) -> Hashes | None:
-    import numpy as np
-
     kind = column.type
     if pa.types.is_null(kind):
         return seeds
@@ -95,8 +90,6 @@ def _column(column: pa.Array, seeds: Hashes) -> Hashes | None:
 
 
 def _fixed(column: pa.Array, seeds: Hashes) -> Hashes | None:
-    import numpy as np
-
     kind = column.type
     types = pa.types
     if types.is_int64(kind):
@@ -118,7 +111,6 @@ def _fixed(column: pa.Array, seeds: Hashes) -> Hashes | None:
 
 
 def _variable(column: pa.Array, seeds: Hashes) -> Hashes | None:
-    import numpy as np
     from xxhash import xxh64_intdigest
 
     kind = column.type
@@ -146,8 +138,6 @@ def _numbers(column: pa.Array) -> Any:
 
     `to_numpy` and `fill_null` load pandas: a second of processor time.
     """
-    import numpy as np
-
     dtype = _DTYPES[str(column.type)]
     if not len(column):
         return np.empty(0, dtype)
@@ -155,8 +145,6 @@ def _numbers(column: pa.Array) -> Any:
 
 
 def _bits(values: Any, kind: Any) -> Any:
-    import numpy as np
-
     # Negative zero is zero, and every NaN is the same one.
     clean = np.where(np.isnan(values), np.array(np.nan, dtype=values.dtype), values + 0.0)
     return clean.astype(values.dtype).view(kind)
@@ -178,15 +166,11 @@ def _unscaled(column: pa.Array) -> list[bytes | None]:
 
 
 def _eight(values: Any, seeds: Hashes) -> Hashes:
-    import numpy as np
-
     u = np.uint64
     return _of_eight(seeds, _turned(values * u(_P2), 31) * u(_P1))
 
 
 def _of_eight(seeds: Hashes, prepared: Any) -> Hashes:
-    import numpy as np
-
     u = np.uint64
     hashes = seeds + u((_P5 + 8) % 2**64)
     hashes ^= prepared
@@ -194,8 +178,6 @@ def _of_eight(seeds: Hashes, prepared: Any) -> Hashes:
 
 
 def _four(values: Any, seeds: Hashes) -> Hashes:
-    import numpy as np
-
     u = np.uint64
     hashes = seeds + u((_P5 + 4) % 2**64)
     hashes ^= (values.astype(np.uint64) & u(_LOW)) * u(_P1)
@@ -203,15 +185,11 @@ def _four(values: Any, seeds: Hashes) -> Hashes:
 
 
 def _turned(hashes: Hashes, bits: int) -> Hashes:
-    import numpy as np
-
     turned: Hashes = (hashes << np.uint64(bits)) | (hashes >> np.uint64(64 - bits))
     return turned
 
 
 def _mixed(hashes: Hashes) -> Hashes:
-    import numpy as np
-
     u = np.uint64
     hashes ^= hashes >> u(33)
     hashes *= u(_P2)
