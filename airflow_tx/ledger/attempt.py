@@ -665,6 +665,12 @@ class Grant:
     def attempt(self) -> TransactionAttempt:
         return TransactionAttempt(self.token.txid, self.token.attempt, self.token.birth)
 
+    @property
+    def is_skip(self) -> bool:
+        """Whether the transaction is skipped: no write of its own follows."""
+        batch = json.loads(self.batch) or {}
+        return batch.get("skip") is not None
+
     def receipt(self, state: str, written: Written) -> Receipt | None:
         """Return the receipt that a state keeps once its update is complete; None if an older release granted it.
 

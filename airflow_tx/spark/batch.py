@@ -317,7 +317,10 @@ class Batch:
             )
         if self._malformed is not None:
             # From the source itself: this job must not prove that the application has read all rows.
-            self._emit(MALFORMED, _malformed_rows(self._malformed))
+            reason = "it does not fit the schema"
+            self._emit(
+                MALFORMED, _aside(self._malformed, F.lit(""), F.lit(reason), F.col(MALFORMED))
+            )
         read = self._observer.read()
         unproven = self._observer.unproven()
         if self.consumed_rows is not None:
@@ -379,10 +382,6 @@ def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
     row = F.struct(*(F.col(column_name(name)) for name in df.columns))
     content = F.to_json(row, {"ignoreNullFields": "false"})
     return _aside(df.where(fails(empty, otherwise=True)), F.lit(task), text, content)
-
-
-def _malformed_rows(df: DataFrame) -> DataFrame:
-    return _aside(df, F.lit(""), F.lit("it does not fit the schema"), F.col(MALFORMED))
 
 
 def _aside(df: DataFrame, task: Column, reason: Column, content: Column) -> DataFrame:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
+from airflow_tx.base.rows import columns_of, nested_columns_of
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.outputs import Listed
 from airflow_tx.sources.api import (
@@ -165,7 +166,6 @@ class FolderArguments(Source):
 
     def _no_missing_columns(self) -> str | None:
         """Say why `missing_columns` cannot be used; None: it can be."""
-        from airflow_tx.base.rows import columns_of
         from airflow_tx.sources.files.objects import reader_options
         from airflow_tx.sources.files.schema import CsvFormat
 
@@ -188,7 +188,6 @@ class FolderArguments(Source):
 
     def _no_malformed(self) -> str:
         """Say what to do about rows that cannot be kept aside; "": they can be."""
-        from airflow_tx.base.rows import columns_of, nested_columns_of
         from airflow_tx.sources.files.objects import check_options
 
         if self.format not in ("csv", "json"):

@@ -779,7 +779,7 @@ class _TableTransaction:
         raised = fence.raised(stored, grant, state=self._state.name, holds=lambda: False)
         if held is not None and held.is_held_by(grant):
             return
-        if held is not None and held.took_out(grant.txid) and _is_skip(grant):
+        if held is not None and held.took_out(grant.txid) and grant.is_skip:
             raise _skip_refused(grant.txid, self._state.name)
         # Refuse files that do not fit while nothing has changed.
         self._fit.change(at, self._files)
@@ -792,7 +792,7 @@ class _TableTransaction:
         txids = set[int]()
         if self._held.again or self._has_written:
             txids.add(self._write.grant.txid)
-        if self._held.replaces is not None and not _is_skip(self._write.grant):
+        if self._held.replaces is not None and not self._write.grant.is_skip:
             txids.add(self._held.replaces)
         self._added = self._files
         if not txids:
@@ -868,11 +868,6 @@ def _files(write: StateWrite, state: str) -> list[TableFile]:
     except ValueError as error:
         raise StateError(state=state, problem=str(error), remedy=_NO_FILES) from None
     return [each for each in found if each.rows]
-
-
-def _is_skip(grant: Grant) -> bool:
-    batch = json.loads(grant.batch) or {}
-    return batch.get("skip") is not None
 
 
 def _skip_refused(txid: int, state: str) -> SkipRefused:

@@ -220,7 +220,7 @@ class TableStore(OneTableStore[FoundTable]):
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         """Take out the rows of a transaction that is skipped: no write of its own follows."""
         found = self._found(connection)
-        if found is not None and _is_skip(grant):
+        if found is not None and grant.is_skip:
             self._take_out(connection, found, [grant.txid])
 
     def holds_for_good(self, connection: Connection, txid: int) -> bool:
@@ -484,15 +484,7 @@ def _common(kinds: set[str | None]) -> str | None:
     """Find the one type that takes values of these types exactly."""
     if len(kinds) == 1:
         return next(iter(kinds))
-    for wide in ("double", "numeric"):
-        if kinds == {"bigint", wide}:
-            return wide
-    return None
-
-
-def _is_skip(grant: Grant) -> bool:
-    batch = json.loads(grant.batch) or {}
-    return batch.get("skip") is not None
+    return next((wide for wide in ("double", "numeric") if kinds == {"bigint", wide}), None)
 
 
 def _replaced(grant: Grant) -> list[int]:

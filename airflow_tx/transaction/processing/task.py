@@ -622,21 +622,17 @@ def stage_frames(task: Any) -> None:
 
 
 def _staging(function: Callable[..., Any], multiple: bool) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
-
-        @wraps(function)
-        async def awaited(*arguments: Any, **named: Any) -> Any:
-            with _own_errors():
-                return _with_refs(await function(*arguments, **named), multiple)
-
-        return awaited
+    @wraps(function)
+    async def awaited(*arguments: Any, **named: Any) -> Any:
+        with _own_errors():
+            return _with_refs(await function(*arguments, **named), multiple)
 
     @wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:
         with _own_errors():
             return _with_refs(function(*arguments, **named), multiple)
 
-    return called
+    return awaited if inspect.iscoroutinefunction(function) else called
 
 
 @contextmanager
