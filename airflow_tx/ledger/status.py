@@ -202,6 +202,17 @@ class TransactionView:
         return tuple(found)
 
     @property
+    def check_results(self) -> dict[str, str]:
+        """Give the result of each check in one word."""
+        return {name: check_result(noted) for name, noted in self.checks.items()}
+
+    @property
+    def accepted_checks(self) -> dict[str, Person]:
+        """Say who accepted which failed check."""
+        by = {name: person(noted.get("accepted")) for name, noted in self.checks.items()}
+        return {name: each for name, each in by.items() if each is not None}
+
+    @property
     def processing_seconds(self) -> float | None:
         """Say how long its newest attempt took until every task had acked; None: it has not, or is forgotten."""
         return _seconds(self.began, self.processed)
@@ -471,9 +482,18 @@ def size_in_words(size: Mapping[str, Any]) -> str:
 
 def check_in_words(name: str, noted: Mapping[str, Any]) -> str:
     """Say what a check found, as records and receipts keep it, and who accepted that."""
+    words = f"{name}: {check_result(noted)}"
     if noted["passed"]:
-        return f"{name}: passed"
+        return words
     by = noted.get("accepted")
-    if by is None:
-        return f"{name}: {'warning' if 'severity' in noted else 'failed'}: {noted['found']}"
-    return f"{name}: accepted: {noted['found']}: {by['why']} ({by['who']}, {by['when']})"
+    accepted = "" if by is None else f": {by['why']} ({by['who']}, {by['when']})"
+    return f"{words}: {noted['found']}{accepted}"
+
+
+def check_result(noted: Mapping[str, Any]) -> str:
+    """Give the result of a check in one word: passed, warning, failed or accepted."""
+    if noted["passed"]:
+        return "passed"
+    if "accepted" in noted:
+        return "accepted"
+    return "warning" if "severity" in noted else "failed"

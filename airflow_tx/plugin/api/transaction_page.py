@@ -226,6 +226,7 @@ class TaskWork:
 
     :param acked: null: the transaction is final, and every task had acked.
     :param rows: rows of the batch that it read, if it counted.
+    :param rejected: rows that it kept aside.
     :param outputs: per output, how many rows it emitted.
     :param code: digest of the code that it ran.
     """
@@ -234,9 +235,23 @@ class TaskWork:
     instances: int
     acked: bool | None
     rows: int | None
+    rejected: int
     outputs: dict[str, int | None]
     digests: dict[str, str]
     code: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckLine:
+    """A check of the output of the transaction.
+
+    :param result: `passed`, `warning`, `failed` or `accepted`.
+    :param found: what does not hold; null: it passed.
+    """
+
+    name: str
+    result: str
+    found: Words | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,6 +350,7 @@ class TransactionPage(TimelineRow):
     ack_val: str
     failures: int
     work: list[TaskWork]
+    checks: list[CheckLine]
     states: list[StateWork]
     new_values: list[NewValuesLine]
     losses: list[Words]
@@ -383,7 +399,8 @@ def transaction_page(
         unproven=list(view.unproven),
         ack_val=view.ack_val,
         failures=view.failures,
-        work=_work(found),
+        work=task_work(found),
+        checks=check_lines(view),
         states=_states(snapshot, found),
         new_values=_new_values(dag_id, view.run_id, tries) if access.may(SEE_XCOMS, dag_id) else [],
         losses=list(view.lost),
@@ -397,7 +414,7 @@ def transaction_page(
         previous=previous,
         following=following,
         receipt=_receipt(found),
-        audit=_audit(view) if audit.shown else [],
+        audit=audit_lines(view) if audit.shown else [],
         links=_links(dag_id, view, seen),
     )
 
@@ -440,7 +457,8 @@ def _batch(found: TransactionDetails) -> BatchAnswer:
     )
 
 
-def _work(found: TransactionDetails) -> list[TaskWork]:
+def task_work(found: TransactionDetails) -> list[TaskWork]:
+    """Describe what each task did, by the acks of an open transaction, else by its receipt."""
     receipt = found.receipt or {}
     tasks = receipt.get("tasks") or {}
     code = (receipt.get("code") or {}).get("tasks", {})
@@ -451,12 +469,14 @@ def _work(found: TransactionDetails) -> list[TaskWork]:
         for (task, _), ack in by_instance.items():
             acked[task] = acked.get(task, True) and ack.done
             code = {**code, task: ack.code} if ack.code else code
+    rejected = found.rejected
     return [
         TaskWork(
             task_id=task,
             instances=each["instances"],
             acked=acked.get(task),
             rows=each["rows"],
+            rejected=rejected[task][1] if task in rejected else 0,
             outputs=each["outputs"],
             digests=each.get("digests", {}),
             code=code.get(task),
@@ -469,6 +489,14 @@ def _instance(name: str) -> tuple[str, int]:
     """Read the name of a task instance, `task` or `task[index]`."""
     task, bracket, index = name.rpartition("[")
     return (task, int(index.rstrip("]"))) if bracket else (name, -1)
+
+
+def check_lines(view: TransactionView) -> list[CheckLine]:
+    """Describe the checks of a transaction; `audit_lines` says who accepted one."""
+    return [
+        CheckLine(name=name, result=result, found=view.checks[name].get("found"))
+        for name, result in view.check_results.items()
+    ]
 
 
 def _states(snapshot: TopologySnapshot, found: TransactionDetails) -> list[StateWork]:
@@ -517,12 +545,14 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
     )
 
 
-def _audit(view: TransactionView) -> list[AuditLine]:
+def audit_lines(view: TransactionView) -> list[AuditLine]:
+    """List what people did to a transaction, the oldest first."""
     noted: list[tuple[str, Person]] = [("rows decided again", each) for each in view.changed]
     noted += [(f"replay of attempt {each.attempt}", each) for each in view.replayed_by]
     noted += [("skip", view.skip)] if view.skip else []
     noted += [("readmit", view.readmit)] if view.readmit else []
     noted += [("restate", view.restate)] if view.restate else []
+    noted += [(f"accept check {name}", by) for name, by in view.accepted_checks.items()]
     lines = [
         AuditLine(what=what, who=each.who, when=each.when, why=each.why) for what, each in noted
     ]

@@ -37,6 +37,11 @@ def acted_on(pipeline: Pipeline) -> None:
     fail(pipeline, pipeline.begin("r4"))
     ledger.run(note_person, 4, AUDIT)
     fail(pipeline, pipeline.begin("r4"))
+    checked = pipeline.begin("r4")
+    failed = {"positive": {"passed": False, "found": "1 of 2 rows", "digest": "of the rows"}}
+    epoch = pipeline.process(checked).epoch
+    ledger.note_commit_failed(checked.attempt, epoch, reason="refused", for_good=True, checks=failed)
+    ledger.accept_checks(4, {"positive": "of the rows"}, audit=AUDIT)
     ledger.run(note_changed, 4, {}, audit=AUDIT)
     ledger.run(note_skip, 4, AUDIT)
     loss = {"partition": "", "place": 1, "goes_on": 2, "what": "row 1"}
@@ -78,9 +83,11 @@ def test_who_and_why_are_in_no_answer_for_people_who_may_not_read_the_audit_log(
     acted_on(pipeline)
     runs.make(r1="success", r2="success", r3="success", r4="failed")
     eventually(lambda: board.get("topologies/flights")["repairs"], 60, "what people did is seen")
+    shown: Any = board.get("topologies/flights/transactions/4", "ulf")
+    assert "accept check positive" in [each["what"] for each in shown["audit"]]
     hidden = {path: text for path, text in answers(board, LIMITED).items() if WHO in text or WHY in text}
     assert hidden == {}
-    shown: Any = [path for path, text in answers(board, "ulf").items() if WHO in text and WHY in text]
+    shown = [path for path, text in answers(board, "ulf").items() if WHO in text and WHY in text]
     # Else there was nothing to hide.
     for part in ("/topologies/flights", "/transactions/2", "/transactions/3", "/transactions/4", "withdraw/preview []"):
         assert [path for path in shown if path.endswith(part)], (part, shown)

@@ -8,6 +8,8 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from airflow_tx.ledger.answers import TopologyRequest
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.view import topology_view
 from airflow_tx.testing.eventually import eventually
@@ -137,6 +139,27 @@ def test_a_word_of_the_protocol_has_a_tip_and_a_page_that_explains_it(
     assert vera.findings() == []
     vera.board.get_by_role("link", name="← Back").click()
     expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 1")
+
+
+@pytest.mark.long
+def test_a_transaction_shows_its_checks_and_how_many_rows_each_task_rejected(
+    board: Board, pipeline: Pipeline, people: People
+) -> None:
+    begun = pipeline.begin("r1")
+    ledger, task = pipeline.ledger, TaskTry("task0", -1, "999999")
+    ledger.start(begun.attempt, task)
+    ledger.run(processing.ack, begun.attempt, task, rows=9, outputs=[{"name": "tx_rejected", "rows": 2}])
+    epoch = pipeline.complete(begun).epoch
+    failed = {"positive": {"passed": False, "found": "1 of 7 rows", "digest": "of the rows"}}
+    ledger.note_commit_failed(begun.attempt, epoch, reason="refused", for_good=True, checks=failed)
+    vera = people("vera")
+    vera.open(topology="flights", txid=1)
+    checks = vera.board.get_by_role("region", name="Checks").get_by_role("row")
+    expect(checks).to_have_text(["CheckResultFound", "positivefailed1 of 7 rows"])
+    acks = vera.board.get_by_role("region", name="Acks").get_by_role("row")
+    expect(acks.get_by_role("columnheader")).to_contain_text(["Task", "Instances", "Acked", "Rows read", "Rejected"])
+    expect(acks.get_by_role("cell")).to_contain_text(["task0", "1", "yes", "9", "2"])
+    assert vera.findings() == []
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ from airflow_tx.plugin.api.figures import _Period
 from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import timeline_row
-from airflow_tx.plugin.api.transaction_page import _actions, _audit
+from airflow_tx.plugin.api.transaction_page import _actions, audit_lines
 from airflow_tx.triggers.watcher import CommitsProducer, CommitsTrigger
 from tests.unit.protocol.books import Books
 
@@ -242,7 +242,7 @@ def test_the_board_offers_no_readmission_of_a_skipped_restatement(books: Books) 
 
 def test_who_wanted_a_restatement_is_in_its_audit(books: Books) -> None:
     found = transaction_details(books.store, books.pipeline.paths, 4).transaction
-    assert [(line.what, line.who, line.why) for line in _audit(found)] == [("restate", "ada", "a bug")]
+    assert [(line.what, line.who, line.why) for line in audit_lines(found)] == [("restate", "ada", "a bug")]
 
 
 def test_figures_count_the_rows_of_a_restated_batch_once(books: Books) -> None:

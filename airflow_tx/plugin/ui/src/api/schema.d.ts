@@ -547,6 +547,21 @@ export interface components {
             why: string | null;
         };
         /**
+         * CheckLine
+         * @description A check of the output of the transaction.
+         *
+         *     :param result: `passed`, `warning`, `failed` or `accepted`.
+         *     :param found: what does not hold; null: it passed.
+         */
+        CheckLine: {
+            /** Found */
+            found: string | null;
+            /** Name */
+            name: string;
+            /** Result */
+            result: string;
+        };
+        /**
          * CommitBar
          * @description From the last grant until the mark.
          *
@@ -1214,6 +1229,7 @@ export interface components {
          *
          *     :param acked: null: the transaction is final, and every task had acked.
          *     :param rows: rows of the batch that it read, if it counted.
+         *     :param rejected: rows that it kept aside.
          *     :param outputs: per output, how many rows it emitted.
          *     :param code: digest of the code that it ran.
          */
@@ -1232,6 +1248,8 @@ export interface components {
             outputs: {
                 [key: string]: number | null;
             };
+            /** Rejected */
+            rejected: number;
             /** Rows */
             rows: number | null;
             /** Task Id */
@@ -1496,6 +1514,8 @@ export interface components {
             blocked: string | null;
             /** Changed */
             changed: components["schemas"]["ChangedLine"][];
+            /** Checks */
+            checks: components["schemas"]["CheckLine"][];
             commit: components["schemas"]["CommitBar"] | null;
             /** Comparison */
             comparison: components["schemas"]["AttemptLine"][];

@@ -25,6 +25,16 @@ export const TERMS = {
     "acks.md",
     "All ids that tasks emit and ack, combined by XOR. It is 0 when everything that was emitted was acked.",
   ),
+  rejected: of(
+    "Rejected row",
+    "howto/keep-bad-rows-aside.md",
+    "A row that a task, or its source, keeps aside. The commit puts it into a table for such rows.",
+  ),
+  check: of(
+    "Check",
+    "howto/check-before-you-publish.md",
+    "A rule for the output before its commit. If it fails, the commit is refused until a person acts, or a warning is noted.",
+  ),
   fence: of(
     "Fence",
     "fence.md",

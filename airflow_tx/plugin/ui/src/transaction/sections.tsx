@@ -79,19 +79,33 @@ export function Work({ page }: Props) {
   return (
     <Section title="Acks">
       <Rows
-        headers={["Task", "Instances", "Acked", "Rows read", "Outputs", "Digests", "Code"]}
+        headers={["Task", "Instances", "Acked", "Rows read", <Term name="rejected">Rejected</Term>, "Outputs", "Digests", "Code"]}
         label="Acks"
         rows={page.work.map((each) => [
           each.task_id,
           each.instances,
           each.acked === false ? "not yet" : "yes",
           each.rows === null ? null : count(each.rows),
+          each.rejected > 0 && count(each.rejected),
           pairs(each.outputs),
           <Code key="digests">{pairs(each.digests)}</Code>,
           <Code key="code">{each.code?.slice(0, 12)}</Code>,
         ])}
       />
       <Facts facts={[[<Term name="ack">Ack value</Term>, <Code key="ack">{ackWords(page.ack_val)}</Code>]]} />
+    </Section>
+  );
+}
+
+export function Checks({ page }: Props) {
+  if (page.checks.length === 0) return null;
+  return (
+    <Section title="Checks">
+      <Rows
+        headers={[<Term name="check">Check</Term>, "Result", "Found"]}
+        label="Checks"
+        rows={page.checks.map((each) => [each.name, each.result, each.found])}
+      />
     </Section>
   );
 }
