@@ -52,24 +52,24 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 41_150,
-    "files": 238,
+    "statements": 42_250,
+    "files": 243,
     "rooms": 13,
-    "names that rooms take from each other": 705,
+    "names that rooms take from each other": 725,
     "files that give these names": 23,
-    "names that the ledger gives": 167,
-    "characters a line of code": 37.2,
+    "names that the ledger gives": 169,
+    "characters a line of code": 36.3,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,
     "chained comparisons with is": 0,
-    "calls that unpack what was packed for them": 5,
+    "calls that unpack what was packed for them": 4,
     "files of more than 900 lines": 0,
     "circles of imports, those for types too": 0,
 }
 """What each ruler may say at most. `script/house` prints what it says now."""
 
 
-FILES_OF_A_WALK = {"begin": 21, "processing": 12, "commit": 39, "write": 12}
+FILES_OF_A_WALK = {"begin": 20, "processing": 12, "commit": 39, "write": 12}
 """How many files of the package each step of a transaction in memory runs through at most."""
 
 
