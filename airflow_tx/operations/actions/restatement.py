@@ -398,9 +398,7 @@ class TransactionRestatement(PersonalAction):
         else:
             assert each.entry is not None
             rows = "with its current rows" if self.changed_rows else "with its rows"
-            tables = {
-                name for name, state in self._parsed[1].items() if state.takes_back_by_txid
-            }
+            tables = {name for name, state in self._parsed[1].items() if state.takes_back_by_txid}
             taken = contribution_in_words(each.entry, self._topology.renamed, tables)
             what = f"restated {rows}. It replaces {taken}"
         if run.named != run.txid:
