@@ -33,8 +33,8 @@ def clean(unit: str, least: str) -> dict[str, Any]:
     read = read.with_columns(minutes.cast(pl.Int64, strict=False).alias("delay"), pl.col("distance").cast(pl.Int64))
     no_number = (pl.col("dep_delay") != "NA") & pl.col("delay").is_null()
     too_short = pl.col("distance") < int(least)
-    batch.reject(read.filter(no_number), "dep_delay is no number")
-    batch.reject(read.filter(too_short & ~no_number), "the distance is too short")
+    batch.reject(read.filter(no_number).drop("delay"), "dep_delay is no number")
+    batch.reject(read.filter(too_short & ~no_number).drop("delay"), "the distance is too short")
     good = read.filter(~no_number & ~too_short)
     return {
         "flights": good.select("month", "carrier", "flight", "origin", "dest", "distance", "delay"),

@@ -150,6 +150,21 @@ def test_users_and_hashtags_of_tweets_are_counted(topology: str) -> None:
     ]
 
 
+def test_flights_that_polars_cannot_read_would_be_rejected() -> None:
+    row = {"month": 1, "carrier": "UA", "flight": 7, "origin": "EWR", "dest": "IAH", "distance": "1400"}
+    rows = [{**row, "dep_delay": delay} for delay in ("16", "2 min", *["NA"] * 30)]
+    result = trial(example("quality"), rows=rows)
+    assert result.state == "success", result.text()
+    rejected: Any = result.states["tx_state.quality_aside"]
+    assert [(each["tx_task"], each["tx_reason"]) for each in rejected.rows] == [("clean", "dep_delay is no number")]
+    assert result.states["tx_state.quality_totals"].read() == [{"carrier": "UA", "flights": 31, "delay": 16}]
+    assert {name: each["passed"] for name, each in result.checks.items()} == {
+        "some flights": True,
+        "positive distance": True,
+        "rejected": True,
+    }
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("connect")

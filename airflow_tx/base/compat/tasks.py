@@ -137,9 +137,12 @@ def wrap_function(
     operator: Any = task.operator_class if task.is_mapped else type(task)
     if operator.__name__ not in _PLAIN_FUNCTIONS or not pushes_xcom(task):
         return
-    options = _Options(task)
+    if hasattr(task, "python_callable"):  # also of a mapped one, which runs this one
+        task.python_callable = wrap(task.python_callable, bool(task.multiple_outputs))  # type: ignore[union-attr]
+        return
+    options = task.partial_kwargs  # type: ignore[union-attr]
     multiple = bool(options.get("multiple_outputs"))
-    options.put("python_callable", wrap(options.get("python_callable"), multiple))
+    options["python_callable"] = wrap(options["python_callable"], multiple)
 
 
 def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:
