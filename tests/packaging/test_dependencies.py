@@ -48,7 +48,9 @@ EXTRA = {name for each in PROJECT["optional-dependencies"].values() for name in 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
     """Walk through what Python runs, without the blocks for the type checker."""
     for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            yield from _run(ast.Module(child.orelse, []))
+        else:
             yield child
             yield from _run(child)
 
@@ -63,6 +65,8 @@ def _imported() -> set[str]:
                 found |= {each.name for each in node.names}
             elif isinstance(node, ast.ImportFrom):
                 found.add(node.module or "")
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "LazyModule":
+                found.add(ast.literal_eval(node.args[0]))
     return {name for name in found if name.partition(".")[0] not in own}
 
 
