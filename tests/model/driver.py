@@ -269,6 +269,11 @@ class Topology:
         return found
 
 
+def acked(output: Mapping[str, int]) -> dict[str, Any]:
+    """Return the entry of an ack for an output: its deltas by key."""
+    return {"name": "deltas", "deltas": dict(output)}
+
+
 class Run:
     """One DAG run with the tasks `begin`, `p` and `commit`."""
 
@@ -418,7 +423,7 @@ class Processing:
         self.started = ledger.start(self.attempt, task, is_current=lambda: current)
 
     def ack(self, output: Deltas) -> None:
-        self.ledger.run(processing.ack, self.attempt, self.task, rows=sum(output.values()), outputs=[dict(output)])
+        self.ledger.run(processing.ack, self.attempt, self.task, rows=sum(output.values()), outputs=[acked(output)])
 
     def fail(self, reason: str) -> None:
         self.ledger.run(processing.fail, self.attempt, self.task, reason=reason)
@@ -449,7 +454,7 @@ class Committer:
     def output(self) -> dict[str, int]:
         """What `p` handed over, as this committer read it."""
         assert isinstance(self.done, Processed)
-        deltas: dict[str, int] = self.done.acks[("p", -1)].outputs[0]
+        deltas: dict[str, int] = self.done.acks[("p", -1)].outputs[0]["deltas"]
         return deltas
 
     def ask(self) -> Any:

@@ -78,6 +78,8 @@ class Waiting:
             phase=None,
             ackers=None,
             requires_proof=False,
+            rejected=None,
+            max_rejected=None,
             journal_time=timedelta(0),
         )
         states = {run.run_id: {"p": "success"}}

@@ -111,12 +111,18 @@ class Files(ABC):
 
         :raises StagingUnavailable: as `write`.
         """
-        with ExitStack() as put:
-            with self._made(name):
-                out = put.enter_context(self._opened(name))
+        put = ExitStack()
+        with self._made(name):
+            out = put.enter_context(self._opened(name))
+        try:
             yield Sink(out, partial(self._made, name))
-            with self._made(name):
-                put.close()
+        except BaseException as error:
+            # The end of a file writes what is left of it: on a full disk, an error in place of the one that says so.
+            with suppress(OSError):
+                put.__exit__(type(error), error, error.__traceback__)
+            raise
+        with self._made(name):
+            put.close()
 
     def copy(self, source: str, name: str) -> None:
         """Copy a file that never changes, without moving its content through this process where the store can.
