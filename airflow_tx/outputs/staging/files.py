@@ -117,7 +117,7 @@ class Files(ABC):
         try:
             yield Sink(out, partial(self._made, name))
         except BaseException as error:
-            # The end of a file writes what is left of it: on a full disk, an error in place of the one that says so.
+            # The end of a file writes what is left of it. On a full disk, that is another error, without the remedy.
             with suppress(OSError):
                 put.__exit__(type(error), error, error.__traceback__)
             raise
