@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,14 @@ def _file(
     return read_footer(sink, path=path, size=len(content), partition=partition, partition_fields=fields)
 
 
+def summed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add up the rows of a table by key, as a state with values has them."""
+    sums = Counter[str]()
+    for row in rows:
+        sums[row["key"]] += row["n"]
+    return [{"key": key, "n": n} for key, n in sorted(sums.items())]
+
+
 class SummedTable(DeltaTable):
     """A table that stages the rows that it is given, and reads its rows as sums: a state with values, for suites."""
 
@@ -70,10 +79,7 @@ class SummedTable(DeltaTable):
         return super().write(grant, self._staged(grant, rows), chunk=chunk, complete=complete)
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        sums = dict[str, int]()
-        for row in super().read():
-            sums[row["key"]] = sums.get(row["key"], 0) + row["n"]
-        return [{"key": key, "n": n} for key, n in sorted(sums.items())]
+        return summed(super().read())
 
     def _staged(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         schema = pa.schema([("key", pa.string()), ("n", pa.int64())])

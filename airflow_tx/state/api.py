@@ -78,8 +78,11 @@ class RowTally(Iterable[Mapping[str, Any]]):
         rows = iter(self._rows)
         while portion := list(islice(rows, size)):
             taken = self._take(portion)
-            names = (taken and portion[0]) or dict.fromkeys(chain.from_iterable(portion))
-            yield {name: taken.get(name) or [row.get(name) for row in portion] for name in names}
+            if taken:
+                yield {name: taken[name] for name in portion[0]}
+            else:
+                names = dict.fromkeys(chain.from_iterable(portion))
+                yield {name: [row.get(name) for row in portion] for name in names}
 
     def _take(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[Any]]:
         """Take rows column by column, in a fourth of the time of one by one; their columns, if all have the same."""

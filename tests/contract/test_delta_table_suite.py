@@ -7,28 +7,13 @@ from pathlib import Path
 import pytest
 
 from airflow_tx.state.api import FencedState
-from airflow_tx.testing.suites.state_fence import FenceSuite
-from airflow_tx.testing.suites.state_tools import Grants, MakeState, is_applied, rows
+from airflow_tx.testing.suites.state_tools import MakeState
+from tests.contract.append_suite import AppendSuite
 from tests.lake import SummedTable
 from tests.servers.s3 import Bucket, LocalS3
 
 
-class _AppendSuite(FenceSuite):
-    @pytest.fixture(params=["opaque"])
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
-
-    def test_the_fence_says_when_all_updates_of_its_grant_are_in(self, state: FencedState, grants: Grants) -> None:
-        grant = grants(1)
-        state.raise_fence(grant)
-        assert is_applied(state) is False
-        state.write(grant, rows({"a": 1}))
-        assert is_applied(state) is True
-        state.raise_fence(grants(1, 2))
-        assert is_applied(state) is False
-
-
-class TestDeltaTable(_AppendSuite):
+class TestDeltaTable(AppendSuite):
     @pytest.fixture
     def make_state(self, tmp_path: Path) -> MakeState:
         def make(kind: str, name: str = "first", **_: object) -> FencedState:
@@ -38,7 +23,7 @@ class TestDeltaTable(_AppendSuite):
 
 
 @pytest.mark.long
-class TestDeltaTableOnS3(_AppendSuite):
+class TestDeltaTableOnS3(AppendSuite):
     @pytest.fixture
     def make_state(self, s3: LocalS3) -> MakeState:
         bucket = Bucket(s3)

@@ -54,22 +54,22 @@ class FoundTable:
         :param start: the number of the first of these rows.
         """
         if not names:
-            raise self._unlike("a row has no columns", "Give it some.")
+            raise _differs(self.state, "a row has no columns", "Give it some.")
         if unknown := [name for name in names if name not in self.types]:
             problem = (
                 f"column {unknown[0]} is in row {start}, and not in the first {ROWS_AT_ONCE} rows"
             )
             remedy = f"Name its type: add_columns=True, types={{{unknown[0]!r}: ...}}."
-            raise self._unlike(problem, remedy)
+            raise _differs(self.state, problem, remedy)
         if missing := sorted(self.required.difference(names)):
             problem = (
                 f"the rows lack column {missing[0]}, which is NOT NULL in table {self.table.name}"
             )
-            raise self._unlike(problem, "Give it a default, then clear the commit task.")
+            raise _differs(self.state, problem, "Give it a default, then clear the commit task.")
         if foreign := [name for name in names if self.types[name] not in known]:
             kind = self.types[foreign[0]]
             problem = f"column {foreign[0]} of table {self.table.name} is {kind}, in which values would change"
-            raise self._unlike(problem, f"Use one of {', '.join(known)}.")
+            raise _differs(self.state, problem, f"Use one of {', '.join(known)}.")
 
     def converted(self, name: str, values: Sequence[Any], start: int) -> Sequence[Any]:
         """Bring the values of a column into its type.
@@ -104,9 +104,6 @@ class FoundTable:
         return StateError(
             state=self.state, problem=f"{where}: {problem}", remedy=f"{NOTHING} {remedy}"
         )
-
-    def _unlike(self, problem: str, remedy: str) -> StateDiffers:
-        return StateDiffers(state=self.state, problem=problem, remedy=f"{NOTHING} {remedy}")
 
 
 class TableLacks(Exception):
@@ -320,7 +317,9 @@ class TableStore(OneTableStore[FoundTable]):
         if types.get(TXID) != "bigint":
             shown = "lacks column" if TXID not in types else f"has column {types[TXID]}"
             ddl = f"ALTER TABLE {self._quoted(connection)} ADD COLUMN {TXID} BIGINT"
-            raise self._differs(f"table {self._name} {shown} {TXID}", f"Change it, {_AGAIN}: {ddl}")
+            raise _differs(
+                self.state, f"table {self._name} {shown} {TXID}", f"Change it, {_AGAIN}: {ddl}"
+            )
         inspector = sa.inspect(connection)
         primary: Any = inspector.get_pk_constraint(self._name, schema=self._schema)
         indexes = inspector.get_indexes(self._name, schema=self._schema)
@@ -329,7 +328,7 @@ class TableStore(OneTableStore[FoundTable]):
             named = connection.dialect.identifier_preparer.quote(f"{self._name[:40]}_{TXID}")
             ddl = f"CREATE INDEX {named} ON {self._quoted(connection)} ({TXID})"
             problem = f"no index of table {self._name} begins with {TXID}"
-            raise self._differs(problem, f"Make one, {_AGAIN}: {ddl}")
+            raise _differs(self.state, problem, f"Make one, {_AGAIN}: {ddl}")
         columns = inspector.get_columns(self._name, schema=self._schema)
         filled = {each["name"]: each for each in columns if not each["nullable"]}
         required = frozenset(
@@ -356,7 +355,7 @@ class TableStore(OneTableStore[FoundTable]):
         """
         if ours := [name for name in rows if name in _OURS]:
             problem = f"the rows have a column {ours[0]}, which is this state's own"
-            raise self._differs(problem, "Give it another name.")
+            raise _differs(self.state, problem, "Give it another name.")
         names = dict.fromkeys([*rows, *self._types])
         self._check_names(names)
         found = self._found(connection)
@@ -372,7 +371,9 @@ class TableStore(OneTableStore[FoundTable]):
         if lacks and not self._adds_columns:
             problem = f"table {self._name} lacks column {next(iter(lacks))} of the rows"
             ddl = "; ".join(self._changes(connection, TableLacks(lacks)))
-            raise self._differs(problem, f"Say add_columns=True. Or change it, {_AGAIN}: {ddl}")
+            raise _differs(
+                self.state, problem, f"Say add_columns=True. Or change it, {_AGAIN}: {ddl}"
+            )
         if lacks:
             raise TableLacks(lacks)
         return found
@@ -383,7 +384,7 @@ class TableStore(OneTableStore[FoundTable]):
             text = name if isinstance(name, str) else ""
             if not 0 < len(text.encode(errors="replace")) <= LONGEST_NAME or "\0" in text:
                 problem = f"{name!r} cannot be the name of a table or column"
-                raise self._differs(problem, f"Give it one of 1 to {LONGEST_NAME} bytes.")
+                raise _differs(self.state, problem, f"Give it one of 1 to {LONGEST_NAME} bytes.")
 
     def _is_empty(self, connection: Connection, found: FoundTable) -> bool:
         if _FILLED in self._facts:
@@ -472,8 +473,9 @@ class TableStore(OneTableStore[FoundTable]):
         table = sa.Table(self._name, sa.MetaData(), schema=self._schema)
         return str(connection.dialect.identifier_preparer.format_table(table))
 
-    def _differs(self, problem: str, remedy: str) -> StateDiffers:
-        return StateDiffers(state=self.state, problem=problem, remedy=f"{NOTHING} {remedy}")
+
+def _differs(state: str, problem: str, remedy: str) -> StateDiffers:
+    return StateDiffers(state=state, problem=problem, remedy=f"{NOTHING} {remedy}")
 
 
 def _kind_of(value: Any) -> str | None:

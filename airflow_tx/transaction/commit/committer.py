@@ -26,6 +26,7 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
+    ASIDE,
     AcquireAnswer,
     AcquireRequest,
     AlreadyCommitted,
@@ -39,7 +40,6 @@ from airflow_tx.ledger import (
     Token,
     Written,
     code_of,
-    rejected_of,
     shortened,
     tasks_of,
 )
@@ -165,8 +165,9 @@ class Commit:
         """
         assert self.processed is not None
         if self.prepared is None:
-            if rejected_of(tasks_of(self.processed.acks)):
-                check_aside(self.case, self.processed.acks)
+            acks = self.processed.acks
+            if any(each["name"].startswith(ASIDE) for ack in acks.values() for each in ack.outputs):
+                check_aside(self.case, acks)
             read = self.part.read(self.case, self.processed)
             self.prepared = replace(read, checks=check_outputs(self.case, self.processed))
         return self.prepared

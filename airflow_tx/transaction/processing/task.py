@@ -453,9 +453,12 @@ class Processing:
 
     def _malformed(self) -> list[dict[str, str]]:
         """Describe the malformed rows that its fullest reading of the batch has found; they are no task's own."""
+        from airflow_tx.transaction.processing.outputs import RowsReading
+
+        own = (each for each in self.read if isinstance(each, RowsReading))
         # A reading that proves nothing finds all malformed rows, if it went to the end.
-        readings = [*self.read, *(each for each in self.looked if each.ended)]
-        found = max((getattr(each, "malformed", []) for each in readings), key=len, default=[])
+        readings = [*own, *(each for each in self.looked if each.ended)]
+        found = max((each.malformed for each in readings), key=len, default=[])
         return [row_aside("", each.reason, each.where, each.content) for each in found]
 
     def _check_rejected(self, given: Iterable[Mapping[str, Any]], read: Sequence[RowsRead]) -> None:

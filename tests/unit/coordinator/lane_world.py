@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from re import findall
 from types import SimpleNamespace
 from typing import Any
@@ -365,3 +366,23 @@ class LossyStore(MortalStore):
             self.store.multi(requirements, writes)
         if not self.left:
             raise OutcomeUnknown(paths="", reason="lost")
+
+
+def killed_lanes(make: Any, *, arrives: bool) -> Iterator[Any]:
+    """Let a lane of two batches die at every fifth request, until it lives; runs end what each has left.
+
+    :param make: a partial whose `folder` each world gets a folder in.
+    :param arrives: whether the last request of the process has reached the store.
+    """
+    last = 0
+    died = True
+    while died:
+        last += 5
+        world = make(source=Bounded(2), folder=str(Path(make.keywords["folder"], f"{last}")))
+        mortal = MortalStore(world.store, last, arrives=arrives)
+        with suppress(Killed):
+            world.coordinate(store=mortal)
+        died = mortal.dead
+        with world.executing():
+            world.settle()
+        yield world

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from airflow_tx import append
 from airflow_tx.state import DeltaTable
 from airflow_tx.transaction.commit.update import Update
-from tests.unit.coordinator.lane_world import Bounded, Killed, LaneWorld, MortalStore
+from tests.unit.coordinator.lane_world import Bounded, LaneWorld, killed_lanes
 
 
 @dataclass
@@ -65,15 +64,5 @@ def test_a_batch_that_fails_in_the_lane_and_becomes_a_run_is_in_the_table_once(m
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_lane_whose_process_dies_at_any_request_leaves_each_row_once(make: Any, arrives: bool) -> None:
-    last = 0
-    died = True
-    while died:
-        last += 5
-        world = make(source=Bounded(2), folder=str(Path(make.keywords["folder"], f"{last}")))
-        mortal = MortalStore(world.store, last, arrives=arrives)
-        with suppress(Killed):
-            world.coordinate(store=mortal)
-        died = mortal.dead
-        with world.executing():
-            world.settle()
+    for world in killed_lanes(make, arrives=arrives):
         world.assert_exact(2)

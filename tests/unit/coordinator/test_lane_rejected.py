@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.state import DeltaTable
-from tests.unit.coordinator.lane_world import Bounded, Killed, LaneWorld, MortalStore
+from tests.unit.coordinator.lane_world import Bounded, LaneWorld, killed_lanes
 
 
 def reject(batch: Any) -> None:
@@ -54,17 +53,7 @@ def test_rejected_rows_of_the_lane_are_in_their_table_once(make: Any) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_lane_whose_process_dies_at_any_request_leaves_each_rejected_row_once(make: Any, arrives: bool) -> None:
-    last = 0
-    died = True
-    while died:
-        last += 5
-        world = make(source=Bounded(2), folder=str(Path(make.keywords["folder"], f"{last}")))
-        mortal = MortalStore(world.store, last, arrives=arrives)
-        with suppress(Killed):
-            world.coordinate(store=mortal)
-        died = mortal.dead
-        with world.executing():
-            world.settle()
+    for world in killed_lanes(make, arrives=arrives):
         world.assert_exact(2)
         # The task of a run rejects nothing here: the lane is what is tried.
         assert set(Counter(world.kept).values()) <= {1}
