@@ -30,7 +30,7 @@ from airflow_tx.ledger import (
     moment,
 )
 from airflow_tx.outputs.staging.area import StagingArea
-from airflow_tx.state import CONVERT, Columns, from_arrow, from_plain, to_plain, type_of, types_of
+from airflow_tx.state import CONVERT, Columns, from_arrow, from_plain, to_plain, type_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -219,7 +219,7 @@ class Contribution:
                 yield from decoded_rows(json.loads(self._read(file)))
             else:
                 for batch in self._batches(file):
-                    yield from from_arrow(batch, types_of(batch.schema))
+                    yield from from_arrow(batch)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows of staged files as Arrow batches; raises as `rows`. Ask `is_staged` before."""

@@ -559,7 +559,7 @@ def answered(
     plain = () if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))
     names = list(types) if types is not None else [field.name for field in plain]
     for batch in batches:
-        rows = from_arrow(batch.select(asked), {})
+        rows = from_arrow(batch.select(asked))
         indices = list[int]()
         added = list[Mapping[str, Any]]()
         for number, fields in results_of(state, rows, function):

@@ -42,7 +42,6 @@ from airflow_tx.state import (
     has_reducers,
     schema_of,
     to_arrow,
-    types_of,
 )
 
 if TYPE_CHECKING:
@@ -380,4 +379,4 @@ def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict
     """The rows with the values that pyarrow reads from the files: so writers of both kinds make the same keys."""
     for batch in batches:
         arrays = [batch.column(field.name).cast(field.type) for field in schema]
-        yield from from_arrow(pa.RecordBatch.from_arrays(arrays, schema=schema), types_of(schema))
+        yield from from_arrow(pa.RecordBatch.from_arrays(arrays, schema=schema))

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         TXID as TXID,
         AppendTable as AppendTable,
         Misfit as Misfit,
+        RowsInParts as RowsInParts,
         RowTally as RowTally,
         SoleWriterState as SoleWriterState,
         StateUpdate as StateUpdate,
@@ -103,7 +104,6 @@ if TYPE_CHECKING:
         from_arrow as from_arrow,
         schema_of as schema_of,
         to_arrow as to_arrow,
-        types_of as types_of,
     )
     from airflow_tx.state.column_types import (
         CONVERT as CONVERT,

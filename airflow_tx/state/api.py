@@ -14,12 +14,13 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from itertools import chain, islice, repeat
+from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateError
+from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
     NOTHING_WRITTEN,
     Grant as Grant,
@@ -28,6 +29,7 @@ from airflow_tx.ledger import (
     TransactionAttempt,
     Written,
 )
+from airflow_tx.state.arrow import columns_from_arrow, from_arrow
 
 if TYPE_CHECKING:
     from airflow_tx.state.aggregators import Cells, Columns
@@ -43,6 +45,18 @@ _PLAIN = {*_WHOLE, str, float, bool, bytes}
 _MODULUS = 2**64
 # Without references, which depend on who else holds a value.
 _MARSHAL = 2
+
+
+class RowsInParts(Iterable[Mapping[str, Any]], ABC):
+    """Rows that may come as record batches: a table takes these column by column, without an object for each row."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[Any]:
+        """Read all rows in their order, again at each call: record batches, and iterables of rows."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for part in self.parts():
+            yield from from_arrow(part) if is_frame(part) else part
 
 
 class RowTally(Iterable[Mapping[str, Any]]):
@@ -72,10 +86,28 @@ class RowTally(Iterable[Mapping[str, Any]]):
             self._take(portion)
             yield from portion
 
-    def portions(self, size: int) -> Iterator[dict[str, Sequence[Any]]]:
-        """Read the rows as columns, so many at a time; what a row lacks is None."""
+    def portions(self, size: int) -> Iterator[Mapping[str, Sequence[Any]]]:
+        """Read the rows as columns, at most so many at a time; what a row lacks is None."""
         self._sum = 0
-        rows = iter(self._rows)
+        parts = self._rows.parts() if isinstance(self._rows, RowsInParts) else iter([self._rows])
+        for columnar, neighbours in groupby(parts, is_frame):
+            if columnar:
+                yield from self._by_column(neighbours, size)
+            else:
+                yield from self._by_row(chain.from_iterable(neighbours), size)
+
+    def _by_column(
+        self, batches: Iterable[Any], size: int
+    ) -> Iterator[Mapping[str, Sequence[Any]]]:
+        for batch in batches:
+            for start in range(0, batch.num_rows, size):
+                columns = columns_from_arrow(batch.slice(start, size))
+                self._take_columns({name: columns[name] for name in sorted(columns)})
+                yield columns
+
+    def _by_row(
+        self, rows: Iterator[Mapping[str, Any]], size: int
+    ) -> Iterator[Mapping[str, Sequence[Any]]]:
         while portion := list(islice(rows, size)):
             taken = self._take(portion)
             if taken:

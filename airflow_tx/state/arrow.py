@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -18,12 +19,13 @@ _TO_TEXT: Mapping[str, Callable[[Any], Any]] = {
     "numeric": lambda value: format(value, "f"),
     "json": json_text,
 }
-_BACK: Mapping[str, Callable[[Any], Any]] = {
-    "numeric": Decimal,
-    "json": json.loads,
-    "timestamptz": CONVERT["timestamptz"],
+_BACK: Mapping[bytes, Callable[[Any], Any]] = {
+    b"numeric": Decimal,
+    b"json": json.loads,
+    b"timestamptz": CONVERT["timestamptz"],
 }
 _KIND = b"airflow_tx"
+_EPOCH = dt.datetime(1970, 1, 1)
 
 
 def schema_of(types: Mapping[str, str]) -> pa.Schema:
@@ -61,22 +63,29 @@ def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def from_arrow(table: pa.Table | pa.RecordBatch, types: Mapping[str, str]) -> list[_Row]:
-    """Read the rows of a table; `types` has all columns, or the ones that `types_of` knows."""
-    columns = {}
-    for name in table.schema.names:
-        values = table.column(name).to_pylist()
-        back = _BACK.get(types.get(name, ""))
-        columns[name] = (
-            values if back is None else [None if value is None else back(value) for value in values]
-        )
+def from_arrow(table: pa.Table | pa.RecordBatch) -> list[_Row]:
+    """Read the rows of a table, with the types that `to_arrow` noted."""
+    columns = columns_from_arrow(table)
     return [
         {name: column[number] for name, column in columns.items()}
         for number in range(table.num_rows)
     ]
 
 
-def types_of(schema: pa.Schema) -> dict[str, str]:
-    """Read the types that `to_arrow` noted."""
-    noted = {field.name: (field.metadata or {}).get(_KIND) for field in schema}
-    return {name: kind.decode() for name, kind in noted.items() if kind is not None}
+def columns_from_arrow(table: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]:
+    """Read the columns of a table as `from_arrow` reads its rows."""
+    columns = {}
+    for field in table.schema:
+        column = table.column(field.name)
+        values = _times(column) if str(field.type) == "timestamp[us]" else column.to_pylist()
+        back = _BACK.get((field.metadata or {}).get(_KIND, b""))
+        columns[field.name] = (
+            values if back is None else [None if value is None else back(value) for value in values]
+        )
+    return columns
+
+
+def _times(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Do as `to_pylist` does, in a third of the time."""
+    numbers = column.cast("int64").to_pylist()
+    return [None if number is None else _EPOCH + dt.timedelta(0, 0, number) for number in numbers]

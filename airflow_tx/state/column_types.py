@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from operator import index
+from operator import attrgetter, index
 from typing import Any
 
 _BIGINT = 2**63
@@ -164,6 +164,7 @@ _AS_IS: Mapping[str, tuple[type, Callable[[Sequence[Any]], bool]]] = {
     "text": (str, _all_text),
     "boolean": (bool, bool),
     "date": (dt.date, bool),
+    "timestamp": (dt.datetime, lambda values: set(map(attrgetter("tzinfo"), values)) == {None}),
     "bytes": (bytes, bool),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.base.errors import TxError
@@ -57,6 +57,7 @@ def committed(grants: Grants, txid: int, table: SqlTable, rows: list[dict[Any, A
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(batches=TABLE_BATCHES, is_kept=st.booleans())
+@example(batches=[[{"a": 2**63}], [{"a": [1, 2]}]], is_kept=False)
 def test_a_table_holds_the_values_that_a_task_returned_or_the_rows_are_refused(
     make: MakeTable, batches: list[list[dict[str, Any]]], is_kept: bool
 ) -> None:

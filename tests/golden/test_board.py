@@ -208,6 +208,7 @@ def known(answer: Any) -> Any:
 def test_every_route_that_reads_answers_as_ever(client: TestClient) -> None:
     def get(path: str, **params: Any) -> Any:
         answer = client.get(f"/api/v1/{path}", params=params)
+        assert answer.status_code < 500, answer.text
         return {"status": answer.status_code, "body": known(answer.json())}
 
     get("topologies")
@@ -239,6 +240,7 @@ def test_every_action_is_previewed_and_done_as_ever(client: TestClient, monkeypa
 
     def post(path: str, **body: Any) -> Any:
         answer = client.post(f"/api/v1/topologies/trace/actions/{path}", json=body, headers=SAME_ORIGIN)
+        assert answer.status_code < 500, answer.text
         return {"status": answer.status_code, "body": known(answer.json())}
 
     wanted: Mapping[str, dict[str, Any]] = {

@@ -6,8 +6,10 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from itertools import chain, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.lazy_names import LazyModule
@@ -108,11 +110,18 @@ def _pages(rows: Iterator[_Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if other := set().union(*page).difference(schema.names):
             raise NoTable(f"column {min(other)} is none of {', '.join(schema.names)}")
         columns = [
-            column_of(field.name, [row.get(field.name) for row in page], field.type, first=first)
+            column_of(field.name, _column(page, field.name), field.type, first=first)
             for field in schema
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
         first += len(page)
+
+
+def _column(rows: Sequence[_Row], name: str) -> list[Any]:
+    if set(map(type, rows)) <= {dict}:
+        with suppress(KeyError):
+            return list(map(itemgetter(name), rows))
+    return [row.get(name) for row in rows]
 
 
 def exact_table(
@@ -139,7 +148,7 @@ def exact_table(
     known = types or {}
     columns = dict[str, Any]()
     for name in names:
-        values = [row.get(name) for row in given]
+        values = _column(given, name)
         kind = known.get(name)
         columns[name] = column_of(name, values, kind, decimals=decimals, named=named)
     return pa.table(columns)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -177,6 +177,7 @@ _TYPES: Mapping[str, list[str]] = {
 """The types of a schema that a column of a Parquet file may have, by its type in Arrow: none changes a value."""
 
 _TEXT = StringType("STRING")
+_TEXTS_KEPT = 4096
 _AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 """How JSON is written so that Spark writes the same."""
 
@@ -233,6 +234,9 @@ def _read_csv(
         if columns:
             names = check_first(written, first, list(columns), by_name=by_name)
         typed = {name: columns[name] for name in names if columns.get(name, _TEXT) != _TEXT}
+        # Texts come again and again in most columns, and a look into memory costs a tenth of a reading.
+        read = {name: lru_cache(_TEXTS_KEPT)(kind.of_text) for name, kind in typed.items()}
+        nulls = ("", written.null)
         lacking = dict.fromkeys(columns) if columns and list(names) != list(columns) else None
         records = reader if written.header else chain([first], reader)
         for fields in _each(records, taken, seen=written.header) if rejects else records:
@@ -246,16 +250,17 @@ def _read_csv(
                 yield _refused(error, text, problem, f"{path}:{place}", rejects=rejects)
                 continue
             row: dict[str, Any] = {
-                name: None if text in ("", written.null) else text
+                name: None if text in nulls else text
                 for name, text in zip(names, fields, strict=True)
             }
             try:
-                for name, kind in typed.items():
+                for name, of_text in read.items():
                     if (text := row[name]) is not None:
-                        row[name] = kind.of_text(text)
+                        row[name] = of_text(text)
             except ValueError as error:
                 place = reader.line_num
-                texts = (None if each in ("", written.null) else each for each in fields)
+                texts = (None if each in nulls else each for each in fields)
+                kind = typed[name]
                 given = {**(lacking or {}), **dict(zip(names, texts, strict=True))}
                 yield _refused(
                     _misfit(kind, name, row[name], place, error),

@@ -65,6 +65,8 @@ STATEMENT = 2**26
 
 
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
+_SPECIAL = "\\\n\r\t"
+_NONE = type(None)
 _COPIED: Mapping[str, Callable[[Any], str]] = {
     "double": repr,
     "bytes": lambda value: rf"\\x{value.hex()}",
@@ -95,14 +97,16 @@ class _Lines:
 
     def _lines(self, names: Sequence[str], kinds: Sequence[str], arrays: Arrays) -> bytes:
         fields = [repeat(str(self._txid)), *map(_fields, kinds, arrays)]
-        return "".join(
-            [f"{line}\n" for line in map("\t".join, zip(*fields, strict=False))]
-        ).encode()
+        lines = map("\t".join, zip(*fields, strict=False))
+        return "\n".join([*lines, ""]).encode()
 
 
-def _fields(kind: str, values: Sequence[Any]) -> list[str]:
-    written = _COPIED.get(kind, str)
-    return [r"\N" if value is None else written(value) for value in values]
+def _fields(kind: str, values: Sequence[Any]) -> Iterable[str]:
+    plain = kind == "text" and not any(map("".join(filter(None, values)).__contains__, _SPECIAL))
+    written = str if plain else _COPIED.get(kind, str)
+    if _NONE in set(map(type, values)):
+        return [r"\N" if value is None else written(value) for value in values]
+    return map(written, values)
 
 
 def _copied(connection: Connection, text: str, lines: _Lines) -> int:

@@ -394,7 +394,11 @@ class TableStore(OneTableStore[FoundTable]):
 
     def _others(self, rows: _Columns, found: FoundTable) -> dict[str, str]:
         """Find the columns that would have other types if these rows had made the table."""
-        told = [name for name in rows if name in self._types or set(rows[name]) != {None}]
+        told = [
+            name
+            for name in rows
+            if name in self._types or any(value is not None for value in rows[name])
+        ]
         types = self._types_of(rows, [name for name in told if name in found.types])
         return {name: kind for name, kind in types.items() if kind != found.types[name]}
 

@@ -39,6 +39,7 @@ from airflow_tx.state import (
     REPLACING,
     FencedState,
     PersistedState,
+    RowsInParts,
     RowTally,
     StateKind,
     combined,
@@ -47,7 +48,6 @@ from airflow_tx.state import (
     has_reducers,
     partition_of,
     reducers_of,
-    types_of,
 )
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.outputs import Acks, acked, is_ref, xcom_fingerprint
@@ -151,7 +151,7 @@ def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1
     )
 
 
-class StagedRows:
+class StagedRows(RowsInParts):
     """The rows of one staged output: read again at each iteration, and counted beforehand.
 
     :param files: whether a row may be a file of a table; otherwise an output that lists files is refused.
@@ -177,12 +177,10 @@ class StagedRows:
         # Open it again with the columns: the error then names the missing ones.
         open_output(area, ref, columns=self.columns)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def parts(self) -> Iterator[pa.RecordBatch | RowsToWrite]:
         if self.output.content:
-            yield from rows_from_json(self.output.content, self.columns)
-            return
-        for batch in self.batches():
-            yield from from_arrow(batch, types_of(batch.schema))
+            return iter([rows_from_json(self.output.content, self.columns)])
+        return self.batches()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read them as Arrow batches, in the order of the files and of the rows in them."""
@@ -219,13 +217,14 @@ class StagedRows:
 
 
 @dataclass(frozen=True)
-class RowsInTurn:
-    """The rows of several outputs, one after another. Staged outputs are read again at each iteration."""
+class RowsInTurn(RowsInParts):
+    """The rows of several outputs, one after another."""
 
-    parts: Sequence[RowsToWrite]
+    outputs: Sequence[RowsToWrite]
 
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return chain.from_iterable(self.parts)
+    def parts(self) -> Iterator[pa.RecordBatch | RowsToWrite]:
+        for rows in self.outputs:
+            yield from rows.parts() if isinstance(rows, RowsInParts) else [rows]
 
 
 def rows_to_write(
@@ -361,7 +360,7 @@ def _shared_out(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> dict[
 def _portion(path: Path) -> Iterator[dict[str, Any]]:
     with pa.ipc.open_stream(str(path)) as stream:
         for batch in stream:
-            yield from from_arrow(batch, types_of(batch.schema))
+            yield from from_arrow(batch)
 
 
 # --- write --------------------------------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[di
         open_output,
         rows_from_json,
     )
-    from airflow_tx.state import from_arrow, types_of
+    from airflow_tx.state import from_arrow
 
     area, found, of = locate_output(spec, ref, begun)
     where, output = open_output(area, found, attempt=of)
@@ -257,7 +257,7 @@ def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[di
     if output.content:
         return rows_from_json(output.content)
     batches = batches_of(where, found["name"], output)
-    return (row for batch in batches for row in from_arrow(batch, types_of(batch.schema)))
+    return (row for batch in batches for row in from_arrow(batch))
 
 
 def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) -> dict[str, Input]:

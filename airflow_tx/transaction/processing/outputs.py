@@ -161,7 +161,12 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         # The first one says what follows: no row has it as a value.
-        return (..., "dict", *sorted((repr(key), _plain(each)) for key, each in value.items()))
+        # Most values need no text, and a call for each would take most of the time.
+        pairs = [
+            (repr(key), each if type(each) in _AS_IS else _plain(each))
+            for key, each in value.items()
+        ]
+        return (..., "dict", *sorted(pairs))
     if isinstance(value, (list, tuple)):
         return (..., "list", *map(_plain, value))
     for kind in (int, float):

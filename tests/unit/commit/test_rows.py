@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +14,14 @@ from airflow_tx.base.errors import RowsDiffer, StagingError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.records import same_output
 from airflow_tx.outputs.staging.area import StagingArea
-from airflow_tx.state import Avg, Count, MemoryState, SqlState, Sum
+from airflow_tx.state import Avg, Count, MemoryState, SqlState, SqlTable, Sum, api
 from airflow_tx.state.api import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import write
-from airflow_tx.transaction.commit.update import Update, persistent_aggregate
+from airflow_tx.transaction.commit.update import Update, append, persistent_aggregate
 from airflow_tx.transaction.commit.write import (
+    RowsInTurn,
     StagedRows,
     fits_one_write,
     output_digest,
@@ -212,6 +215,44 @@ def test_keys_that_are_equal_are_in_one_portion(area: StagingArea) -> None:
     rows = StagedRows(area, ref(area, [{"at": at, "word": word, "step": 1} for at, word in keys]), state, ATTEMPT)
     found = [row for portion in portions(rows, state, size=1) for row in portion]
     assert sorted((row["at"], row["word"]) for row in found) == [(0.0, "a"), (0.0, "b"), (1.0, "a"), (2.5, "c")]
+
+
+# --- column by column
+
+
+EVERY_TYPE = {
+    "bigint": 2**62, "double": 0.5, "numeric": Decimal("1.50"), "text": "ü", "boolean": True,
+    "date": dt.date(2013, 1, 1), "timestamp": dt.datetime(2013, 1, 1, 12, 0, 0, 1),
+    "first": dt.datetime.min, "last": dt.datetime.max, "bytes": b"\0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", [[5], [2, 3], [12, 1]])
+def test_staged_rows_by_column_are_the_same_rows(area: StagingArea, parts: list[int]) -> None:
+    made = [[{**EVERY_TYPE, "n": n if n % 2 else None} for n in range(count)] for count in parts]
+    several = [ref(area, *made), ref(area, made[0])]
+    into = append(update(words()).input, state=SqlTable.from_url("sqlite://", table="every"))
+    for values in (several[:1], several, [made[0], [], *several, made[0], made[0]]):
+        rows = rows_to_write(into, values, area, ATTEMPT)
+        tally, by_row = RowTally(rows), RowTally(list(rows))
+        found = [
+            dict(zip(each, row, strict=True)) for each in tally.portions(4) for row in zip(*each.values(), strict=True)
+        ]
+        assert found == list(by_row) != []
+        assert tally.written(1) == by_row.written(1)
+
+
+def test_plain_rows_of_several_outputs_share_their_portions() -> None:
+    rows = RowsInTurn([[{"n": 1}], ({"n": n} for n in (2, 3)), [{"n": 4}]])
+    assert list(RowTally(rows).portions(3)) == [{"n": [1, 2, 3]}, {"n": [4]}]
+
+
+def test_staged_rows_into_a_table_are_not_made_one_by_one(area: StagingArea, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "from_arrow", lambda batch: pytest.fail("a dict for each row"))
+    staged = ref(area, [{"at": dt.datetime(2013, 1, n)} for n in range(1, 9)])
+    state = SqlTable.from_url("sqlite://", table="times")
+    rows = rows_to_write(append(update(words()).input, state=state), [staged, staged], area, ATTEMPT)
+    assert [len(each["at"]) for each in RowTally(rows).portions(5)] == [5, 3, 5, 3]
 
 
 # --- by whom
