@@ -2,7 +2,9 @@
 
 Each way writes the same rows in one transaction of the database, into a table with the same primary key: empty, and
 with as many rows as the largest transaction. driver: COPY (PostgreSQL), executemany (SQLite, MariaDB). rows: only makes
-them. Each runs in a process of its own: rows a second, its processor time without that of the server, its peak memory.
+them, as the driver and the guard do. staged: a SqlTable is given the staged output of a task; dicts: rows that a task
+has returned. Each runs in a process of its own: rows a second, its processor time without that of the server, its peak
+memory.
 Usage: script/bench sql_table [how many]
 """
 
@@ -19,23 +21,28 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import sqlalchemy as sa
 
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.outputs.staging.area import StagingArea, write_manifest, write_rows
 from airflow_tx.state import SqlGuard, SqlTable
 from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.transaction.commit.write import StagedRows
 from benchmarks.figures import machine
 
 ROWS = 10_000_000
 SMALLEST = 10_000
-GUARDED = 1_000_000
-"""The most rows that a guard is given: it has all of them in memory."""
+IN_MEMORY = 1_000_000
+"""The most rows of the ways that have all of them in memory."""
 AT_ONCE = 10_000
-WAYS = ("rows", "driver", "SqlTable", "SqlGuard")
+WAYS = ("rows", "driver", "staged", "dicts", "SqlGuard")
 NAMES = ("tx_txid", "tx_row", "id", "carrier", "dest", "tailnum", "distance", "dep_delay", "at", "late")
+ATTEMPT = TransactionAttempt(1, 1)
 _NOON = dt.datetime(2013, 1, 1, 12)
 
 
@@ -74,10 +81,14 @@ def measure(way: str, url: str, table: str, count: int, kept: str) -> None:
     insert = _insert(table, [f":{name}" for name in NAMES])
     guard = SqlGuard.from_url(url, name=table, statements=[insert])
     grant = grants(grants.last.get(state.name, 0) + 1)
+    given = _staged(Path(kept).parent / f"{table}.staged", count, state) if way == "staged" else list[Any]()
+    if way == "dicts":
+        given = list(rows(count))
     ways: dict[str, Callable[[], object]] = {
         "rows": lambda: sum(1 for _ in rows(count)),
         "driver": lambda: _driven(url, table, count),
-        "SqlTable": lambda: state.raise_and_write(grant, rows(count)),
+        "staged": lambda: state.raise_and_write(grant, given),
+        "dicts": lambda: state.raise_and_write(grant, given),
         "SqlGuard": lambda: guard.raise_and_write(Grants()(1), _numbered(count)),
     }
     # Modules are imported, and a session begins.
@@ -86,7 +97,7 @@ def measure(way: str, url: str, table: str, count: int, kept: str) -> None:
     begun = time.perf_counter(), time.process_time()
     ways[way]()
     took = time.perf_counter() - begun[0], time.process_time() - begun[1]
-    if way == "SqlTable":
+    if way in ("staged", "dicts"):
         grants.final(grant, state)
         Path(kept).write_bytes(pickle.dumps(grants))
     print(json.dumps([*took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
@@ -94,6 +105,17 @@ def measure(way: str, url: str, table: str, count: int, kept: str) -> None:
 
 def _insert(table: str, marks: list[str]) -> str:
     return f"INSERT INTO {table} ({', '.join(NAMES)}) VALUES ({', '.join(marks)})"
+
+
+def _staged(folder: Path, count: int, state: SqlTable) -> StagedRows:
+    """Stage rows as a task does that returns a stream of record batches."""
+    made = (pa.RecordBatch.from_pylist(portion) for portion in portions(count))
+    first = next(made)
+    stream = pa.RecordBatchReader.from_batches(first.schema, chain([first], made))
+    area = StagingArea(str(folder))
+    where = area.try_dir("orders", ATTEMPT, TaskTry("task", -1, "1"))
+    output = write_rows(where, "rows", stream, digested=True)
+    return StagedRows(area, write_manifest(where, {"rows": output})["rows"].to_json(), state, ATTEMPT)
 
 
 def _numbered(count: int) -> Iterator[dict[str, Any]]:
@@ -146,11 +168,11 @@ def _of_own(way: str, url: str, table: str, count: int, kept: Path) -> tuple[flo
 def compared(url: str, count: int, before: int, folder: Path) -> Iterator[str]:
     """Write so many rows by each way, each into a table that has some, and tell what it took."""
     for way in WAYS:
-        if way == "SqlGuard" and count > GUARDED:
+        if way in ("dicts", "SqlGuard") and count > IN_MEMORY:
             continue
         table = f"t{uuid.uuid4().hex[:8]}"
         kept = folder / table
-        _of_own("SqlTable", url, table, before, kept)
+        _of_own("staged", url, table, before, kept)
         seconds, processor, memory = _of_own(way, url, table, count, kept)
         engine = sa.create_engine(url)
         with engine.begin() as connection:

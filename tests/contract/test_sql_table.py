@@ -153,6 +153,19 @@ def test_a_new_column_is_added_if_the_table_may_get_it(table: MakeTable, grants:
         grants.commit_rows(3, state, [{"id": 4, "n": "x"}])
 
 
+@pytest.mark.parametrize("first", [[], [{"id": 1}]])
+def test_a_column_that_differs_by_case_alone_is_refused(
+    table: MakeTable, grants: Grants, first: list[dict[str, int]]
+) -> None:
+    grants.commit_rows(1, table(), first)
+    with pytest.raises(StateDiffers, match="column ID differs from column id by case alone.*Name it id"):
+        grants.commit_rows(2, table(add_columns=True), [{"id": 1, "ID": 2}])
+    with pytest.raises(StateDiffers, match="a column TX_TXID, which is this state's own"):
+        grants.commit_rows(2, table(add_columns=True), [{"TX_TXID": 2}])
+    grants.commit_rows(2, table(add_columns=True), [{"id": 2}], attempt=2)
+    assert len(table().read()) == len(first) + 1
+
+
 def test_a_column_that_comes_late_needs_a_type(table: MakeTable, grants: Grants) -> None:
     late = [*rows(*range(10_000)), {"id": 0, "note": "late"}]
     with pytest.raises(StateDiffers, match="column note is in row 10000, and not in the first 10000 rows.*types="):

@@ -589,6 +589,24 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "what a person accepted holds for another output",
+        ((commit.accept_checks, 'record.checks.get(name, {}).get("digest") != each', "False"),),
+        _trace(test_traces.TestAcceptedChecks, "test_another_output_than_the_one_that_was_shown_is_not_accepted"),
+    ),
+    Mutant(
+        "who accepts again is named in place of the first person",
+        ((commit.accept_checks, "{**by, **record.checks[name]}", "{**record.checks[name], **by}"),),
+        _trace(test_traces.TestAcceptedChecks, "test_the_first_person_who_accepts_is_named"),
+    ),
+    Mutant(
+        "what a person accepted is forgotten by a replay",
+        ((replay._next_attempt, "checks=record.accepted_checks", "checks={}"),),
+        _trace(
+            test_traces.TestAcceptedChecks,
+            "test_an_acceptance_outlives_a_replay_and_what_nobody_accepted_does_not",
+        ),
+    ),
+    Mutant(
         "which columns a state has is not looked at",
         ((replay.held_at, "topology.columns.get(state)", "None"),),
         _restated(test_restatements.TestWant, "test_a_difference_from_before_a_column_was_dropped_is_formed_again"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import pytest
 
 from airflow_tx.base.errors import (
     FenceOutranked,
     OutputChanged,
     Outranked,
+    PreviewOutdated,
     RowsChanged,
     StaleAttempt,
     StaleBatch,
@@ -15,9 +18,10 @@ from airflow_tx.base.errors import (
     StaleTry,
     UnreadableRecord,
 )
-from airflow_tx.ledger.answers import AlreadyCommitted, NotYet, Restarted
+from airflow_tx.ledger.answers import AlreadyCommitted, NotYet, Processed, Restarted
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps.move import Mover
+from airflow_tx.ledger.steps.step import Audit
 from tests.model.driver import Run, Topology
 
 
@@ -311,3 +315,45 @@ class TestTrace25:
         record = topology.record(1)
         assert record is not None
         assert record.attempt == 1
+
+
+class TestAcceptedChecks:
+    """A person accepts what a check has found in one output, and not in another one."""
+
+    FOUND: ClassVar[dict[str, Any]] = {"passed": False, "found": "1 of 2 rows", "digest": "of the rows"}
+    ADA: ClassVar[Audit] = Audit("ada", "a holiday")
+
+    def refused(self, topology: Topology, found: dict[str, Any]) -> Run:
+        run = Run(topology, "r1")
+        run.processed(2, {"a": 2})
+        processed = run.committer().processed()
+        assert isinstance(processed, Processed)
+        refusal: Any = {"reason": "refused", "remedy": "accept it", "for_good": True, "checks": {"positive": found}}
+        topology.ledger().note_commit_failed(run.attempt, processed.epoch, **refusal)
+        return run
+
+    def test_another_output_than_the_one_that_was_shown_is_not_accepted(self, topology: Topology) -> None:
+        self.refused(topology, {**self.FOUND, "digest": "of other rows"})
+        with pytest.raises(PreviewOutdated):
+            topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=self.ADA)
+        record = topology.ledger().status(1)
+        assert record is not None
+        assert record.accepted_checks == {}
+
+    def test_an_acceptance_outlives_a_replay_and_what_nobody_accepted_does_not(self, topology: Topology) -> None:
+        run = self.refused(topology, self.FOUND)
+        topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=self.ADA)
+        topology.note_replay(1, 1)
+        run.begin(2)
+        record = topology.ledger().status(1)
+        assert record is not None
+        assert record.checks == record.accepted_checks
+        assert list(record.checks) == ["positive"]
+
+    def test_the_first_person_who_accepts_is_named(self, topology: Topology) -> None:
+        self.refused(topology, self.FOUND)
+        for audit in (self.ADA, Audit("bob", "the same")):
+            topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=audit)
+        record = topology.ledger().status(1)
+        assert record is not None
+        assert record.checks["positive"]["accepted"]["who"] == "ada"

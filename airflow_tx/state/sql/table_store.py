@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -353,12 +353,13 @@ class TableStore(OneTableStore[FoundTable]):
         :raises TableLacks: it may get columns.
         :raises StateDiffers: it may not, with the DDL.
         """
-        if ours := [name for name in rows if name in _OURS]:
-            problem = f"the rows have a column {ours[0]}, which is this state's own"
-            raise _differs(self.state, problem, "Give it another name.")
         names = dict.fromkeys([*rows, *self._types])
         self._check_names(names)
+        if ours := [name for name in rows if name.casefold() in _OURS]:
+            problem = f"the rows have a column {ours[0]}, which is this state's own"
+            raise _differs(self.state, problem, "Give it another name.")
         found = self._found(connection)
+        self._check_cases({} if found is None else found.types, names)
         if found is None:
             self._make_table(connection, self._described(self._types_of(rows, names)))
             return self._looked_again(connection)
@@ -385,6 +386,15 @@ class TableStore(OneTableStore[FoundTable]):
             if not 0 < len(text.encode(errors="replace")) <= LONGEST_NAME or "\0" in text:
                 problem = f"{name!r} cannot be the name of a table or column"
                 raise _differs(self.state, problem, f"Give it one of 1 to {LONGEST_NAME} bytes.")
+
+    def _check_cases(self, present: Collection[str], names: Iterable[str]) -> None:
+        """Refuse a new column that most databases take for another one."""
+        known = {name.casefold(): name for name in present}
+        for name in names:
+            other = known.setdefault(name.casefold(), name)
+            if name != other and name not in present:
+                problem = f"column {name} differs from column {other} by case alone"
+                raise _differs(self.state, problem, f"Name it {other}, or otherwise.")
 
     def _is_empty(self, connection: Connection, found: FoundTable) -> bool:
         if _FILLED in self._facts:

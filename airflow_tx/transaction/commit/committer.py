@@ -73,7 +73,7 @@ from airflow_tx.transaction.commit.handoff import (
     outranked_explained,
     take_skip,
 )
-from airflow_tx.transaction.commit.rejected import RejectedCheck, check_aside, rows_rejected
+from airflow_tx.transaction.commit.rejected import check_aside, max_rejected_check, rows_rejected
 from airflow_tx.transaction.commit.restatement import (
     check_taken,
     differences,
@@ -300,9 +300,7 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
     :raises ChecksFailed: some failed, and no person accepted that for this output.
     :raises ConfigError: a check cannot be run.
     """
-    checks = list(case.checks)
-    if case.spec.max_rejected is not None:
-        checks.append(RejectedCheck("rejected", case=case, most=case.spec.max_rejected))
+    checks = [*case.checks, *max_rejected_check(case)]
     if not checks:
         return {}
     results: dict[str, Any] = {each.name: {"passed": True} for each in checks}

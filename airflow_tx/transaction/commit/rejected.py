@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +44,12 @@ _SHOWN = 120
 class RejectedCheck(Check):
     """The check named `rejected`: a task has kept no more rows aside than `max_rejected` allows.
 
-    :param case: the commit that it looks at.
     :param most: a number of rows, or below 1 a share of the batch.
+    :param staged: reads the rows of a reference.
     """
 
-    case: CommitCase | None = field(default=None, repr=False)
     most: float = 0
+    staged: Callable[[Mapping[str, Any]], StagedRows] | None = field(default=None, repr=False)
 
     @classmethod
     def find(cls, checks: Sequence[RejectedCheck], commit: CheckedCommit) -> Iterator[FailedCheck]:
@@ -67,26 +68,35 @@ class RejectedCheck(Check):
     def _failed(self, task: str, rejected: int, whole: int | None, acks: Acks) -> FailedCheck:
         of = "an unknown number of" if whole is None else whole
         found = f"task {task} rejected {rejected} of {of} rows, and max_rejected is {self.most}"
-        assert self.case is not None
         refs = rejected_refs(acks)
         rows = [[ref["rows"], ref.get("row_digest") or ref["path"]] for ref in refs]
+        own = {each: ack for each, ack in acks.items() if each[0] == task}
         return FailedCheck(
-            self, found, digest([self.most, rows]), _commonest(self.case, acks, task)
+            self, found, digest([self.most, rows]), self._commonest(rejected_refs(own))
         )
 
-
-def _commonest(case: CommitCase, acks: Acks, task: str) -> tuple[str, ...]:
-    counts = Counter[str]()
-    first = dict[str, str]()
-    for ref in rejected_refs({each: ack for each, ack in acks.items() if each[0] == task}):
-        for row in StagedRows(case.area, ref, case.spec.rejected, case.begun.attempt):
+    def _commonest(self, refs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+        assert self.staged is not None
+        counts = Counter[str]()
+        first = dict[str, str]()
+        for row in chain.from_iterable(map(self.staged, refs)):
             reason = row["tx_reason"]
             counts[reason] += 1
             first.setdefault(reason, row["tx_content"])
-    return tuple(
-        f"{count} x {reason!r:.200} ({first[reason]!r:.{_SHOWN}})"
-        for reason, count in counts.most_common(3)
-    )
+        return tuple(
+            f"{count} x {reason!r:.200} ({first[reason]!r:.{_SHOWN}})"
+            for reason, count in counts.most_common(3)
+        )
+
+
+def max_rejected_check(case: CommitCase) -> Iterator[Check]:
+    """Make the check of `max_rejected`, if the block has it."""
+    if case.spec.max_rejected is not None:
+        yield RejectedCheck("rejected", most=case.spec.max_rejected, staged=partial(_staged, case))
+
+
+def _staged(case: CommitCase, ref: Mapping[str, Any]) -> StagedRows:
+    return StagedRows(case.area, ref, case.spec.rejected, case.begun.attempt)
 
 
 def rejected_refs(acks: Acks) -> list[Mapping[str, Any]]:
@@ -162,7 +172,7 @@ def _digest(case: CommitCase, ref: Mapping[str, Any] | None) -> RowsDigest:
 
     if ref is None:
         return RowsDigest(0)
-    staged = StagedRows(case.area, ref, case.spec.rejected, case.begun.attempt)
+    staged = _staged(case, ref)
     # Spark and Python escape a control character by digits in upper and in lower case.
     hashes = (xxh3_64_intdigest(row["tx_content"].lower().encode()) for row in staged)
     return RowsDigest(len(staged), sum(hashes) % 2**64, "content")
