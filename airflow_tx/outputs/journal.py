@@ -29,7 +29,7 @@ from airflow_tx.ledger import (
     dumps,
     moment,
 )
-from airflow_tx.outputs.staging.area import StagingArea
+from airflow_tx.outputs.staging.area import StagingArea, batches_by_group
 from airflow_tx.state import CONVERT, Columns, from_arrow, from_plain, to_plain, type_of
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class Contribution:
         with self.place.files.reaching(path), self.place.files.open(path) as opened:
             # An older release staged times as INT96 without a zone.
             parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
-            yield from parquet.iter_batches(columns=list(self.columns))
+            yield from batches_by_group(parquet, self.columns)
 
     def _read(self, file: KeptFile) -> bytes:
         assert self.place is not None

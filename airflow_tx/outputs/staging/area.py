@@ -472,9 +472,16 @@ def batches_in(opened: BinaryIO, columns: Sequence[str] | None = None) -> Iterat
     file = _open(opened)
     schema = _schema(file)
     as_it_is = schema == file.schema_arrow
-    for batch in file.iter_batches(columns=list(columns) if columns else None):
+    for batch in batches_by_group(file, columns or None):
         wanted = pa.schema(map(schema.field, batch.schema.names))
         yield batch if as_it_is else batch.cast(wanted)
+
+
+def batches_by_group(file: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    """Read a `ParquetFile`: Arrow keeps what it reads ahead until an iteration ends, so each group is one."""
+    names = None if columns is None else list(columns)
+    for number in range(file.num_row_groups):
+        yield from file.iter_batches(row_groups=[number], columns=names)
 
 
 def _open(opened: BinaryIO) -> Any:

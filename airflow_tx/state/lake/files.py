@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_tx.base.errors import StateError
@@ -281,7 +282,11 @@ def staged_rows(table: Folder, file: TableFile, schema: pa.Schema) -> Iterator[p
     with table.open(file.path) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         own = [name for name in schema.names if name in parquet.schema_arrow.names]
-        for batch in parquet.iter_batches(columns=own):
+        # Arrow keeps what it reads ahead until an iteration ends.
+        groups = [[number] for number in range(parquet.num_row_groups)]
+        for batch in chain.from_iterable(
+            parquet.iter_batches(row_groups=group, columns=own) for group in groups
+        ):
             # One value a file; a text is cast as Delta spells it.
             lacking = {
                 name: pa.array([text] * batch.num_rows, pa.string())

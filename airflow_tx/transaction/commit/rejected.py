@@ -89,10 +89,9 @@ class RejectedCheck(Check):
         )
 
 
-def max_rejected_check(case: CommitCase) -> Iterator[Check]:
-    """Make the check of `max_rejected`, if the block has it."""
-    if case.spec.max_rejected is not None:
-        yield RejectedCheck("rejected", most=case.spec.max_rejected, staged=partial(_staged, case))
+def max_rejected_check(case: CommitCase, most: float) -> Check:
+    """Make the check of `max_rejected`."""
+    return RejectedCheck("rejected", most=most, staged=partial(_staged, case))
 
 
 def _staged(case: CommitCase, ref: Mapping[str, Any]) -> StagedRows:

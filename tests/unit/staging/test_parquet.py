@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+import os
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -65,3 +68,21 @@ def test_so_is_an_int96_time_within_another_value(kind: Any, value: Any, found: 
 
 def test_a_time_of_some_clock_stays_one() -> None:
     assert rows(file(pa.table({"at": pa.array(TIMES, MICROSECONDS)}))) == [{"at": at} for at in TIMES]
+
+
+def test_a_file_of_many_row_groups_is_never_whole_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    part = pa.table({"n": pa.array(os.urandom(8) for _ in range(10_000))})
+    with pq.ParquetWriter(path, part.schema, compression="none", use_dictionary=False) as writer:
+        for _ in range(20):
+            writer.write_table(part)
+    held = list[int]()
+    tracemalloc.start()
+    try:
+        with path.open("rb") as opened:
+            for _ in batches_in(opened):
+                held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert len(held) == 20
+    assert max(held[10:]) < 1.5 * max(held[:10])
