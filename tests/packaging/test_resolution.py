@@ -43,6 +43,16 @@ def locked() -> list[str]:
     return [line for line in lines if not line.startswith("pyspark")]
 
 
+@pytest.mark.parametrize("name", ["celery", "readers", "s3"])
+def test_the_locks_of_the_image_name_one_version_of_a_package(name: str) -> None:
+    main, other = (
+        {tuple(each.split("==")) for each in re.findall(r"(?m)^([a-z0-9-]+==\S+)", (ROOT / file).read_text())}
+        for file in ("requirements.lock", f"requirements-{name}.lock")
+    )
+    shared = {package for package, _ in main} & {package for package, _ in other}
+    assert {each for each in other if each[0] in shared} <= main
+
+
 def constraints(folder: Path, *spark: str) -> Sequence[str]:
     file = folder / "constraints.txt"
     file.write_text("\n".join([*locked(), *spark]))

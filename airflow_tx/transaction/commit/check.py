@@ -527,6 +527,8 @@ def parse_condition(sql: str) -> ParsedCondition:
             raise ValueError(
                 "It reads a table or a file, and a check sees the rows of its output alone."
             )
+        if "WINDOW" in classes:
+            raise ValueError("It has a window function, and a check sees one row, or an aggregate.")
         if "STAR" in classes:
             raise ValueError("Name each column: * is none.")
         names = (

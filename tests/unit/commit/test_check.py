@@ -432,7 +432,8 @@ def test_at_most_three_rows_are_shown_each_in_short() -> None:
         ({"rows": "n > 0 AS positive"}, "Give one condition alone"),
         ({"rows": "n"}, "It gives a BIGINT"),
         ({"rows": "k::int > 0"}, "Conversion Error"),
-        ({"rows": "row_number() OVER () > n"}, "window function"),
+        ({"rows": "row_number() OVER () > n"}, "It has a window function"),
+        ({"value": "sum(n) OVER () > 0"}, "It has a window function"),
         ({"rows": "n = $1"}, "parameters"),
     ],
 )
@@ -509,7 +510,7 @@ def test_duckdb_reaches_nothing_outside_and_nobody_can_change_that(tmp_path: Any
 def test_times_are_in_utc_wherever_the_worker_is() -> None:
     program = (
         "from airflow_tx.transaction.commit.check import duckdb_engine\n"
-        "print(duckdb_engine().execute(\"SELECT extract(hour FROM TIMESTAMPTZ '2026-01-01 10:00+00')\").fetchall())"
+        "print(duckdb_engine().execute(\"SELECT extract(hour FROM TIMESTAMPTZ '2026-01-01 10:00:00+00')\").fetchall())"
     )
     run = partial(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run(env={**os.environ, "TZ": "Asia/Tokyo"}).stdout.strip() == "[(10,)]"

@@ -294,6 +294,8 @@ def test_an_engine_reads_a_database_to_its_end(
 # --- what was read ------------------------------------------------------------------------------------------------
 
 TEN = MemorySource({"0": [{"n": n} for n in range(10)]}, per_batch=10, schema="n INT")
+# An engine reads ahead, and takes some record batches more than it needs.
+MANY = MemorySource({"0": [{"n": n} for n in range(1000)]}, per_batch=1000, schema="n INT")
 
 
 def limited(batch: CurrentBatch) -> Any:
@@ -308,10 +310,10 @@ def one(batch: CurrentBatch) -> Any:
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("use", [limited, one])
 def test_a_part_of_the_rows_is_refused_unless_it_is_meant(store: CountingStore, use: Use) -> None:
-    run = Run(store, TEN)
+    run = Run(store, MANY)
     run.work(whole)
     run.work(use, "audit")
-    with pytest.raises(RowsDiffer, match=r"task audit read \d rows of the batch, .* reliable=False"):
+    with pytest.raises(RowsDiffer, match=r"task audit read \d+ rows of the batch, .* reliable=False"):
         run.commit()
     run.work(use, "audit", reliable=False)
     run.commit()
