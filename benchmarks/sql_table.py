@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
@@ -40,7 +40,9 @@ SMALLEST = 10_000
 IN_MEMORY = 1_000_000
 """The most rows of the ways that have all of them in memory."""
 AT_ONCE = 10_000
-WAYS = ("rows", "driver", "staged", "dicts", "SqlGuard")
+GIVEN = ("staged", "dicts")
+"""The ways of a SqlTable, whose rows are there before the time counts."""
+WAYS = ("rows", "driver", *GIVEN, "SqlGuard")
 NAMES = ("tx_txid", "tx_row", "id", "carrier", "dest", "tailnum", "distance", "dep_delay", "at", "late")
 ATTEMPT = TransactionAttempt(1, 1)
 _NOON = dt.datetime(2013, 1, 1, 12)
@@ -81,14 +83,15 @@ def measure(way: str, url: str, table: str, count: int, kept: str) -> None:
     insert = _insert(table, [f":{name}" for name in NAMES])
     guard = SqlGuard.from_url(url, name=table, statements=[insert])
     grant = grants(grants.last.get(state.name, 0) + 1)
-    given = _staged(Path(kept).parent / f"{table}.staged", count, state) if way == "staged" else list[Any]()
-    if way == "dicts":
+    given: Iterable[Any] = ()
+    if way == "staged":
+        given = _staged(Path(kept).parent / f"{table}.staged", count, state)
+    elif way == "dicts":
         given = list(rows(count))
     ways: dict[str, Callable[[], object]] = {
         "rows": lambda: sum(1 for _ in rows(count)),
         "driver": lambda: _driven(url, table, count),
-        "staged": lambda: state.raise_and_write(grant, given),
-        "dicts": lambda: state.raise_and_write(grant, given),
+        **dict.fromkeys(GIVEN, lambda: state.raise_and_write(grant, given)),
         "SqlGuard": lambda: guard.raise_and_write(Grants()(1), _numbered(count)),
     }
     # Modules are imported, and a session begins.
@@ -97,7 +100,7 @@ def measure(way: str, url: str, table: str, count: int, kept: str) -> None:
     begun = time.perf_counter(), time.process_time()
     ways[way]()
     took = time.perf_counter() - begun[0], time.process_time() - begun[1]
-    if way in ("staged", "dicts"):
+    if way in GIVEN:
         grants.final(grant, state)
         Path(kept).write_bytes(pickle.dumps(grants))
     print(json.dumps([*took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
