@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from re import findall
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.ledger.answers import Begun
-from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.records import History, TransactionRecord, decode
 from airflow_tx.operators.transaction import defined
 from airflow_tx.sources.api import SourceKind
@@ -309,41 +310,80 @@ class Killed(BaseException):
     """The process is gone."""
 
 
+_VERBS = {Create: "+", Put: "=", Delete: "-"}
+STEPS = {
+    "+topology": "makes the ledger",
+    "+transactions/N": "begins",
+    "+history/N": "marks a commit",
+    "=acks/N/N": "acks",
+}
+"""By the record that shows it, each step that a lane makes of every transaction."""
+LOOKS = {"get topology", "get current", "get allocated"}
+"""What a coordinator reads whenever it looks at its ledger."""
+
+
+def _part(path: str) -> str:
+    """Name a record of a ledger by its kind: `transactions/N` for any transaction."""
+    parts = path.removeprefix(PATHS.base).removeprefix("/coordinator").strip("/").split("/")
+    return "/".join([parts[0].partition("-")[0], *("N" for _ in parts[1:])])
+
+
+def _kind_of(writes: Sequence[Write]) -> str:
+    """Name a multi by the step that it is a part of."""
+    written = {f"{_VERBS[type(each)]}{_part(each.path)}" for each in writes}
+    return next((step for mark, step in STEPS.items() if mark in written), "notes" if written else "checks")
+
+
 class MortalStore(Store):
-    """The connection of a process that dies at its n-th request, before or after that has arrived."""
+    """The connection of a process that dies at its n-th request, before or after that has arrived.
 
-    def __init__(self, store: ShowingStore, last: int, *, arrives: bool) -> None:
+    How many requests a process makes depends on its threads. Which kinds of requests it makes does not.
+
+    :param last: the number of its last request; 0: it lives.
+    :param kind: counts requests of this kind alone, such as `get topology`, or the multi of a step; "": all.
+    :ivar seen: how many requests of each kind it was asked for.
+    """
+
+    def __init__(self, store: ShowingStore, last: int, kind: str = "", *, arrives: bool = False) -> None:
         self.store = store
-        self.left = last
+        self.last = last
+        self.kind = kind
         self.arrives = arrives
+        self.seen: Counter[str] = Counter()
+        self.dead = False
+        self._lock = threading.Lock()
 
-    @property
-    def dead(self) -> bool:
-        return self.left <= 0
-
-    def _sent(self, request: Callable[[], Any]) -> Any:
-        self.left -= 1
-        if self.left > 0:
+    def _sent(self, kind: str, request: Callable[[], Any]) -> Any:
+        is_last = self._is_last(kind)
+        self.dead |= is_last
+        if not self.dead:
             return request()
-        if self.left == 0 and self.arrives:
+        if is_last and self.arrives:
             request()
         self.store.shown.clear()
         raise Killed
 
+    def _is_last(self, kind: str) -> bool:
+        """Count a request, and answer whether it is the last one."""
+        with self._lock:
+            self.seen[kind] += 1
+            count = self.seen[kind] if self.kind else self.seen.total()
+            return self.kind in ("", kind) and count == self.last
+
     def get(self, path: str) -> Any:
-        return self._sent(lambda: self.store.get(path))
+        return self._sent(f"get {_part(path)}", lambda: self.store.get(path))
 
     def children(self, path: str) -> Any:
-        return self._sent(lambda: self.store.children(path))
+        return self._sent(f"children {_part(path)}", lambda: self.store.children(path))
 
     def multi(self, requirements: Any, writes: Any) -> None:
-        self._sent(lambda: self.store.multi(requirements, writes))
+        self._sent(_kind_of(writes), lambda: self.store.multi(requirements, writes))
 
     def sync(self) -> None:
-        self._sent(self.store.sync)
+        self._sent("sync", self.store.sync)
 
     def ensure(self, path: str) -> None:
-        self._sent(lambda: self.store.ensure(path))
+        self._sent(f"ensure {_part(path)}", lambda: self.store.ensure(path))
 
     def watch(self, *paths: str) -> Any:
         return self.store.watch(*paths)
@@ -355,34 +395,51 @@ class MortalStore(Store):
 
 
 class LossyStore(MortalStore):
-    """A connection that loses the reply to its n-th multi, which has arrived or not."""
+    """A connection that loses the reply to its n-th multi of a kind, which has arrived or not."""
 
-    def _sent(self, request: Callable[[], Any]) -> Any:
+    def _sent(self, kind: str, request: Callable[[], Any]) -> Any:
         return request()
 
     def multi(self, requirements: Any, writes: Any) -> None:
-        self.left -= 1
-        if self.left or self.arrives:
+        is_lost = self._is_last(_kind_of(writes))
+        if not is_lost or self.arrives:
             self.store.multi(requirements, writes)
-        if not self.left:
+        if is_lost:
             raise OutcomeUnknown(paths="", reason="lost")
 
 
-def killed_lanes(make: Any, *, arrives: bool) -> Iterator[Any]:
-    """Let a lane of two batches die at every fifth request, until it lives; runs end what each has left.
+def requests_of(make: Callable[[], Any], connection: type[MortalStore], **pace: Any) -> Iterator[tuple[str, int]]:
+    """Name the requests that a lane makes while nothing fails: the kind of each, and its number among its kind.
 
-    :param make: a partial whose `folder` each world gets a folder in.
-    :param arrives: whether the last request of the process has reached the store.
+    Of a kind that reads, the first one is named: the ledger is the same at the others, or another request tells.
     """
-    last = 0
-    died = True
-    while died:
-        last += 5
-        world = make(source=Bounded(2), folder=str(Path(make.keywords["folder"], f"{last}")))
-        mortal = MortalStore(world.store, last, arrives=arrives)
+    world = make()
+    store = connection(world.store, 0)
+    world.coordinate(store=store, **pace)
+    assert set(STEPS.values()) <= store.seen.keys()
+    for kind, count in sorted(store.seen.items()):
+        yield from ((kind, number) for number in range(1, count + 1 if kind in STEPS.values() else 2))
+
+
+def killed_lanes(make: Callable[[], Any], *, arrives: bool, most: int = sys.maxsize, **pace: Any) -> Iterator[Any]:
+    """Let a lane die at each request that `requests_of` names; runs end what each has left.
+
+    :param make: makes a world.
+    :param arrives: whether the last request of the process has reached the store.
+    :param most: at so many requests of a kind it dies at most.
+    :param pace: of the coordinator.
+    """
+    killed = set()
+    for kind, number in requests_of(make, MortalStore, **pace):
+        if number > most:
+            continue
+        world = make()
+        mortal = MortalStore(world.store, number, kind, arrives=arrives)
         with suppress(Killed):
-            world.coordinate(store=mortal)
-        died = mortal.dead
+            world.coordinate(store=mortal, **pace)
+        if mortal.dead:
+            killed.add(kind)
         with world.executing():
-            world.settle()
+            world.settle(**{**pace, "linger": 0.01, "poll": 0.005})
         yield world
+    assert {*STEPS.values(), *LOOKS} <= killed

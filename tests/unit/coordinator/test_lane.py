@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,12 @@ from tests.unit.coordinator.lane_world import (
     PATHS,
     RULES,
     Bounded,
-    Killed,
     LaneWorld,
     LongerWorld,
     LossyStore,
-    MortalStore,
     OpaqueBounded,
+    killed_lanes,
+    requests_of,
     rows_of,
 )
 
@@ -550,36 +550,23 @@ def test_a_transaction_of_a_lane_that_lives_is_left_to_it(make: Any) -> None:
 def test_killed_at_whatever_request_what_it_leaves_becomes_runs_and_all_is_counted_once(
     make: Any, kind: Any, source: Any, pending: int, arrives: bool
 ) -> None:
-    rules = replace(RULES, max_pending=pending)
-    killed = 0
-    for last in range(1, 1000):
-        world = make(kind, source=source(3), options={"max_pending": pending})
-        store = MortalStore(world.store, last, arrives=arrives)
-        with suppress(Killed):
-            world.coordinate(store=store, linger=0.0, rules=rules)
-        killed += store.dead
-        with world.executing():
-            world.settle(linger=0.01, poll=0.005, rules=rules)
+    living = partial(make, kind, source=source(3), options={"max_pending": pending})
+    for world in killed_lanes(living, arrives=arrives, linger=0.0, rules=replace(RULES, max_pending=pending)):
         world.assert_exact(3)
         assert len(world.runs) <= 3
-        if not store.dead:
-            break
-    assert killed > 20
 
 
 @pytest.mark.parametrize("arrives", [False, True])
 @pytest.mark.parametrize("pending", [1, 4])
 def test_whichever_reply_is_lost_it_goes_on_by_itself(make: Any, pending: int, arrives: bool) -> None:
-    for last in range(1, 1000):
-        world = make(source=Bounded(3), options={"max_pending": pending})
-        store = LossyStore(world.store, last, arrives=arrives)
-        world.settle(store=store, linger=0.0, rules=replace(RULES, max_pending=pending))
+    pace = {"linger": 0.0, "rules": replace(RULES, max_pending=pending)}
+    living = partial(make, source=Bounded(3))
+    for kind, number in requests_of(living, LossyStore, **pace):
+        world = living()
+        world.settle(store=LossyStore(world.store, number, kind, arrives=arrives), **pace)
         world.assert_exact(3)
         assert world.runs == {}
         assert {entry.attempts for entry in world.history.values()} == {1}
-        if store.left > 0:
-            break
-    assert last > 9
 
 
 def test_of_a_transaction_that_a_run_has_taken_over_the_lane_writes_nothing(make: Any) -> None:

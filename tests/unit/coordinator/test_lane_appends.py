@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ class Appending(LaneWorld):
 
 @pytest.fixture
 def make(make: Any, tmp_path: Path) -> Any:
-    return partial(make, Appending, folder=str(tmp_path))
+    numbers = count()
+    return lambda **options: make(Appending, folder=str(tmp_path / str(next(numbers))), **options)
 
 
 def test_rows_of_the_lane_are_in_the_table_once_in_the_order_of_their_transactions(make: Any) -> None:
@@ -64,5 +66,5 @@ def test_a_batch_that_fails_in_the_lane_and_becomes_a_run_is_in_the_table_once(m
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_lane_whose_process_dies_at_any_request_leaves_each_row_once(make: Any, arrives: bool) -> None:
-    for world in killed_lanes(make, arrives=arrives):
+    for world in killed_lanes(partial(make, source=Bounded(2)), arrives=arrives, most=1):
         world.assert_exact(2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.transaction.processing.begin import allocate, await_lane, has_batch
 from tests.unit.bench import run_of
 from tests.unit.coordinator.lane_days import DAY, FIRST, DayWorld, OpaqueDayWorld, name_of, read
-from tests.unit.coordinator.lane_world import RULES, Killed, LaneWorld, LossyStore, MortalStore, rows_of
+from tests.unit.coordinator.lane_world import RULES, LaneWorld, LossyStore, killed_lanes, requests_of, rows_of
 
 AUDIT = Audit("ada", "why")
 ATTEMPT = TransactionAttempt(1, 1)
@@ -119,34 +119,20 @@ def test_a_lane_that_begins_no_more_makes_the_runs_of_the_days_that_follow(make:
 def test_killed_at_whatever_request_each_day_is_counted_once_in_order(
     make: Any, kind: Any, pending: int, arrives: bool
 ) -> None:
-    rules = replace(RULES, max_pending=pending)
-    killed = 0
-    for last in range(1, 1000):
-        world = make(kind, options={"max_pending": pending})
-        store = MortalStore(world.store, last, arrives=arrives)
-        with suppress(Killed):
-            world.coordinate(store=store, linger=0.0, rules=rules)
-        killed += store.dead
-        with world.executing():
-            world.settle(linger=0.01, poll=0.005, rules=rules)
+    living = partial(make, kind, options={"max_pending": pending})
+    for world in killed_lanes(living, arrives=arrives, linger=0.0, rules=replace(RULES, max_pending=pending)):
         world.assert_exact(3)
         assert world.runs.keys() <= {name_of(day) for day in range(3)}
-        if not store.dead:
-            break
-    assert killed > 20
 
 
 @pytest.mark.parametrize("arrives", [False, True])
 def test_whichever_reply_is_lost_no_day_is_left_out(make: Any, arrives: bool) -> None:
-    for last in range(1, 1000):
-        world = make(DayWorld)
-        store = LossyStore(world.store, last, arrives=arrives)
-        world.settle(store=store, linger=0.0)
+    living = partial(make, DayWorld)
+    for kind, number in requests_of(living, LossyStore, linger=0.0):
+        world = living()
+        world.settle(store=LossyStore(world.store, number, kind, arrives=arrives), linger=0.0)
         world.assert_exact(3)
         assert world.runs == {}
-        if store.left > 0:
-            break
-    assert last > 9
 
 
 def test_two_lanes_share_the_days(make: Any) -> None:
