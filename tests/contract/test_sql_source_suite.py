@@ -147,6 +147,7 @@ class TestSqlSourceByTime(SourceSuite):
         self.shop.run("DELETE FROM seen WHERE at = (SELECT min(at) FROM seen) AND id = '50%'")
 
 
+@pytest.mark.lead
 @pytest.mark.worth("two databases a test, as shards have them")
 class TestPartitionedSqlSource(SourceSuite):
     """Two shards, and a table that comes later."""

@@ -183,6 +183,7 @@ def test_a_topic_that_was_made_anew_stops_the_source_until_the_loss_is_accepted(
     assert ledger.take() == {}
 
 
+@pytest.mark.lead
 def test_a_broker_that_forgot_its_latest_rows_and_was_written_again_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

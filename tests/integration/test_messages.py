@@ -62,7 +62,7 @@ def make_run(zookeeper: LocalZooKeeper, log: Any, tmp_path: Path, monkeypatch: p
     disconnect(client)
 
 
-@pytest.fixture(params=["redis", "zookeeper"])
+@pytest.fixture(params=["redis", pytest.param("zookeeper", marks=pytest.mark.lead)])
 def ackers(request: pytest.FixtureRequest) -> str:
     """Where the ackers are: each kind in turn."""
     if request.param == "redis":

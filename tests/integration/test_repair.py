@@ -295,7 +295,12 @@ def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(
 
 @KINDS_AND_STATES
 @pytest.mark.parametrize(
-    "moment", [pytest.param("before begin", marks=pytest.mark.long), "after begin", "after the grant"]
+    "moment",
+    [
+        pytest.param("before begin", marks=pytest.mark.long),
+        pytest.param("after begin", marks=pytest.mark.lead),
+        "after the grant",
+    ],
 )
 def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
     server: LocalZooKeeper,
@@ -453,6 +458,7 @@ def test_a_skip_that_the_ledger_has_lost_is_taken_from_the_states(
     assert pipeline.totals() == [1 + 2]
 
 
+@pytest.mark.lead
 def test_a_grant_of_the_lost_time_cannot_write_after_the_repair(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
@@ -476,6 +482,7 @@ def test_a_grant_of_the_lost_time_cannot_write_after_the_repair(
     assert pipeline.totals() == [1 + 2 + 3]
 
 
+@pytest.mark.lead
 def test_a_run_that_was_open_in_the_old_snapshot_begins_anew_and_a_committed_one_stays_committed(
     server: LocalZooKeeper,
     store: ZooKeeperStore,

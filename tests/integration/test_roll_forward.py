@@ -92,7 +92,7 @@ def store() -> CountingStore:
     return CountingStore()
 
 
-@pytest.fixture(params=["postgres", "mariadb", "redis"])
+@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.lead), "redis"])
 def place(request: pytest.FixtureRequest) -> Any:
     server: Any = request.getfixturevalue(request.param)
     if isinstance(server, LocalRedis):

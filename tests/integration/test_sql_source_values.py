@@ -240,7 +240,9 @@ class Shop:
             return [tuple(row) for row in connected.exec_driver_sql(query)]
 
 
-@pytest.fixture(params=["postgres", "mariadb", pytest.param("mysql", marks=pytest.mark.long)])
+@pytest.fixture(
+    params=["postgres", pytest.param("mariadb", marks=pytest.mark.lead), pytest.param("mysql", marks=pytest.mark.long)]
+)
 def server(request: pytest.FixtureRequest) -> LocalPostgres | LocalMariaDB:
     found: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
     return found

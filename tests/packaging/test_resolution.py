@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 UV = str(Path(sys.executable).parent / "uv")
-EXTRAS = ["", "pyspark", "testing"]
+EXTRAS = ["pyspark", "testing"]
 UNREACHED = r"error sending request|dns error|Network connectivity is disabled|Connection refused|timed out"
 
 
@@ -59,7 +59,7 @@ def constraints(folder: Path, *spark: str) -> Sequence[str]:
     return "--constraint", str(file)
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("extra", ["", *(pytest.param(each, marks=pytest.mark.lead) for each in EXTRAS)])
 @pytest.mark.parametrize("resolution", ["highest", "lowest-direct"])
 def test_what_is_chosen_without_constraints_is_one_release_of_spark(extra: str, resolution: str) -> None:
     found = chosen(extra, "--resolution", resolution)
@@ -69,13 +69,16 @@ def test_what_is_chosen_without_constraints_is_one_release_of_spark(extra: str, 
     assert len(releases) == 1
 
 
-@pytest.mark.parametrize("release", ["4.0.1", "4.1.1", "4.2.0"])
+@pytest.mark.parametrize(
+    "release", ["4.0.1", *(pytest.param(each, marks=pytest.mark.lead) for each in ("4.1.1", "4.2.0"))]
+)
 def test_the_client_of_a_constraints_file_is_taken(release: str, tmp_path: Path) -> None:
     found = chosen("", *constraints(tmp_path, f"pyspark-client=={release}"))
     assert found["pyspark-client"] == release
     assert "pyspark" not in found
 
 
+@pytest.mark.lead
 def test_the_jars_of_the_release_in_a_constraints_file_are_taken(tmp_path: Path) -> None:
     found = chosen("pyspark", *constraints(tmp_path, "pyspark-client==4.1.1", "pyspark==4.1.1"))
     assert (found["pyspark"], found["pyspark-client"]) == ("4.1.1", "4.1.1")

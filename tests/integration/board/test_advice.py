@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Locator, Route, ViewportSize, expect
 
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, People, Person
+from tests.examples import examples
 from tests.integration.board.server import Board
 from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
@@ -61,13 +62,14 @@ def dark(browser: Browser, board: Board) -> Iterator[Callable[[str], Person]]:
 
 
 def check_sights(people: tuple[Person, ...], shown: Callable[[Person], Locator]) -> None:
-    """Look at what is shown in light and dark, wide and narrow."""
+    """Look at what is shown in light and dark, wide and narrow; a quick run looks at two of these four."""
+    every = [(person, size) for person in people for size in SIZES]
+    for person, size in every[:: examples(3, 1)]:
+        person.page.set_viewport_size(size)
+        expect(shown(person)).to_be_visible()
+        assert person.findings() == [], (size, person.page.url)
+        assert person.overflow() <= 0, (size, person.page.url)
     for person in people:
-        for size in SIZES:
-            person.page.set_viewport_size(size)
-            expect(shown(person)).to_be_visible()
-            assert person.findings() == [], (size, person.page.url)
-            assert person.overflow() <= 0, (size, person.page.url)
         person.page.set_viewport_size(SIZES[0])
 
 
@@ -98,6 +100,7 @@ def test_the_overview_says_what_is_wrong_once_and_has_the_buttons_for_it(
     ulf.page.keyboard.press("Escape")
 
 
+@pytest.mark.lead
 def test_the_head_of_a_topology_has_the_same_buttons_and_a_viewer_reads_the_command(
     board: Board, failed: Pipeline, people: People, dark: People
 ) -> None:
@@ -112,6 +115,7 @@ def test_the_head_of_a_topology_has_the_same_buttons_and_a_viewer_reads_the_comm
     expect(vera.board.get_by_text("Transaction 1 has failed")).to_have_count(1)
 
 
+@pytest.mark.lead
 def test_the_command_is_copied(board: Board, failed: Pipeline, people: People) -> None:
     ulf = people("ulf")
     ulf.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -136,6 +140,7 @@ def test_the_error_of_a_transaction_leads_to_the_log_of_the_task_that_failed(
     expect(ulf.page).to_have_url(re.compile(r"/dags/the_dag/runs/r1/tasks/count\?try_number=2$"))
 
 
+@pytest.mark.lead
 def test_a_transaction_that_waits_shows_what_the_one_before_it_waits_for_and_leads_to_it(
     board: Board, failed: Pipeline, people: People, dark: People
 ) -> None:
@@ -147,6 +152,7 @@ def test_a_transaction_that_waits_shows_what_the_one_before_it_waits_for_and_lea
     expect(both[0].board.get_by_role("heading", level=1)).to_have_text("Transaction 1")
 
 
+@pytest.mark.lead
 def test_a_run_that_has_no_transaction_says_so_with_the_log_of_its_begin(
     board: Board, pipeline: Pipeline, runs: Runs, people: People, dark: People
 ) -> None:
@@ -161,6 +167,7 @@ def test_a_run_that_has_no_transaction_says_so_with_the_log_of_its_begin(
         assert each.findings() == []
 
 
+@pytest.mark.lead
 def test_the_attempts_of_a_transaction_stand_beside_each_other_and_what_changed_is_marked(
     board: Board, pipeline: Pipeline, runs: Runs, people: People, dark: People
 ) -> None:
@@ -190,6 +197,7 @@ def refuses(route: Route) -> None:
     route.fulfill(status=429, json={"detail": BUSY}, headers={"Retry-After": "1", "Content-Type": "application/json"})
 
 
+@pytest.mark.lead
 def test_a_search_that_is_refused_says_why_and_is_tried_again_by_itself(
     board: Board, pipeline: Pipeline, people: People, dark: People
 ) -> None:
@@ -208,6 +216,7 @@ def test_a_search_that_is_refused_says_why_and_is_tried_again_by_itself(
         expect(each.board.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.lead
 def test_an_action_that_is_refused_as_others_are_under_way_is_done_once_they_are_answered(
     board: Board, failed: Pipeline, runs: Runs, people: People
 ) -> None:

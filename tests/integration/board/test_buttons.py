@@ -76,6 +76,7 @@ def test_a_transaction_is_skipped_and_readmitted_for_a_reason_that_is_text(
     assert ulf.page.evaluate("document.body.dataset.owned") is None
 
 
+@pytest.mark.lead
 @pytest.mark.worth("the way of every button: preview, action, audit, conflict")
 def test_of_two_who_replay_all_that_failed_one_does_it_and_the_other_reads_why_not(
     board: Board, pipeline: Pipeline, runs: Runs, people: People

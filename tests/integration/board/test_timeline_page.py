@@ -42,6 +42,7 @@ def ends(bars: dict[int, list[tuple[float, float]]], txid: int) -> tuple[float, 
     return min(begin for begin, _ in bars[txid]), max(end for _, end in bars[txid])
 
 
+@pytest.mark.lead
 def test_the_timeline_goes_from_the_first_to_the_last_moment_and_leaves_a_day_of_nothing_out(
     board: Board, days: Pipeline, people: People
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_bar_says_what_it_is_and_from_when_until_when_to_the_pointer_and_to_th
     expect(tip).to_have_count(0)
 
 
+@pytest.mark.lead
 def test_the_bars_of_a_transaction_whose_rows_were_replaced_are_pale_and_it_says_by_which(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline, people: People
 ) -> None:

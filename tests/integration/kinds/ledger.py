@@ -94,16 +94,24 @@ class Ledger:
         return self.commands.tried("tx", *command.split(), *line, *output, root=ROOT)
 
     def told(self, kind: Kind) -> list[Told]:
-        """What every command that reads gives of a topology, in every way to print it."""
+        """What every command that reads gives of a topology: JSON, where it can."""
         if kind.name not in self._told:
-            self._told[kind.name] = list(self._tell(self.asked(kind)))
+            self._told[kind.name] = list(self._tell(kind, in_json=True))
         return self._told[kind.name]
 
-    def _tell(self, of: Asked) -> Iterator[Told]:
+    def told_otherwise(self, kind: Kind) -> list[Told]:
+        """What these commands give in every other way to print it."""
+        return list(self._tell(kind, in_json=False))
+
+    def _tell(self, kind: Kind, *, in_json: bool) -> Iterator[Told]:
+        of = self.asked(kind)
         for name, command in commands_that_read().items():
+            outputs = outputs_of(command)
+            first = next((each for each in outputs if "json" in each), outputs[0])
             for line in QUESTIONS[name](of):
-                for output in outputs_of(command):
-                    yield Told(name, line, output[-1] if output else "", self.type(name, line, output))
+                for output in outputs:
+                    if (output == first) is in_json:
+                        yield Told(name, line, output[-1] if output else "", self.type(name, line, output))
 
     # --- the page
 

@@ -12,6 +12,7 @@ from tests.integration.kinds.ledger import Ledger
 from tests.integration.kinds.questions import QUESTIONS, commands_that_read
 from tests.integration.kinds.topologies import KINDS, Kind
 
+FIRST = KINDS[0]
 of_every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
@@ -25,9 +26,15 @@ def test_every_command_that_reads_answers_or_says_in_one_line_why_not(ledger: Le
     check_told(ledger.told(kind))
 
 
-@of_every_kind
-def test_json_and_yaml_say_the_same(ledger: Ledger, kind: Kind) -> None:
-    check_same(ledger.told(kind))
+@pytest.mark.parametrize(
+    "kind",
+    [FIRST, *(pytest.param(each, marks=pytest.mark.lead) for each in KINDS if each is not FIRST)],
+    ids=lambda kind: kind.name,
+)
+def test_a_command_says_the_same_however_it_is_printed(ledger: Ledger, kind: Kind) -> None:
+    others = ledger.told_otherwise(kind)
+    check_told(others)
+    check_same([*ledger.told(kind), *others])
 
 
 def test_no_cell_is_empty_that_topologies_of_other_kinds_fill(ledger: Ledger) -> None:
