@@ -152,6 +152,7 @@ def here(topology: Topology, store: KeptStore, airflow: None, monkeypatch: pytes
     monkeypatch.setattr(redaction, "_connections", list)
     monkeypatch.setattr(zookeeper, "shared_store", lambda conn_id: store)
     monkeypatch.setattr(dag_process, "_dag_process", HereProcess())
+    monkeypatch.setattr(dag_process, "EVERY", float("inf"))  # a source that is asked once more has one more lag
     monkeypatch.setattr(dag_process, "_lag_board", dag_process.LagBoard(HereProcess()))  # type: ignore[arg-type]
 
     @contextmanager

@@ -36,7 +36,7 @@ from tests.stage import begin_run
 from tests.suites.acker_case import opened
 from tests.unit.bench import CountingStore, MemorySpec
 from tests.unit.coordinator.conftest import make as make_world
-from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld
+from tests.unit.coordinator.lane_world import LONG, PATHS, Bounded, LaneWorld
 from tests.unit.protocol.books import Books
 from tests.unit.statsd import StatsD
 
@@ -93,7 +93,9 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     world.source.count = 5
     allocate(world.spec, world.spec.ledger(world.store))
     ledger: Any = world.spec.ledger(world.store)
-    monitor = Monitor(AlarmTopology("numbers", "numbers"), PATHS, lambda: MemorySource({"a": [{"n": 1}]}), patience=5)
+    monitor = Monitor(
+        AlarmTopology("numbers", "numbers"), PATHS, lambda: MemorySource({"a": [{"n": 1}]}), patience=LONG
+    )
     look = SnapshotReader(world.store, PATHS).look()
     assert look is not None
     (opened_at,) = [datetime.fromisoformat(record.created) for record in look.opened.values()]
@@ -109,7 +111,7 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     monitor._gauges = Cadence(0.0)
     for _ in range(3):  # the answer to the question before is sent
         monitor.observe(world.store, look)
-        assert monitor._acker_watch.wait(60)
+        assert monitor._acker_watch.wait(LONG)
     values = {name: value for name, _, value in sent(statsd)}
     assert (values["open_trees"], values["acks_per_second"]) == (3, 0)
     found |= {(name, "gauge") for name in values}

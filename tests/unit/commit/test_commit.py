@@ -101,10 +101,10 @@ def test_a_transaction_that_is_next_waits_in_its_worker_and_commits_as_soon_as_i
     second.begin()
     first.work()
     second.work(count=5)
-    waiting = threading.Thread(target=second.commit_now, kwargs={"patience": 60}, daemon=True)
+    waiting = threading.Thread(target=second.commit_now, kwargs={"patience": 600}, daemon=True)
     waiting.start()
     assert first.commit_now() is None
-    waiting.join(30)
+    waiting.join(300)
     assert not waiting.is_alive()
     assert counts(state) == {"count": 15}
 

@@ -15,7 +15,7 @@ from airflow_tx.base import failpoints
 from airflow_tx.base.errors import StagingUnavailable
 from airflow_tx.base.failpoints import FailpointError
 from airflow_tx.ledger.answers import Granted, Replaced
-from airflow_tx.ledger.api import Create, Delete, Put
+from airflow_tx.ledger.api import Create, Delete, Put, SystemClock
 from airflow_tx.ledger.records import Binding, encode
 from airflow_tx.ledger.steps.replay import Wish
 from airflow_tx.ledger.steps.step import Reader
@@ -264,11 +264,15 @@ def test_a_commit_phase_writes_the_entry_of_all_committers_before_it_begins(make
 
 def entry_of(run: Run, days: int, txid: int = 1) -> str:
     """Write an entry as it was so many days ago."""
-    written = (datetime.now(timezone.utc) - timedelta(days=days)).isoformat()
+    written = (SystemClock().now() - timedelta(days=days)).isoformat()
     return journal_of(run).write(replace(entries(run)[0], txid=txid, written=written))
 
 
-def test_commits_remove_days_a_week_after_they_could_last_be_restated(make: Any) -> None:
+def test_commits_remove_days_a_week_after_they_could_last_be_restated(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(timezone.utc)
+    monkeypatch.setattr(SystemClock, "now", lambda clock: now)  # no other day begins meanwhile
     run = begun(make, journal=timedelta(days=3))
     run.commit_now()
     first = named(run)

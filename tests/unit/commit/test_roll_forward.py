@@ -286,8 +286,9 @@ def never_behind(look: Any) -> Any:
 
 
 def any_entry(self: JournalArea, name: str) -> Any:
-    """Take some entry of the transaction, in place of the one that its receipt names."""
-    return self.read(min(self.names(int(name.partition("/")[2].partition("-")[0]))))
+    """Take another entry of the transaction than the one that its receipt names, if there is one."""
+    names = self.names(int(name.partition("/")[2].partition("-")[0]))
+    return self.read(min(names, key=lambda each: each == name))
 
 
 PROVED: Any = RollForward.proved

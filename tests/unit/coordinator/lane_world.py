@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,14 +22,16 @@ from airflow_tx.base.compat import RunInfo
 from airflow_tx.base.errors import OutcomeUnknown
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
-from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
+from airflow_tx.coordinator.plan import CoordinatorMemory, Plan, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
-from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger import LIVE_RUN_STATES
+from airflow_tx.ledger.answers import Begun, WindowFull
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.records import History, TransactionRecord, decode
 from airflow_tx.operators.transaction import defined
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.state import Count, MemoryState, Sum
+from airflow_tx.testing.deadline import Deadline
 from airflow_tx.transaction.commit.check import Check
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.commit.update import Update
@@ -39,6 +42,8 @@ from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 PATHS = Paths("/airflow_tx", "numbers")
 RULES = Rules(max_pending=4, max_replays=3, backoff=0.0, message_timeout=1000.0, silence=10.0)
 TASK = "count"
+LONG = 300.0
+"""Seconds that a wait which should end may take on a slow machine."""
 OF_BLOCK = ("begin", "tasks", "inside", "tables", "rejected", "max_rejected")
 """What the transaction of the world has of its block."""
 
@@ -93,12 +98,34 @@ class ShowingStore(CountingStore):
         return super().get(path)
 
 
+class ByLooks(Coordination):
+    """A coordinator whose time passes by its looks, so that it is not idle sooner where each of them takes longer.
+
+    No time passes while a run is executed that it has started.
+    """
+
+    def __init__(self, world: LaneWorld, pace: Pace, store: Store, log: Any, **more: Any) -> None:
+        self._world = world
+        self._time = 0.0
+        ti = CoordinatorTi("coordinate", "c", runs=world.runs)
+        super().__init__(
+            world.plan().spec, pace, store, ti, log, memory=CoordinatorMemory(), clock=lambda: self._time, **more
+        )
+
+    def step(self) -> Plan:
+        found = super().step()
+        if not self._world.waits_for_a_run:
+            self._time += self.pace.poll
+        return found
+
+
 @dataclass
 class LaneWorld:
     """One topology.
 
     :param on_batch: what its task does with a batch, before it counts.
     :param key: the name of what its task gives; `paused`: which DAG is.
+    :param executes: ends when somebody executes runs no more; None: nobody does.
     :ivar others: what was started of other DAGs: dag_id, run_id, whether it was reset, whether it has a date.
     """
 
@@ -112,6 +139,7 @@ class LaneWorld:
     others: list[tuple[str, str, bool, bool]] = field(default_factory=list)
     paused: str = ""
     key: str = RETURN_KEY
+    executes: Future[None] | None = None
     state: MemoryState = field(
         default_factory=lambda: MemoryState("totals", keys=["key"], values={"rows": Count(), "sum": Sum()})
     )
@@ -184,15 +212,16 @@ class LaneWorld:
         self.runs[run_id] = "queued"
         return True
 
-    def execute(self, run_id: str, seconds: float = 60.0) -> Begun:
+    def execute(self, run_id: str, seconds: float = LONG) -> Begun:
         """Execute a run, all of its tasks.
 
         :raises TimeoutError: its turn does not come.
         """
-        until = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         info = replace(self.run_info(run_id), conf=self.conf[run_id] or {})
         run = StageRun(self.spec, run_id, self.log)
-        begun = run.begin(info=info, dag=self.dag)
+        while isinstance(begun := run.begin(info=info, dag=self.dag), WindowFull):
+            self._defer(deadline)
         assert isinstance(begun, Begun), begun
         self.runs[run_id] = "running"
         run.committer.runs = self.runs
@@ -202,15 +231,21 @@ class LaneWorld:
         run.end(run.start(TASK), rows_of(self.numbers(begun.metadata)), self.key)
         commit = run.commit_of(self.plan().updates, self.plan().checks)
         while commit_in_turn(commit, self.store, patience=1) is not None:
-            if time.monotonic() > until:
-                raise TimeoutError
-            time.sleep(0.01)  # it is deferred meanwhile
+            self._defer(deadline)
         self.runs[run_id] = "success"
         return begun
 
+    def _defer(self, deadline: Deadline) -> None:
+        if deadline.left() <= 0:
+            raise TimeoutError
+        time.sleep(0.01)
+
     @contextmanager
     def executing(self) -> Iterator[None]:
-        """Let somebody execute each run soon after it was started, one after the other."""
+        """Let somebody execute each run soon after it was started, one after the other.
+
+        :raises BaseException: what a run raises.
+        """
         over = threading.Event()
 
         def execute() -> None:
@@ -219,45 +254,60 @@ class LaneWorld:
                     if state == "queued":
                         self.execute(run_id)
 
-        thread = threading.Thread(target=execute, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join(30)
+        with ThreadPoolExecutor(1) as pool:
+            self.executes = pool.submit(execute)
+            try:
+                yield
+            finally:
+                over.set()
+                executes, self.executes = self.executes, None
+        executes.result()
+
+    @property
+    def waits_for_a_run(self) -> bool:
+        """Whether somebody executes runs, and has still one to execute.
+
+        :raises BaseException: what a run has raised.
+        """
+        if self.executes is None:
+            return False
+        if self.executes.done():
+            self.executes.result()
+        return not LIVE_RUN_STATES.isdisjoint([*self.runs.values()])
 
     # --- the coordinator
 
     def plan(self) -> LanePlan:
         return lane_plan(self.spec, self.dag)
 
-    def lane(self, patience: float = 20.0, store: Any = None) -> Lane:
-        return Lane(self.plan(), store or self.store, CoordinatorTi("coordinate", "c"), self.log, patience=patience)
+    def lane(self, patience: float = LONG, store: Any = None, clock: Callable[[], float] = time.monotonic) -> Lane:
+        ti = CoordinatorTi("coordinate", "c")
+        return Lane(self.plan(), store or self.store, ti, self.log, patience=patience, clock=clock)
 
     def coordinate(self, lane: Lane | None = None, store: Any = None, alarms: Any = None, **pace: Any) -> Coordination:
         """Do what a coordinator with a lane does in its worker, until there is nothing to do."""
         lane = lane or self.lane(store=store)
         fields: dict[str, Any] = {"rules": RULES, "poll": 0.02, "linger": 0.1, "hold": 0.0, **pace}
-        ti, memory = CoordinatorTi("coordinate", "c", runs=self.runs), CoordinatorMemory()
-        own = Coordination(
-            self.plan().spec, Pace(**fields), store or self.store, ti, self.log, memory=memory, lane=lane, alarms=alarms
-        )
+        own = ByLooks(self, Pace(**fields), store or self.store, self.log, lane=lane, alarms=alarms)
         with lane.opened():
             own.work_until_idle()
         return own
 
     def coordinate_by_two(self) -> None:
         """Do what two coordinators, each with a lane, do at once."""
-        threads = [threading.Thread(target=self.coordinate) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(2) as pool:
+            for each in [pool.submit(self.coordinate) for _ in range(2)]:
+                each.result()
 
     def settle(self, **pace: Any) -> None:
         """Coordinate, again and again, until all that the source has is committed; runs are executed meanwhile."""
-        while len(self.history) < self.count:
+        self.settle_all(self.count, **pace)
+
+    def settle_all(self, count: int, **pace: Any) -> None:
+        """Coordinate, again and again, until so many transactions are final."""
+        deadline = Deadline(LONG)
+        while len(self.history) < count:
+            assert deadline.left() > 0, f"{len(self.history)} of {count} transactions are final"
             self.coordinate(**pace)
 
     # --- what became of it

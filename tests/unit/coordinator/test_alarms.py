@@ -33,7 +33,7 @@ from airflow_tx.transaction.processing.begin import allocate
 from airflow_tx.transaction.processing.task import Processing
 from tests.stage import begin_run
 from tests.unit.bench import FakeTi, Numbers
-from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld
+from tests.unit.coordinator.lane_world import LONG, PATHS, Bounded, LaneWorld
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 PER_RUN = DataIntervalSource("tests.contract.interval_reader.read")
@@ -121,9 +121,11 @@ def show_block(world: LaneWorld, dag_id: str, of: str | None) -> None:
 
 
 def step(found: CoordinatorAlarms, world: LaneWorld, later: float = 0.0) -> None:
+    """Look so many seconds after the first open transaction was allocated, if there is one."""
     look = SnapshotReader(world.store, PATHS).look()
     assert look is not None
-    found.step(replace(look, now=look.now + timedelta(seconds=later)))
+    now = min((datetime.fromisoformat(record.created) for record in look.opened.values()), default=look.now)
+    found.step(replace(look, now=now + timedelta(seconds=later)))
 
 
 def test_whoever_is_called_is_called_once_whatever_starts_again_and_again_if_it_is_blocked_again(
@@ -204,14 +206,14 @@ def test_a_lag_beyond_its_limit_is_late_and_one_that_is_unknown_ends_nothing(wor
     allocate(world.spec, ledger(world))
     rows, look = [{"n": n} for n in range(11)], SnapshotReader(world.store, PATHS).look()
     assert look is not None
-    monitor = Monitor(topology, PATHS, lambda: MemorySource({"a": rows}), patience=10)
+    monitor = Monitor(topology, PATHS, lambda: MemorySource({"a": rows}), patience=LONG)
     called = Called()
     spec = replace(world.spec, callbacks=AlarmCallbacks(on_late=(called,)), limits=topology.limits)
     CoordinatorAlarms(spec, monitor, ledger(world), BlockedRun(DAG_ID), context={}, log=world.log).step(look)
     assert len(called.alarms) == 1
     assert Monitor(topology, PATHS, None).observe(world.store, look) == []
     del rows[:]
-    (over,) = Monitor(topology, PATHS, lambda: MemorySource({"a": rows}), patience=10).observe(world.store, look)
+    (over,) = Monitor(topology, PATHS, lambda: MemorySource({"a": rows}), patience=LONG).observe(world.store, look)
     assert (over.kind, over.alarm) == (AlarmKind.LATE, None)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_tasks import LaneOutputs, LaneTransaction
 from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.ledger.answers import Begun
-from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.api import Put, Watch
 from airflow_tx.ledger.attempt import TaskTry, Token
 from airflow_tx.ledger.records import Phase, TopologyRecord, decode, encode
 from airflow_tx.ledger.steps.end import note_skip
@@ -31,11 +33,13 @@ from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import Fence
+from airflow_tx.testing.eventually import Hopeless, eventually
 from airflow_tx.transaction.processing.begin import allocate
 from airflow_tx.transaction.processing.task import Processing
 from tests.stage import StageRun
 from tests.unit.bench import Lending, run_of
 from tests.unit.coordinator.lane_world import (
+    LONG,
     PATHS,
     RULES,
     Bounded,
@@ -171,7 +175,7 @@ def test_a_transaction_takes_one_request_for_what_follows_at_once(make: Any, kin
     world = make(kind, source=Bounded(30), options={"max_pending": 1})
     lane = world.lane()
     with lane.opened():
-        lane.work(60.0)
+        lane.work(LONG)
         while lane.working:
             lane.wait(0.1)
         requests = world.store.requests
@@ -349,12 +353,11 @@ def test_a_task_that_takes_too_long_leaves_the_lane(make: Any) -> None:
     )
 
 
-@pytest.mark.worth("waits ten seconds for runs that a slow machine executes late")
 def test_after_some_failures_in_a_row_it_makes_runs_at_once(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 2)
     world = make(source=Bounded(6), on_batch=Fails(1, 2, 3, 4, 5, 6))
     with world.executing():
-        world.settle(linger=10.0)
+        world.settle()
     world.assert_exact(6)
     assert [entry.attempts for entry in world.history.values()] == [2, 2, 1, 1, 1, 1]
     assert (
@@ -388,19 +391,57 @@ def restating(world: LaneWorld, txid: int, *, restates: bool) -> None:
     world.store.multi((), (Put(PATHS.transaction(txid), encode(changed)),))
 
 
+class Hours:
+    """The time of a lane: an hour passes whenever it waits for its turn, until time stands.
+
+    :ivar waits: how often it has waited.
+    """
+
+    def __init__(self, world: LaneWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits = 0
+        self.stands = False
+        self._seconds = 0.0
+        self._watch = world.store.watch
+        monkeypatch.setattr(lane_module, "_POLL", 0.01)
+        monkeypatch.setattr(world.store, "watch", self.watch)
+
+    def clock(self) -> float:
+        return self._seconds
+
+    @contextmanager
+    def watch(self, *paths: str) -> Iterator[Watch]:
+        with self._watch(*paths) as found:
+            yield found
+        self._seconds += 0 if self.stands else 3600
+        self.waits += 1
+
+    def await_some(self, lane: Lane) -> None:
+        """Wait until it has waited some more."""
+        before = self.waits
+
+        def has_waited() -> bool:
+            if not lane.working:
+                raise Hopeless("it waits no more")
+            return self.waits > before + 3
+
+        eventually(has_waited, LONG, "the lane has waited for its turn", interval=0.01)
+
+
 def test_a_transaction_of_the_lane_waits_for_a_restatement_as_long_as_that_takes(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_module, "_POLL", 0.01)
     world = make(source=Bounded(3))
     world.conf["by-hand"] = {}
     ask_for(world, "by-hand")
     restating(world, 1, restates=True)
-    lane = world.lane(patience=0.1)
+    hours = Hours(world, monkeypatch)
+    lane = world.lane(patience=60.0, clock=hours.clock)
     with lane.opened():
         lane.work(0.0)
-        lane.wait(1.0)
+        hours.await_some(lane)
         assert lane.working == {2}
+        hours.stands = True
+        hours.await_some(lane)
         restating(world, 1, restates=False)
         world.execute("by-hand")
         while lane.working:
@@ -418,8 +459,7 @@ def test_beside_five_restatements_it_goes_on_and_all_is_counted_once(make: Any) 
         ledger.run(want, WishRequest(txid, f"tx-{txid}", f"tx-{txid}"), Audit("ada", "a bug in the job"))
     world.source.count = 10
     with world.executing():
-        while len(world.history) < 15:
-            world.coordinate()
+        world.settle_all(15)
     assert wishes(world.store, PATHS) == ()
     restated = {entry.restates for entry in world.history.values()} - {None}
     assert restated == {1, 2, 3, 4, 5}
@@ -435,14 +475,14 @@ def test_a_lane_that_ends_while_it_waits_for_a_restatement_has_failed_at_nothing
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
-    monkeypatch.setattr(lane_module, "_POLL", 0.01)
     world = make(source=Bounded(3))
     ask_for(world, "by-hand")
     restating(world, 1, restates=True)
-    lane = world.lane(patience=0.1)
+    hours = Hours(world, monkeypatch)
+    lane = world.lane(patience=60.0, clock=hours.clock)
     with lane.opened():
         lane.work(0.0)
-        lane.wait(0.5)
+        hours.await_some(lane)
     assert not lane.rests
     record = world.record(2)
     assert record is not None
@@ -587,7 +627,7 @@ def test_a_committer_that_waits_for_a_transaction_of_a_lane_says_so(make: Any) -
     begun_by_lane(world, world.lane())
     world.conf["by-hand"] = {}
     with pytest.raises(TimeoutError):
-        world.execute("by-hand", seconds=0.1)
+        world.execute("by-hand", seconds=0.0)
     assert world.log.lines[-1] == (
         "Transaction 2 of numbers waits for transaction 1 (PROCESSING), in the lane of its coordinator. "
         "There is nothing to do: what leaves the lane becomes a run."

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from airflow.sdk import get_current_context
 
 from airflow_tx import FailedBatch, SparkConnectBatchOperator
 from airflow_tx.coordinator import lane as lane_module
-from airflow_tx.coordinator import lane_applications
+from airflow_tx.coordinator import lane_applications, lane_tasks
 from airflow_tx.ledger.answers import NoData
 from airflow_tx.ledger.attempt import RowsDigest
 from airflow_tx.ledger.steps.processing import RowsRead
@@ -30,7 +32,7 @@ from airflow_tx.outputs.staging.area import (
 from airflow_tx.spark import connect
 from airflow_tx.spark.connect import SessionTraces
 from airflow_tx.testing.eventually import eventually
-from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, OpaqueBounded, rows_of
+from tests.unit.coordinator.lane_world import LONG, TASK, Bounded, LaneWorld, OpaqueBounded, rows_of
 
 OUTPUT = "counts"
 
@@ -69,6 +71,7 @@ class Server:
         self.at: Callable[[str], None] = lambda step: None
         self.prepared = 0
         self.is_down = False
+        self._counting = threading.Lock()
         self.opened = 0
         self.open: set[Session] = set()
         self.most = 0
@@ -81,13 +84,15 @@ class Server:
         if self.is_down:
             raise connect.SparkUnreachable(server=server, reason="it is down")
         made = Session(traces)
-        self.opened += 1
-        self.open.add(made)
-        self.most = max(self.most, len(self.open))
+        with self._counting:
+            self.opened += 1
+            self.open.add(made)
+            self.most = max(self.most, len(self.open))
         try:
             yield made
         finally:
-            self.open.discard(made)
+            with self._counting:
+                self.open.discard(made)
 
     def load(self) -> None:
         self.at("load")
@@ -126,6 +131,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(connect.ConnectApplication, "load", made.load)
     monkeypatch.setattr(lane_applications, "connect_url", made.url)
     monkeypatch.setattr(lane_applications, "_FIRST_LOOK", 0.0)
+    monkeypatch.setattr(lane_applications, "_HEAD_START", 0.0)
     return made
 
 
@@ -152,7 +158,9 @@ def test_applications_are_committed_in_order_without_a_run_in_warm_sessions_each
     assert world.runs == {}
     assert {entry.attempts for entry in world.history.values()} == {1}
     assert server.opened <= 4
-    assert server.urls == ["spark_connect_default"] * server.opened
+    # A session that no batch has needed may still be on its way when the lane has ended.
+    eventually(lambda: len(server.urls) == server.opened, LONG, "each address that was asked for is that of a session")
+    assert set(server.urls) == {"spark_connect_default"}
     assert len(tags) == len(set(tags)) == 12
     assert all(entry.rows == 10 for entry in world.history.values())
 
@@ -174,10 +182,10 @@ def test_those_behind_are_processed_while_the_first_one_is_and_commit_after_it(m
 
     def waits_for_the_others(session: Session, descriptor: Any) -> None:
         if descriptor.attempt.txid == 1:
-            others.wait(60)
+            others.wait(LONG)
             assert world.history == {}
         else:
-            others.wait(60)
+            others.wait(LONG)
 
     server.on_batch = waits_for_the_others
     world.coordinate()
@@ -190,7 +198,7 @@ def test_those_behind_are_processed_while_the_first_one_is_and_commit_after_it(m
 def test_the_first_batch_on_a_server_that_has_compiled_nothing_goes_alone_until_it_ends(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    monkeypatch.setattr(lane_applications, "_HEAD_START", 60.0)
+    monkeypatch.setattr(lane_applications, "_HEAD_START", LONG)
     world, begun, at_once = make(source=Bounded(4)), list[int](), list[int]()
 
     def cannot(at: str) -> None:
@@ -199,7 +207,8 @@ def test_the_first_batch_on_a_server_that_has_compiled_nothing_goes_alone_until_
     def notes(session: Session, descriptor: Any) -> None:
         begun.append(descriptor.attempt.txid)
         if len(begun) == 1:
-            threading.Event().wait(0.3)
+            eventually(lambda: len(server.open) == 4, LONG, "the other batches have sessions", interval=0.01)
+            threading.Event().wait(0.1)  # so that one which does not wait begins
             at_once.append(len(begun))
             if fails:
                 raise FailedBatch("not this one")
@@ -222,7 +231,7 @@ def test_a_first_batch_that_takes_long_holds_the_others_up_for_a_moment_only(
         raise RuntimeError(f"no {at} ahead of a batch")
 
     def waits_for_the_others(session: Session, descriptor: Any) -> None:
-        others.wait(60)
+        others.wait(LONG)
 
     server.at = cannot
     server.on_batch = waits_for_the_others
@@ -254,17 +263,21 @@ def test_one_that_fails_becomes_a_run_and_the_next_ones_have_new_sessions(
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("processing_timeout", {"message_timeout": 0.3}),
-        ("execution_timeout", {"execution_timeout": timedelta(seconds=0.3)}),
+        ("processing_timeout", {"message_timeout": 600.0}),
+        ("execution_timeout", {"execution_timeout": timedelta(minutes=10)}),
     ],
 )
 def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(
-    make: Any, server: Server, name: str, options: Any
+    make: Any, server: Server, monkeypatch: pytest.MonkeyPatch, name: str, options: Any
 ) -> None:
-    interrupted = threading.Event()
+    interrupted, ahead = threading.Event(), [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(ahead))
+    for module in (lane_module, lane_applications, lane_tasks):
+        monkeypatch.setattr(module, "time", clock)
 
     def hangs(session: Session, descriptor: Any) -> None:
-        session.interrupted.wait(60)
+        ahead.append(600.0)
+        session.interrupted.wait(LONG)
         interrupted.set()
         raise RuntimeError("interrupted")
 
@@ -274,8 +287,8 @@ def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(
         world.settle()
     world.assert_exact(1)
     assert world.history[1].attempts == 2
-    assert interrupted.wait(60)
-    assert any(f"count: AirflowTaskTimeout: it takes longer than {name}, 0.3 s" in line for line in world.log.lines)
+    assert interrupted.wait(LONG)
+    assert any(f"count: AirflowTaskTimeout: it takes longer than {name}, 600 s" in line for line in world.log.lines)
 
 
 def test_a_server_that_is_down_lets_transactions_be_runs_at_once_after_some(
@@ -284,7 +297,7 @@ def test_a_server_that_is_down_lets_transactions_be_runs_at_once_after_some(
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
     world, server.is_down = make(source=Bounded(4), options={"max_pending": 1}), True
     with world.executing():
-        world.settle(linger=10.0)
+        world.settle()
     world.assert_exact(4)
     assert [entry.attempts for entry in world.history.values()] == [2, 1, 1, 1]
 
@@ -294,7 +307,7 @@ def test_when_the_lane_ends_nothing_of_it_runs_on_the_server(make: Any, server: 
 
     def hangs(session: Session, descriptor: Any) -> None:
         started.set()
-        session.interrupted.wait(60)
+        session.interrupted.wait(LONG)
         interrupted.set()
 
     server.on_batch = hangs
@@ -302,8 +315,8 @@ def test_when_the_lane_ends_nothing_of_it_runs_on_the_server(make: Any, server: 
     with lane.opened():
         lane.work(0.0)
         assert lane.working == {1}
-        assert started.wait(60)
-    assert interrupted.wait(60)
+        assert started.wait(LONG)
+    assert interrupted.wait(LONG)
     server.on_batch = lambda session, descriptor: None
     with world.executing():
         world.settle()
@@ -335,7 +348,9 @@ def test_sessions_are_prepared_before_there_is_a_batch_and_the_first_batches_hav
     lane = world.lane()
     before = world.store.requests
     with lane.opened():
-        eventually(lambda: server.prepared == 1 and server.opened == 4, 60, "four sessions are open, one has rehearsed")
+        eventually(
+            lambda: server.prepared == 1 and server.opened == 4, LONG, "four sessions are open, one has rehearsed"
+        )
         assert world.store.requests == before
         assert isinstance(lane.work(0.0), NoData)
         world.source.count = 4
@@ -350,12 +365,12 @@ def test_sessions_are_prepared_before_there_is_a_batch_and_the_first_batches_hav
 def test_a_lane_that_finds_data_at_once_rehearses_nothing(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_applications, "_FIRST_LOOK", 60.0)
+    monkeypatch.setattr(lane_applications, "_FIRST_LOOK", LONG)
     world, loaded = make(source=Bounded(3)), threading.Event()
     server.at = lambda at: loaded.set() if at == "load" else None
     lane = world.lane()
     with lane.opened():
-        assert loaded.wait(60)
+        assert loaded.wait(LONG)
         while len(world.history) < 3:
             lane.work(0.0)
             lane.wait(0.1)
@@ -389,8 +404,8 @@ def test_what_prevents_a_session_from_being_prepared_is_said_once_and_changes_no
     server.at = fails
     lane = world.lane()
     with lane.opened():
-        assert has_failed.wait(60)
-        eventually(lambda: any(told in line for line in world.log.lines), 60, "the log says so")
+        assert has_failed.wait(LONG)
+        eventually(lambda: any(told in line for line in world.log.lines), LONG, "the log says so")
         server.at = lambda at: None
         while len(world.history) < 6:
             lane.work(0.0)
@@ -408,12 +423,12 @@ def test_a_batch_that_waits_for_a_session_which_cannot_be_prepared_has_another_o
 
     def fails_late(at: str) -> None:
         if at == step:
-            assert begun.wait(60)
+            assert begun.wait(LONG)
             raise RuntimeError("not prepared")
 
     def waits(session: Session, descriptor: Any) -> None:
         # A session that took two batches would leave another one without any.
-        assert begun.wait(60)
+        assert begun.wait(LONG)
 
     server.at, server.on_batch = fails_late, waits
     lane = world.lane()
@@ -433,7 +448,7 @@ def test_once_there_is_a_batch_nothing_more_is_prepared(make: Any, server: Serve
 
     def waits(at: str) -> None:
         if at == "session":
-            assert begun.wait(60)
+            assert begun.wait(LONG)
 
     server.at = waits
     lane = world.lane()
@@ -455,15 +470,16 @@ def test_a_lane_that_ends_while_it_prepares_leaves_no_session_and_nothing_in_the
     def stops(at: str) -> None:
         if at == step:
             stands.set()
-            goes_on.wait(60)
+            goes_on.wait(LONG)
 
     server.at = stops
     lane = world.lane()
-    before = world.store.requests
+    before, threads = world.store.requests, {*threading.enumerate()}
     with lane.opened():
-        assert stands.wait(60)
-        threading.Timer(0.05, goes_on.set).start()
-    eventually(lambda: not server.open, 60, "no session is open")
+        assert stands.wait(LONG)
+    goes_on.set()
+    eventually(lambda: {*threading.enumerate()} <= threads, LONG, "the threads of the sessions have ended")
+    assert not server.open
     assert world.store.requests == before
     assert world.log.lines == []
     world.source.count = 3
@@ -478,7 +494,7 @@ def test_a_session_that_is_dropped_while_it_is_prepared_ends(make: Any, server: 
         # A batch takes one of the sessions that are ready.
         if at == "rehearse":
             rehearses.set()
-            assert failed.wait(60)
+            assert failed.wait(LONG)
             raise RuntimeError("its server is lost")
 
     def fails(session: Session, descriptor: Any) -> None:
@@ -488,10 +504,10 @@ def test_a_session_that_is_dropped_while_it_is_prepared_ends(make: Any, server: 
     server.at, server.on_batch = stands, fails
     lane = world.lane()
     with lane.opened():
-        eventually(lambda: rehearses.is_set() and len(server.open) == 4, 60, "one of four sessions rehearses")
+        eventually(lambda: rehearses.is_set() and len(server.open) == 4, LONG, "one of four sessions rehearses")
         lane.work(0.0)
         while lane.working:
             lane.wait(1.0)
-        eventually(lambda: not server.open, 60, "no session is open")
+        eventually(lambda: not server.open, LONG, "no session is open")
     assert server.opened == 4
     assert not any("could not be prepared" in line for line in world.log.lines)

@@ -107,7 +107,7 @@ def test_a_lane_that_begins_no_more_makes_the_runs_of_the_days_that_follow(make:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
     world = make(DayWorld, on_batch=fails(0, 1, 2))
     with world.executing():
-        world.settle(linger=10.0)
+        world.settle()
     world.assert_exact(3)
     assert list(world.runs) == [name_of(day) for day in range(3)]
     assert {end - start for start, end in world.dates.values()} == {DAY}

@@ -6,7 +6,9 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +112,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return states
 
 
+@pytest.fixture
+def clock(sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    """The clock of the triggers, which only their sleeps move."""
+    monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=sleeps.monotonic, thread_time=lambda: 0.0))
+    return sleeps
+
+
 def begin(store: CountingStore, *run_ids: str) -> None:
     Stage(store).begun(*run_ids)
 
@@ -150,17 +159,27 @@ def fire(trigger: CoordinatorTrigger) -> dict[str, Any]:
     return found
 
 
-async def _waits(trigger: CoordinatorTrigger, then: Any) -> tuple[bool, list[Any]]:
-    running = asyncio.create_task(events(trigger))
-    done, _ = await asyncio.wait([running], timeout=0.3)
-    then()
-    return not done, await asyncio.wait_for(running, 120)
+async def _waits(trigger: CoordinatorTrigger, then: Any) -> tuple[list[list[str]], list[Any]]:
+    looks, step = list[list[str]](), coordinator._Watch.step
+
+    async def looked(watch: Any) -> list[str]:
+        looks.append(await step(watch))
+        return looks[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinator._Watch, "step", looked)
+        running = asyncio.create_task(events(trigger))
+        while len(looks) < 3 and not running.done():
+            await asyncio.sleep(0.01)
+        before = [*looks]
+        then()
+        return before, await asyncio.wait_for(running, 120)
 
 
 def waits(trigger: CoordinatorTrigger, then: Any) -> list[str]:
-    """What is due after `then`, and not before."""
-    waited, found = asyncio.run(_waits(trigger, then))
-    assert waited
+    """What is due after `then`, and not before, however often it looks."""
+    before, found = asyncio.run(_waits(trigger, then))
+    assert before == [[]] * 3
     due: list[str] = found[0]["due"]
     return due
 
@@ -221,7 +240,7 @@ def test_it_fires_after_a_failed_run_has_waited_for_its_replay(store: CountingSt
     assert waits(trigger, lambda: runs.update(r1="failed")) == ["Replay"]
 
 
-def test_what_it_has_seen_travels_with_the_event(store: CountingStore, runs: dict[str, str]) -> None:
+def test_what_it_has_seen_travels_with_the_event(store: CountingStore, runs: dict[str, str], clock: Sleeps) -> None:
     begin(store, "r1")
     runs["r1"] = "failed"
     memory = CoordinatorMemory.from_json(fire(made(refresh=0.2, rules={**RULES, "backoff": 50.0}))["memory"])
@@ -231,15 +250,29 @@ def test_what_it_has_seen_travels_with_the_event(store: CountingStore, runs: dic
     assert CoordinatorMemory.from_json(fire(again)["memory"]).health[1].lasts > memory.health[1].lasts
 
 
-def test_it_never_fires_before_its_hold_is_over(store: CountingStore, sleeps: Sleeps) -> None:
-    fire(made(source=NUMBERS, hold=300.0))
-    assert 299 < sleeps.seconds[0] <= 300
+def test_it_never_fires_before_its_hold_is_over(
+    store: CountingStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger = made(source=NUMBERS, hold=300.0)
+    now = trigger.since + 100
+    monkeypatch.setattr(time, "time", lambda: now)
+    fire(trigger)
+    assert sleeps.seconds[0] == 200
+
+
+class AtOnce(Executor):
+    """Answers before it is waited for."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        answered = Future[Any]()
+        answered.set_result(fn(*args, **kwargs))
+        return answered
 
 
 def test_a_source_that_fails_is_told_of_once_and_asked_less_and_less(
-    store: CountingStore, capsys: pytest.CaptureFixture[str], sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
+    store: CountingStore, capsys: pytest.CaptureFixture[str], clock: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=sleeps.monotonic, thread_time=lambda: 0.0))
+    monkeypatch.setattr(coordinator, "_thread", lambda *names: AtOnce())
     event = fire(made(source=[f"{HERE}Source", {"fails": True}], refresh=2.0))
     assert event["due"] == []
     # The wait doubles from 10 ms on.
@@ -317,8 +350,10 @@ def test_a_source_that_hangs_holds_up_no_replay(store: CountingStore, runs: dict
 
 
 def test_a_source_that_hangs_is_asked_once_however_often_its_coordinator_starts_anew(
-    store: CountingStore, hanging: list[Any]
+    store: CountingStore, hanging: list[Any], clock: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # No time passes before it is asked.
+    monkeypatch.setattr(f"{coordinator.__name__}.time.monotonic", lambda: clock.monotonic() if Hanging.asked else 0.0)
     for _ in range(3):
         assert fire(made(topology="restarted", source=hanging, refresh=0.2))["refresh"]
     assert Hanging.asked == 1

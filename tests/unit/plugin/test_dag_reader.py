@@ -12,6 +12,16 @@ import pytest
 from airflow_tx.operations.actions.dag_server import DagNotRead, DagReader
 
 SOON = 0.01
+LONG = 300.0
+
+
+def hanging(answered: threading.Event) -> DagReader:
+    """A reader that has given up the file of a DAG, and has a lot of time for other ones."""
+    reader = DagReader(SOON)
+    with pytest.raises(DagNotRead, match="The file of DAG slow has not been read within 0.01 s"):
+        reader.read("slow", lambda: parsed(str(answered.wait())))
+    reader._seconds = LONG
+    return reader
 
 
 @pytest.fixture
@@ -27,31 +37,25 @@ def parsed(name: str) -> Any:
 
 
 def test_a_file_whose_import_hangs_delays_no_later_question_about_another_one(answered: threading.Event) -> None:
-    reader = DagReader(SOON)
-    with pytest.raises(DagNotRead, match="The file of DAG slow has not been read within 0.01 s"):
-        reader.read("slow", lambda: parsed(str(answered.wait())))
+    reader = hanging(answered)
     assert reader.read("other", lambda: parsed("other")) == parsed("other")
 
 
 def test_a_file_whose_import_still_hangs_is_not_imported_again(answered: threading.Event) -> None:
-    reader = DagReader(SOON)
-    with pytest.raises(DagNotRead):
-        reader.read("slow", lambda: parsed(str(answered.wait())))
+    reader = hanging(answered)
     with pytest.raises(DagNotRead):
         reader.read("slow", lambda: pytest.fail("it is imported a second time"))
 
 
 def test_a_file_is_imported_again_once_its_code_has_ended(answered: threading.Event) -> None:
-    reader = DagReader(SOON)
-    with pytest.raises(DagNotRead):
-        reader.read("slow", lambda: parsed(str(answered.wait())))
+    reader = hanging(answered)
     answered.set()
-    reader._hanging["slow"].wait(60)
+    assert reader._hanging["slow"].wait(LONG)
     assert reader.read("slow", lambda: parsed("again")) == parsed("again")
 
 
 def test_files_are_imported_one_after_the_other() -> None:
-    reader = DagReader(60)
+    reader = DagReader(LONG)
     turn = threading.Lock()
 
     def alone() -> Any:
@@ -69,4 +73,4 @@ def test_what_a_file_raises_is_raised() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        DagReader(60).read("broken", broken)
+        DagReader(LONG).read("broken", broken)

@@ -246,15 +246,18 @@ def fail() -> bool:
 def test_a_database_that_hangs_or_fails_is_no_connection_and_ends_neither_the_scheduler_nor_its_start(
     question: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preload, "_PATIENCE", 0.5)
-    assert scheduler_finds(monkeypatch, lambda _: question()) is False
+    patience = 0.5 if question is hang else 300.0
+    assert scheduler_finds(monkeypatch, lambda _: question(), patience=patience) is False
 
 
 # --- whether the client is used ----------------------------------------------------------------------------------
 
 
-def scheduler_finds(monkeypatch: pytest.MonkeyPatch, connection_exists: Callable[[str], bool]) -> bool:
+def scheduler_finds(
+    monkeypatch: pytest.MonkeyPatch, connection_exists: Callable[[str], bool], *, patience: float = 300.0
+) -> bool:
     """What a scheduler that forks tasks finds, with these connections in its database."""
+    monkeypatch.setattr(preload, "_PATIENCE", patience)
     monkeypatch.setattr(compat, "scheduler_forks_tasks", lambda: True)
     monkeypatch.setattr(compat, "connection_exists", connection_exists)
     return preload.client_used_by_scheduler()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -66,9 +66,8 @@ def ledger_of(store: MemoryStore) -> Ledger:
 
 
 def in_thread(call: Callable[[], object]) -> None:
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join(60)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call).result()
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -110,21 +109,14 @@ def test_a_reply_that_comes_late_adds_no_name_to_those_that_another_thread_knows
 
 def test_threads_that_share_a_ledger_count_exactly_beside_another_process(store: HeldStore, switching: None) -> None:
     shared, other = ledger_of(store), ledger_of(store)
-    failures: list[BaseException] = []
 
     def work(ledger: Ledger) -> None:
-        try:
-            for _ in range(50):
-                ledger.run(increment)
-                ledger.run(append)
-        except BaseException as error:  # noqa: BLE001
-            failures.append(error)
+        for _ in range(50):
+            ledger.run(increment)
+            ledger.run(append)
 
-    threads = [threading.Thread(target=work, args=(ledger,)) for ledger in (shared, shared, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failures == []
+    with ThreadPoolExecutor(3) as pool:
+        for each in [pool.submit(work, ledger) for ledger in (shared, shared, other)]:
+            each.result()
     assert other.run(increment) == 151
     assert other.run(append) == 150

@@ -28,6 +28,13 @@ ATTEMPT = TransactionAttempt(1, 1)
 HOUR = 3600
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files do not grow older while a test looks at them."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+
+
 def put(folder: Path, name: str, *, age: float = 0) -> None:
     """Write a file that changed so many seconds ago."""
     path = folder / name

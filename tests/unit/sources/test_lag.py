@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_tx.base.errors import SourceError
+from airflow_tx.sources import lag
 from airflow_tx.sources.api import Json, TransactionalSource
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.lag import Lag, LagUnknown, LagWatch, lags
 from airflow_tx.sources.memory import MemorySource
+
+LONG = 300.0
 
 
 class Asked(TransactionalSource):
@@ -42,7 +46,7 @@ class Asked(TransactionalSource):
         if isinstance(self.answer, Exception):
             raise self.answer
         if isinstance(self.answer, threading.Event):
-            self.answer.wait(60)
+            self.answer.wait(LONG)
             return 1
         return self.answer  # type: ignore[no-any-return]
 
@@ -52,7 +56,7 @@ class Asked(TransactionalSource):
 
 def reason(answer: Any) -> str:
     source = Asked(answer)
-    found = lags({"flights": (source, 5)}, seconds=10)["flights"]
+    found = lags({"flights": (source, 5)}, seconds=LONG)["flights"]
     assert isinstance(found, LagUnknown)
     assert source.closed
     return str(found)
@@ -60,7 +64,7 @@ def reason(answer: Any) -> str:
 
 def test_a_lag_has_the_unit_of_its_source() -> None:
     rows = MemorySource({"a": [{"n": 1}, {"n": 2}], "b": [{"n": 3}]})
-    found = lags({"rows": (rows, {"a": 1}), "asked": (Asked(0), None)}, seconds=10)
+    found = lags({"rows": (rows, {"a": 1}), "asked": (Asked(0), None)}, seconds=LONG)
     assert found == {"rows": Lag(2, "rows"), "asked": Lag(0, "rows")}
     assert str(found["rows"]) == "2 rows"
     assert FileSource.unit == "files"
@@ -74,7 +78,18 @@ def test_why_a_lag_cannot_be_told_is_one_line() -> None:
     assert reason(None) == told + "Asked() does not know how much it has"
 
 
-def test_a_source_that_does_not_answer_holds_up_no_other_one() -> None:
+def test_a_source_that_does_not_answer_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over as soon as the one that answers has answered."""
+    moments = [0.0, 0.0]
+
+    def monotonic() -> float:
+        if len(moments) == 1:
+            for each in threading.enumerate():
+                if each.name == "lag of three":
+                    each.join(LONG)
+        return moments.pop() if len(moments) > 1 else 1.0
+
+    monkeypatch.setattr(lag, "time", SimpleNamespace(monotonic=monotonic))
     waiting = [threading.Event(), threading.Event()]
     asked = {"one": (Asked(waiting[0]), 1), "two": (Asked(waiting[1]), 1), "three": (Asked(3), 1)}
     found = lags(asked, seconds=1)
@@ -93,7 +108,7 @@ def test_a_partition_that_never_took_part_counts_from_its_start(position: Any) -
 
 def test_two_may_ask_a_watch_at_once_and_the_source_is_asked_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that is made and not yet started cannot be waited for."""
-    asked, starts = threading.Event(), threading.Barrier(2, timeout=1)
+    asked, starts = threading.Event(), threading.Barrier(2, timeout=LONG)
 
     class SlowThread(threading.Thread):
         def start(self) -> None:
@@ -109,5 +124,5 @@ def test_two_may_ask_a_watch_at_once_and_the_source_is_asked_by_one_thread(monke
         assert first.result() is None
         second.result()
     asked.set()
-    assert watch.wait(60)
+    assert watch.wait(LONG)
     assert watch.answer == Lag(1, "rows")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.testing.eventually import eventually
 from tests.airflow.ahead import Ahead
 from tests.budget import Budget
 
@@ -31,6 +32,7 @@ def test_none_starts_while_they_are_held() -> None:
     started = threading.Event()
     test = Told("held", lambda stack: started.set())
     own = ahead(test, held=True)
+    eventually(own._waiting.empty, 300, "a thread has taken the test")
     assert not started.wait(0.1)
     own.go_on()
     assert own.result(test)  # type: ignore[arg-type]
@@ -42,16 +44,17 @@ def test_those_that_run_have_ended_before_the_one_that_is_alone_starts() -> None
 
     def run(stack: object) -> None:
         started.set()
-        assert end.wait(60)
+        assert end.wait(300)
         ended.set()
 
     own = ahead(Told("running", run))
-    assert started.wait(60)
+    assert started.wait(300)
     holding = threading.Thread(target=own.hold)
     holding.start()
+    eventually(lambda: own._held, 300, "it holds the others")
     holding.join(0.1)
     assert holding.is_alive()
     end.set()
-    holding.join(60)
+    holding.join(300)
     assert ended.is_set()
     assert not holding.is_alive()

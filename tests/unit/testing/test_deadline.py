@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from subprocess import CalledProcessError, TimeoutExpired
 
@@ -68,6 +69,7 @@ def test_a_command_that_ends_in_time_returns_its_output_and_its_code() -> None:
 def test_a_command_that_waited_for_a_processor_is_given_its_input_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([0.0])
     monkeypatch.setattr(deadline, "_stalled", lambda pressure: next(counts, 1e9))
+    monkeypatch.setattr(deadline, "Deadline", partial(Deadline, least=0.0))
     code = "import time; time.sleep(2); print(input())"
     done = run_command([sys.executable, "-c", code], timeout=1, input="hello\n", capture_output=True)
     assert done.stdout == "hello\n"

@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_tx.base.errors import StoreUnavailable
 from airflow_tx.ledger.api import Paths, Put
+from airflow_tx.triggers.base import WaitTrigger
 from airflow_tx.triggers.turn import ReadyTrigger, TurnTrigger
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, MemorySpec
@@ -79,12 +80,21 @@ def fire(trigger: BaseTrigger) -> list[Any]:
     return asyncio.run(asyncio.wait_for(events(trigger), 120))
 
 
-async def waits(trigger: BaseTrigger, then: Any) -> tuple[bool, list[Any]]:
-    """Whether it waited until `then` was called, and what it yielded afterwards."""
+async def waits(trigger: WaitTrigger, then: Any) -> tuple[bool, list[Any]]:
+    """Whether it waited until `then` was called, after some looks, and what it yielded afterwards."""
+    looks, event = list[Any](), trigger.event
+
+    def looked(store: Any) -> Any:
+        looks.append(event(store))
+        return looks[-1]
+
+    trigger.event = looked  # type: ignore[method-assign]
     running = asyncio.create_task(events(trigger))
-    done, _ = await asyncio.wait([running], timeout=0.2)
+    while len(looks) < 3 and not running.done():
+        await asyncio.sleep(0.01)
+    waited = not any(looks)
     then()
-    return not done, await asyncio.wait_for(running, 120)
+    return waited, await asyncio.wait_for(running, 120)
 
 
 @pytest.mark.parametrize("trigger", [ready(), turn(3, "abc")], ids=["ready", "turn"])
