@@ -230,8 +230,8 @@ def _final(entry: dict[str, Any]) -> Final:
 @contextmanager
 def connected(hosts: str) -> Iterator[KazooClient]:
     """A client of its own: the server may have been restarted since the last question."""
-    client = KazooClient(hosts=hosts, timeout=5)
-    client.start(timeout=10)
+    client = KazooClient(hosts=hosts, timeout=60)
+    client.start(timeout=240)
     try:
         yield client
     finally:
