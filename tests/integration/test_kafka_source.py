@@ -88,6 +88,16 @@ def refusal(ledger: Ledger) -> str:
     return str(refused.value)
 
 
+def once_noticed(ledger: Ledger, what: str) -> str:
+    """The refusal with these words: that nobody listens, a client notices in a thread of its own."""
+
+    def told() -> str:
+        said = refusal(ledger)
+        return said if what in said else ""
+
+    return eventually(told, 240, f"it says {what}")
+
+
 def by_number(batch: Batch) -> dict[str, tuple[int, int]]:
     rows = cast("dict[str, Any]", batch.metadata)
     return {name.rpartition("-")[2]: (each["from"], each["to"]) for name, each in rows.items()}
@@ -102,8 +112,7 @@ def test_a_broker_that_was_killed_and_came_back_has_cost_nothing(kafka: LocalKaf
     kafka.kill()
     strict.arguments, loose.arguments = {"timeout": 1}, {"timeout": 1, "kind": "opaque"}
     try:
-        # That nobody listens, the client notices in a thread of its own.
-        said = eventually(lambda: "Connection refused" in (told := refusal(strict)) and told, 240, "it is refused")
+        said = once_noticed(strict, "Connection refused")
         assert re.search("cannot be reached: .*Connection refused.* the task tries again", said)
         assert loose.decide() is None
         assert strict.source.backlog(strict.places) is None
@@ -356,7 +365,7 @@ def test_bad_input_is_one_clear_line(topic: str, monkeypatch: pytest.MonkeyPatch
     (nobody,) = free_ports(1)
     connect(monkeypatch, bootstrap_servers=f"127.0.0.1:{nobody}")
     unreachable = Ledger(topic, {"timeout": 0.5})
-    told = eventually(lambda: "refused" in (told := refusal(unreachable)) and told, 240, "it is refused")
+    told = once_noticed(unreachable, "refused")
     assert "Kafka of connection kafka_default cannot be reached: " in told
     assert "\n" not in told
     connect(monkeypatch)
