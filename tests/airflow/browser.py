@@ -38,7 +38,7 @@ def chromium() -> Iterator[Browser]:
     # Its sandbox cannot be had by root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        browser = playwright.chromium.launch(executable_path=path, args=arguments, timeout=PATIENCE)
         try:
             yield browser
         finally:

@@ -22,7 +22,7 @@ class TriedAirflow(LocalAirflow):
         ended = self.run(dag_id, run_id)["end_date"]
         if ended is not None:
             what = f"the scheduler has gone around since run {run_id} of {dag_id} ended"
-            eventually(lambda: self._scheduled_at() > datetime.fromisoformat(ended), 60, what, interval=0.3)
+            eventually(lambda: self._scheduled_at() > datetime.fromisoformat(ended), 240, what, interval=0.3)
         self.call("DELETE", run_path(dag_id, run_id))
 
     def _scheduled_at(self) -> datetime:

@@ -230,8 +230,8 @@ def _final(entry: dict[str, Any]) -> Final:
 @contextmanager
 def connected(hosts: str) -> Iterator[KazooClient]:
     """A client of its own: the server may have been restarted since the last question."""
-    client = KazooClient(hosts=hosts, timeout=5)
-    client.start(timeout=10)
+    client = KazooClient(hosts=hosts, timeout=60)
+    client.start(timeout=240)
     try:
         yield client
     finally:
@@ -252,7 +252,8 @@ def environment(folder: Path, hosts: str) -> dict[str, str]:
         # For the board, which shows a viewer no buttons.
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
         "AIRFLOW__TX__STAGING": (folder / "staging").as_uri(),
-        "AIRFLOW__TX__CONNECT_TIMEOUT": "2",
+        # On a busy machine a server that is there answers late.
+        "AIRFLOW__TX__CONNECT_TIMEOUT": "240",
         "AIRFLOW__TX__PRELOAD": "auto, colorsys",
         # A waiting run holds a slot, and many tests wait; each waiting task is a process of 150 MB.
         "AIRFLOW__CORE__PARALLELISM": "10",

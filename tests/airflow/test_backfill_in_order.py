@@ -35,7 +35,7 @@ def backfill(stack: Stack, dag_id: str, first: datetime, last: datetime, *more: 
 
 def said(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Wait for the end of the command: its exit code and its output."""
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=600)
     return process.returncode, output
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.airflow.stack import Stack
 from tests.servers.jars import kafka_connector_jars
@@ -48,6 +49,8 @@ def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
     stack.connect("kafka_totals", conn_type="postgres", host="127.0.0.1", **database)
     produce(kafka, range(FIRST), range(2))
     airflow.wait_dag(DAG)
+    # The first one is not committed before another one has begun.
+    held = stack.failpoints.arm("commit.before_mark", "pause", topology=DAG, txid=1)
     runs = [f"r{number}" for number in range(1, 6)]
     for run_id in runs[:3]:
         airflow.trigger(DAG, run_id)
@@ -59,6 +62,8 @@ def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
     produce(kafka, range(FIRST, FIRST + MORE), range(2, 4))
     for run_id in runs[3:]:
         airflow.trigger(DAG, run_id)
+    eventually(lambda: stack.ledger(DAG).allocated > 1, 240, "a second transaction has begun")
+    held.release()
     for run_id in runs:
         # A task whose tries did not outlast the broker is cleared, as a person would.
         if airflow.wait_run(DAG, run_id, state=None)["state"] != "success":

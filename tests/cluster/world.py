@@ -150,7 +150,7 @@ class Topology:
         """Wait until ZooKeeper has ended the session of whoever held the turn."""
         node = next(node for node in self.world.ensemble.nodes if node.mode)
         client = KazooClient(node.hosts)
-        client.start(60)
+        client.start(240)
         try:
             folder = f"/airflow_tx/{self.name}/coordinator"
             eventually(lambda: "owner-" not in str(client.get_children(folder)), 240, "the session has ended")

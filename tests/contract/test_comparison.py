@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_tx.base.errors import NotComparable, NotComparableNow
 from airflow_tx.state import (
@@ -150,10 +151,12 @@ def test_a_commit_to_sqlite_waits_until_it_is_read(other: MakeNamed) -> None:
     ledger = _Ledger(other("old"))
     ledger.commit(_counted(a=1), 1)
     assert isinstance(ledger.state, QueryableState)
+    commits = threading.Event()
     with ledger.state.reading() as reading:
+        sa.event.listen(ledger.state._store._engine, "commit", lambda _: commits.set())  # type: ignore[attr-defined]
         commit = threading.Thread(target=ledger.commit, args=(_counted(a=1), 2))
         commit.start()
-        commit.join(0.5)
+        assert commits.wait(300), "it comes to its commit"
         assert list(reading.rows) == [("a", 1)]
     commit.join()
     assert ledger.state.read() == [{"key": "a", "n": 2}]

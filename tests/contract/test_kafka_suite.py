@@ -49,7 +49,7 @@ class TestKafkaSource(SourceSuite):
 
     def patience(self) -> float:
         """The seconds to wait for an answer: a busy machine needs more than a test of a broker that is away."""
-        return 30 if self.server.running else 2
+        return 120 if self.server.running else 2
 
     def add(self) -> list[Row]:
         return [row for partition in range(self.partitions) for row in self.append(partition, 5)]
@@ -65,7 +65,7 @@ class TestKafkaSource(SourceSuite):
                 on_delivery=lambda _, message: written.append(_row(message)),
                 timestamp=AT,
             )
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(120) == 0
         self.number += count
         return written
 

@@ -13,9 +13,11 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +36,15 @@ from airflow_tx.state.sql.table_store import TableStore
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.databases import query
 from tests.integration.table_kills import in_a_process
-from tests.integration.tables import DatabaseTable, Table, table_at
+from tests.integration.tables import ENOUGH, DatabaseTable, Table, table_at
 from tests.lake import read_back
 
 COMMITTERS = 2
-SHORTEST, LONGEST = 0.04, 0.29
-"""Seconds between two kills."""
-CONNECTING = 3
-"""How many times as long a committer of a database lives: it has to connect."""
+GRANTS_A_LIFE = (0, 0, 1, 1, 2)
+"""How many grants a committer uses up at least before it is killed: a slow machine gives it more time."""
+LONGEST = 0.2
+"""Seconds that it lives then at most: it dies anywhere."""
+MOST_ROUNDS = 5
 _PAUSE = 0.03
 
 
@@ -60,29 +63,67 @@ class Fight:
     live: int
 
 
+class Lives:
+    """How many grants each committer, and those before it in its place, have used up: in memory that they share."""
+
+    def __init__(self) -> None:
+        self._used = mmap(-1, 8 * COMMITTERS)
+
+    def used(self, place: int) -> int:
+        return int.from_bytes(self._used[8 * place : 8 * place + 8], "little")
+
+    def use(self, place: int) -> None:
+        """Count one more."""
+        self._used[8 * place : 8 * place + 8] = (self.used(place) + 1).to_bytes(8, "little")
+
+    def await_end(self, place: int, process: int) -> None:
+        """Wait until a committer is to die."""
+        until = self.used(place) + random.choice(GRANTS_A_LIFE)
+        while self.used(place) < until:
+            assert os.waitpid(process, os.WNOHANG) == (0, 0), "a committer ended by itself"
+            time.sleep(0.005)
+        time.sleep(random.random() * LONGEST)
+
+
 def fight(folder: Path, kills: int, *, fenced: bool = True, uri: str = "") -> Fight:
-    """Let committers race until so many were killed.
+    """Let committers race until so many were killed, and as many again as long as nothing can be learned of it.
 
     :param fenced: False: commits are tried again on top of whatever came between. It is a control.
     :param uri: the table; by default one of a lake in the folder.
     """
     grants = Grants()
-    ranked = [grants(1, attempt) for attempt in range(1, 50 * kills)]
+    ranked = [grants(1, attempt) for attempt in range(1, 50 * MOST_ROUNDS * kills)]
     uri = uri or str(folder / "orders")
     taken = folder / "taken"
     taken.mkdir()
     in_database = bool(table_at(uri).url)
     if in_database:
         _begin_log(uri, ranked.pop(0))
-    running = [_committer(uri, ranked, taken, fenced=fenced) for _ in range(COMMITTERS)]
-    for _ in range(kills):
-        time.sleep(random.uniform(SHORTEST, LONGEST) * (CONNECTING if in_database else 1))
-        victim = random.randrange(COMMITTERS)
-        _kill(running[victim])
-        running[victim] = _committer(uri, ranked, taken, fenced=fenced)
+    lives = Lives()
+
+    def begin(place: int) -> int:
+        return _committer(uri, ranked, taken, lambda: lives.use(place), fenced=fenced)
+
+    running = [begin(place) for place in range(COMMITTERS)]
+    found, killed = Counter[str](), 0
+    while killed < MOST_ROUNDS * kills and not _says_something(found, fenced=fenced):
+        for _ in range(kills):
+            victim = random.randrange(COMMITTERS)
+            lives.await_end(victim, running[victim])
+            _kill(running[victim])
+            running[victim] = begin(victim)
+        killed += kills
+        found = _logged(uri) if in_database else _judged(Path(uri))
     for each in running:
         _kill(each)
-    return _judged_log(uri, kills) if in_database else _judged(Path(uri), kills)
+    found = _logged(uri) if in_database else _judged(Path(uri))
+    live = {n for _, n in table_at(uri).held()} if in_database else {row["n"] for row in read_back(uri)}
+    return Fight(killed, found["raises"], found["writes"], found["violations"], len(live))
+
+
+def _says_something(found: Counter[str], *, fenced: bool) -> bool:
+    """Whether there were enough writes, some of them refused; without a fence, whether there was a violation."""
+    return found["raises"] > found["writes"] > ENOUGH if fenced else found["violations"] > 0
 
 
 def _kill(process: int) -> None:
@@ -91,8 +132,8 @@ def _kill(process: int) -> None:
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "a committer ended by itself"
 
 
-def _committer(uri: str, ranked: Sequence[Grant], taken: Path, *, fenced: bool) -> int:
-    """Start a process that commits under one grant after the other."""
+def _committer(uri: str, ranked: Sequence[Grant], taken: Path, use: Callable[[], None], *, fenced: bool) -> int:
+    """Start a process that commits under one grant after the other, and says of each that it is used up."""
     child = os.fork()
     if child:
         return child
@@ -101,6 +142,7 @@ def _committer(uri: str, ranked: Sequence[Grant], taken: Path, *, fenced: bool) 
         for number, grant in enumerate(ranked):
             if _takes(taken / str(number)):
                 _commit(table_at(uri), grant)
+                use()
     except BaseException as error:  # noqa: BLE001 - the parent has to know of every error
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
     os._exit(1)
@@ -140,9 +182,9 @@ def _commit(table: Table, grant: Grant) -> None:
         table.state.write(grant, update)
 
 
-def _judged(table: Path, kills: int) -> Fight:
-    """Read the log of a table in its order."""
-    found = {"raises": 0, "writes": 0, "violations": 0}
+def _judged(table: Path) -> Counter[str]:
+    """Read the log of a table in its order; without deltalake, since further processes may be forked."""
+    found = Counter[str]()
     holder = ""
     for version in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in version.read_text().splitlines()]
@@ -154,8 +196,7 @@ def _judged(table: Path, kills: int) -> Fight:
         for note in filter(None, notes):
             found["writes"] += 1
             found["violations"] += json.loads(note)["token"] != holder
-    live = {row["n"] for row in read_back(str(table))}
-    return Fight(kills, **found, live=len(live))
+    return found
 
 
 def _holder(table: Path, number: int, name: int) -> str:
@@ -207,9 +248,9 @@ def _prepare_database(*, fenced: bool) -> None:
         TableStore.check_write = lambda *_, **__: None  # type: ignore[method-assign]
 
 
-def _judged_log(uri: str, kills: int) -> Fight:
+def _logged(uri: str) -> Counter[str]:
     table = DatabaseTable(uri)
-    found = {"raises": 0, "writes": 0, "violations": 0}
+    found = Counter[str]()
     holder = last = 0
     for raised, n in query(table.url, "SELECT raised, n FROM fought ORDER BY id"):
         if raised:
@@ -219,7 +260,7 @@ def _judged_log(uri: str, kills: int) -> Fight:
         found["writes"] += n != last
         found["violations"] += n != holder
         last = n
-    return Fight(kills, **found, live=len({n for _, n in table.held()}))
+    return found
 
 
 if __name__ == "__main__":

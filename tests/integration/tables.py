@@ -16,6 +16,8 @@ from airflow_tx.state import DeltaTable, SqlTable
 from airflow_tx.state.api import Grant
 
 Held = list[tuple[int, int]]
+ENOUGH = 40
+"""Writes of racing committers in which something wrong may be seen."""
 
 
 class Table(ABC):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from airflow_tx.state import Avg, SqlState, Sum
+from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.commands import USAGE, Commands
 
@@ -126,11 +128,43 @@ def test_what_cannot_be_compared_now_is_one_line_and_exit_code_2(
     )
 
 
-def test_it_waits_until_they_are_at_one_position(airflow: Commands, tables: tuple[_Table, _Table]) -> None:
+# In place of each pause, the command waits for a file, once it has said that it pauses.
+_PAUSE = """
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from airflow_tx.operations.cli import values
+
+pauses, goes_on = map(Path, arguments)
+
+def sleep(seconds):
+    pauses.touch()
+    while not goes_on.exists():
+        time.sleep(0.05)
+
+values.time = SimpleNamespace(sleep=sleep)
+"""
+_NO_PAUSE = "import time; from airflow_tx.operations.cli import values; values.time = time"
+
+
+@pytest.fixture
+def pause(airflow: Commands, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """The file that says that the command pauses, and the one that lets it go on."""
+    files = tmp_path / "pauses", tmp_path / "goes on"
+    airflow.python(_PAUSE, *map(str, files))
+    yield files
+    airflow.python(_NO_PAUSE)
+
+
+def test_it_waits_until_they_are_at_one_position(
+    airflow: Commands, tables: tuple[_Table, _Table], pause: tuple[Path, Path], pool: ThreadPoolExecutor
+) -> None:
     tables[0].commit(3, AA=1)
-    commit = threading.Timer(3, tables[1].commit, args=(3,), kwargs={"AA": 1})
-    commit.start()
-    code, output, told = _diff(airflow, _OLD, _NEW, "--wait")
+    waiting = pool.submit(_diff, airflow, _OLD, _NEW, "--wait")
+    eventually(lambda: pause[0].exists() or waiting.done(), 300, "it pauses")
+    tables[1].commit(3, AA=1)
+    pause[1].touch()
+    code, output, told = waiting.result()
     assert (code, told.count("Waiting: transaction 3 of tx_state.totals")) == (0, 1)
     assert "2 equal" in output
 

@@ -114,7 +114,7 @@ def test_a_wish_is_written_its_run_is_cleared_and_followed_until_it_is_committed
     assert [wish.why for wish in wishes(committed.store, committed.paths)] == ["a bug"]
     begun = committed.commit("r1")
     assert begun.replaces is not None
-    told = command.result(60)
+    told = command.result(300)
     assert "All 1 are restated." in told
     assert "done 0 of 1" in told
 

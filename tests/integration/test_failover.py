@@ -34,16 +34,17 @@ class Standby(LocalPostgres):
         """Receive nothing more of what the primary confirms; all that it has confirmed so far is here."""
         ((written,),) = query(self._primary.url(), "SELECT pg_current_wal_lsn()")
         here = f"SELECT pg_last_wal_replay_lsn() >= '{written}'"
-        eventually(lambda: query(self.url(), here) == [(True,)], 60, "the standby has all of it")
+        eventually(lambda: query(self.url(), here) == [(True,)], 240, "the standby has all of it")
         query(self.url(), "ALTER SYSTEM SET primary_conninfo = ''", isolation_level="AUTOCOMMIT")
         query(self.url(), "SELECT pg_reload_conf()")
         receivers = "SELECT count(*) FROM pg_stat_wal_receiver"
-        eventually(lambda: query(self.url(), receivers) == [(0,)], 60, "nothing is received any more")
+        eventually(lambda: query(self.url(), receivers) == [(0,)], 240, "nothing is received any more")
 
     def take_over(self) -> None:
         """Let the primary crash, become the primary, and have its address."""
         self._primary.kill()
-        query(self.url(), "SELECT pg_promote()")
+        # Its second argument: seconds that it waits at most.
+        assert query(self.url(), "SELECT pg_promote(true, 300)") == [(True,)]
         self.stop()
         self.port = self._primary.port
         self.start()

@@ -25,6 +25,9 @@ from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, ShowingS
 
 pytestmark = pytest.mark.spark
 
+PATIENCE = 600.0
+"""Seconds that a transaction waits for its turn in the lane. It would leave: then nothing here executes its run."""
+
 # It is executed once in a lane, when it is loaded; it says which sessions it had.
 APP = """
 from pathlib import Path
@@ -119,7 +122,7 @@ def commit(world: Applied, lane: Lane, count: int) -> None:
 def test_sessions_client_and_application_are_there_before_the_first_batch_is_taken(
     world: Applied, opened: list[str], rehearsed: list[str], loaded: Path
 ) -> None:
-    lane = world.lane()
+    lane = world.lane(patience=PATIENCE)
     with lane.opened():
         assert isinstance(lane.work(0.0), NoData)
         eventually(lambda: len(opened) == 2 and len(rehearsed) == 1, 240, "two sessions are open, one has rehearsed")
@@ -134,7 +137,7 @@ def test_sessions_client_and_application_are_there_before_the_first_batch_is_tak
 
 def test_an_application_that_fails_while_a_session_is_prepared_changes_nothing(world: Applied, loaded: Path) -> None:
     loaded.with_suffix(".fails").touch()
-    lane = world.lane()
+    lane = world.lane(patience=PATIENCE)
     with lane.opened():
         told = "A session on connection spark_connect_default could not be prepared (not this time)"
         eventually(lambda: any(told in line for line in world.log.lines), 240, "the log says so")
@@ -162,7 +165,7 @@ class Appending(Applied):
 
 def test_rows_that_executors_write_for_a_lane_are_in_the_table_once(world: Applied) -> None:
     appending = Appending(ShowingStore(), world.log, source=Bounded(0), options={"max_pending": 2})
-    lane = appending.lane()
+    lane = appending.lane(patience=PATIENCE)
     with lane.opened():
         commit(appending, lane, 4)
     appending.assert_exact(4)

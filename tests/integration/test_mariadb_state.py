@@ -21,7 +21,7 @@ from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.databases import query
 from tests.servers.mariadb import DATABASE, MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
 
-_SOON = 60.0
+_SOON = 300.0  # far more than a statement takes, however busy the machine is
 
 
 @pytest.fixture(scope="module")
@@ -212,12 +212,15 @@ def test_a_deadlock_is_a_lock_and_the_next_try_gets_through(url: str, table: str
 
 
 def test_a_silent_holder_of_the_fence_is_ended(url: str, table: str, grants: Grants) -> None:
-    silent, other = _state(url, table, idle_timeout="1"), _state(url, table)
+    silent, other = _state(url, table, idle_timeout="77"), _state(url, table)
     grants.commit(1, other, {"a": 1})
 
     def hold() -> None:
         with silent._store.transaction() as connection:
+            assert connection.execute(sa.text("SELECT @@wait_timeout")).scalar_one() == 77
             silent._store.read_fence(connection, lock="update")
+            # Only now: on a busy machine it is silent for a second before it has the lock, too.
+            connection.execute(sa.text("SET SESSION wait_timeout = 1"))
             grants.commit(2, other, {"a": 1})  # it waits for the lock, and gets it
             silent._store.read_fence(connection)
 
@@ -381,7 +384,7 @@ def test_a_table_that_is_being_made_is_waited_for(
     with engine.connect() as holder:
         holder.execute(sa.text(f"DO GET_LOCK('{pause}', 0)"))
         columns = str(holder.execute(sa.text(f"SHOW CREATE TABLE {model}")).one()[1]).partition("(")[2]
-        make = f"CREATE TABLE {table} ({columns} SELECT * FROM {model} WHERE GET_LOCK('{pause}', 60) = 2"
+        make = f"CREATE TABLE {table} ({columns} SELECT * FROM {model} WHERE GET_LOCK('{pause}', {_SOON:.0f}) = 2"
         making = pool.submit(_execute, engine, make)
         while not holder.execute(sa.text(paused)).all():
             assert not making.done(), making.result()

@@ -58,7 +58,7 @@ tests:
 
 
 def promtool(*arguments: str | Path) -> str:
-    done = run_command(["promtool", *map(str, arguments)], capture_output=True, timeout=60)
+    done = run_command(["promtool", *map(str, arguments)], capture_output=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -128,7 +128,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv(f"AIRFLOW__METRICS__{option}", value)
     with subprocess.Popen([*command, *listen], stderr=subprocess.DEVNULL) as process:
         url = f"http://127.0.0.1:{web}/metrics"
-        eventually(lambda: answer(url), 30, "the exporter answers")
+        eventually(lambda: answer(url), 240, "the exporter answers")
         stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
         yield url
         monkeypatch.undo()
@@ -150,7 +150,7 @@ def test_the_exporter_gives_every_metric_to_prometheus_under_its_topology(export
         each.send(Paths("/tx", "sales.eu"), 2.0)
     marks = {MetricKind.COUNTER: "", MetricKind.GAUGE: "", MetricKind.TIMER: "_sum"}
     wanted = {f'airflow_tx_{each.suffix}{marks[each.kind]}{{root="/tx",topology="sales.eu"}} 2' for each in Metric}
-    eventually(lambda: wanted <= set(answer(exporter).splitlines()), 30, "all are there")
+    eventually(lambda: wanted <= set(answer(exporter).splitlines()), 240, "all are there")
     assert "sales__eu" not in answer(exporter)
 
 
@@ -170,7 +170,7 @@ def prometheus(exporter: str, tmp_path: Path) -> Iterator[str]:
     command = ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
     with subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{web}"], stderr=subprocess.DEVNULL) as process:
         url = f"http://127.0.0.1:{web}"
-        eventually(lambda: "Ready" in answer(f"{url}/-/ready"), 60, "Prometheus is ready")
+        eventually(lambda: "Ready" in answer(f"{url}/-/ready"), 240, "Prometheus is ready")
         yield f"{url}/api/v1"
         process.terminate()
 
@@ -189,13 +189,13 @@ def test_what_is_sent_makes_an_alert_fire_and_one_that_is_over_end(prometheus: s
     Metric.BLOCKED.send(SALES, 1)
     Metric.BLOCKED.send(Paths("/tx", "other"), 0)
     Metric.FAILED.send(SALES)
-    eventually(is_known, 60, "Prometheus has the first failure")
+    eventually(is_known, 240, "Prometheus has the first failure")
     # A counter that is new has not increased.
     for _ in range(9):
         Metric.FAILED.send(SALES)
     failing, blocked = ("TransactionsFail", "sales"), ("TransactionBlocked", "sales")
     eventually(
-        lambda: alerts().get(failing) == "firing", 120, "nine failures are an alert", explain=lambda: str(alerts())
+        lambda: alerts().get(failing) == "firing", 240, "nine failures are an alert", explain=lambda: str(alerts())
     )
     eventually(
         lambda: alerts().get(blocked) == "firing",
@@ -204,4 +204,4 @@ def test_what_is_sent_makes_an_alert_fire_and_one_that_is_over_end(prometheus: s
         explain=lambda: str(alerts()),
     )
     Metric.BLOCKED.send(SALES, 0)
-    eventually(lambda: set(alerts()) == {failing}, 120, "the alert of the block ends", explain=lambda: str(alerts()))
+    eventually(lambda: set(alerts()) == {failing}, 240, "the alert of the block ends", explain=lambda: str(alerts()))

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,8 @@ def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_
     numbers: Topology,
     expected: list[Any],
     tmp_path: Path,
+    failpoints: Failpoints,
+    pool: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -156,14 +159,21 @@ def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_
     url = secret_url(postgres)
     state = state_of(url)
     committed(numbers, "r1", table(), state, writers="worker")
+    for name, value in failpoints.environment.items():
+        monkeypatch.setenv(name, value)
+    stop = failpoints.arm("spark.before_chunk", "pause")
     with Watch(SECRET, tmp_path) as watch:
-        committed(numbers, "r2", table(), state, writers="spark", spark="local[2]")
+        writing = pool.submit(committed, numbers, "r2", table(), state, writers="spark", spark="local[2]")
+        eventually(lambda: stop.reached or writing.done(), 300, "an executor stands before its chunk")
+        watch.look()
+        stop.release()
+        writing.result()
+    assert stop.reached, "it was looked while driver and executors were there"
     assert content(url) == expected
     assert len(chunks(url)) == 6
     fence = state.fence()
     assert fence is not None
     assert fence.applied
-    assert watch.looks > 3
     assert list((tmp_path / "events").iterdir())
     assert watch.files() == []
     told = capfd.readouterr()
@@ -360,7 +370,7 @@ def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
     )
     driver = (
         "import os, time\nfrom airflow_tx.spark.writers import taken_over\n"
-        f"print(len(taken_over({str(tmp_path / 'pipe')!r}, lambda: os._exit(3))), flush=True)\ntime.sleep(60)\n"
+        f"print(len(taken_over({str(tmp_path / 'pipe')!r}, lambda: os._exit(3))), flush=True)\ntime.sleep(600)\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", script], **pipes) as task:  # type: ignore[call-overload]
@@ -368,7 +378,7 @@ def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
         with subprocess.Popen([sys.executable, "-c", driver], **pipes) as run:  # type: ignore[call-overload]
             assert run.stdout.readline() == b"60000\n"
             task.kill()
-            assert run.wait(10) == 3
+            assert run.wait(300) == 3
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from sqlalchemy.engine import Connection
 from airflow_tx.base.errors import SourceError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Source
+from airflow_tx.sources.sql import shard
 from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.eventually import eventually
@@ -27,6 +29,7 @@ from airflow_tx.testing.servers.server import free_port
 from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, UNUSUAL_SETTINGS, LocalPostgres
 
 ATTEMPT = TransactionAttempt(1, 1)
+_SOON = 300.0  # far more than a statement takes, however busy the machine is
 
 
 class Shop:
@@ -103,6 +106,8 @@ def refusal(act: Callable[[], object]) -> str:
 class Writers:
     """Threads that insert rows in transactions of their own, and note the committed ids in the order of the commits.
 
+    The first transaction draws its id first, and commits after another one.
+
     :param transactions: of each thread at least; it continues until `enough` is set, since a batch takes long on a busy
         machine.
     """
@@ -110,6 +115,7 @@ class Writers:
     def __init__(self, shop: Shop, write: Callable[[Connection, random.Random], list[int]], transactions: int) -> None:
         self._shop, self._write, self._transactions = shop, write, transactions
         self._lock = threading.Lock()
+        self._drawn, self._overtaken = threading.Event(), threading.Event()
         self.enough = threading.Event()
         self.committed: list[int] = []
         self.undone = 0
@@ -117,6 +123,14 @@ class Writers:
     def work(self, seed: int) -> None:
         chance = random.Random(seed)
         with self._shop.engine.connect() as connected:
+            if seed == 0:
+                ids = self._write(connected, chance)
+                self._drawn.set()
+                assert self._overtaken.wait(_SOON)
+                connected.commit()
+                with self._lock:
+                    self.committed += ids
+            assert self._drawn.wait(_SOON)
             for turn in range(100 * self._transactions):
                 if turn >= self._transactions and self.enough.is_set():
                     break
@@ -129,6 +143,7 @@ class Writers:
                 connected.commit()
                 with self._lock:
                     self.committed += ids
+                self._overtaken.set()
 
 
 def in_one_statement(connected: Connection, chance: random.Random) -> list[int]:
@@ -199,7 +214,9 @@ def test_a_row_is_taken_once_its_time_is_settled(shop: Shop) -> None:
 # --- who is waited for ---------------------------------------------------------------------------------------------
 
 
-def test_the_log_says_which_transaction_holds_a_batch_back(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_which_transaction_holds_a_batch_back(
+    shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = SqlSource("shop", "orders", patience=0.2)
     insert = "INSERT INTO orders (amount) VALUES (1)"
     with shop.transaction("SET application_name = 'nightly load'", insert) as early:
@@ -209,8 +226,8 @@ def test_the_log_says_which_transaction_holds_a_batch_back(shop: Shop, caplog: p
             assert source.initialize_transaction(1, None) is None
         assert f"pid {pid} (nightly load) since 2" in caplog.text
         assert "Nothing is lost" in caplog.text
-        # It goes on as soon as it can.
-        threading.Timer(0.3, early.commit).start()
+        # It goes on as soon as it can: the transaction is over in the first pause, and no time passes.
+        monkeypatch.setattr(shard, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: early.commit()))
         batch = SqlSource("shop", "orders", patience=20).initialize_transaction(1, None)
         assert batch is not None
         assert batch.count == 2

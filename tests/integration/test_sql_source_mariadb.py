@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ import sqlalchemy as sa
 
 from airflow_tx.base.errors import SourceError
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.sources.sql import shard
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from tests.servers.mariadb import MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
 
 ATTEMPT = TransactionAttempt(1, 1)
 INSERT = "INSERT INTO orders (amount) VALUES (1)"
+_SOON = 300.0  # far more than a statement takes, however busy the machine is
 
 
 @pytest.fixture(params=["mariadb", pytest.param("mysql", marks=pytest.mark.long)])
@@ -60,10 +63,19 @@ def test_every_committed_row_is_in_exactly_one_batch_while_transactions_commit_o
     source = SqlSource("shop", "orders")
     assert source.initialize_transaction(1, None) is None  # all is imported
     lock, enough, committed = threading.Lock(), threading.Event(), list[int]()
+    drawn, overtaken = threading.Event(), threading.Event()
 
     def work(seed: int) -> None:
         chance = random.Random(seed)
         with engine.connect() as connected:
+            if seed == 0:  # the first id is committed after another one
+                number = connected.execute(sa.text(INSERT)).lastrowid
+                drawn.set()
+                assert overtaken.wait(_SOON)
+                connected.commit()
+                with lock:
+                    committed.append(number)
+            assert drawn.wait(_SOON)
             for turn in range(4_000):
                 if turn >= 40 and enough.is_set():  # on a busy machine, a batch takes long
                     break
@@ -75,6 +87,7 @@ def test_every_committed_row_is_in_exactly_one_batch_while_transactions_commit_o
                 connected.commit()
                 with lock:
                     committed.append(number)
+                overtaken.set()
 
     taken: list[int] = []
     position, batches = None, 0
@@ -97,18 +110,23 @@ def test_every_committed_row_is_in_exactly_one_batch_while_transactions_commit_o
 
 
 def test_other_writers_go_on_while_a_transaction_holds_a_batch_back(
-    engine: sa.Engine, caplog: pytest.LogCaptureFixture
+    engine: sa.Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(engine, INSERT)
     source = SqlSource("shop", "orders", patience=3)
-    with ThreadPoolExecutor(1) as pool, engine.begin() as early, caplog.at_level(logging.WARNING):
+    now, written = 0.0, 0
+
+    def pause(seconds: float) -> None:
+        """Let another writer insert a row; time passes in pauses alone."""
+        nonlocal now, written
+        now += seconds
+        run(engine, f"SET SESSION lock_wait_timeout = {_SOON:.0f}", INSERT)
+        written += 1
+
+    monkeypatch.setattr(shard, "time", SimpleNamespace(monotonic=lambda: now, sleep=pause))
+    with engine.begin() as early, caplog.at_level(logging.WARNING):
         early.exec_driver_sql(INSERT)
-        deciding = pool.submit(source.initialize_transaction, 1, None)
-        written = 0
-        while not deciding.done():
-            run(engine, INSERT)
-            written += 1
-        assert deciding.result() is None
+        assert source.initialize_transaction(1, None) is None
     assert "takes no new row of table orders: transactions that have written to it are open" in caplog.text
     assert written > 1
     assert rest(source) == list(range(1, written + 3))

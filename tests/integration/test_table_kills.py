@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_tx.testing.suites.state_tools import Grants
-from tests.integration.tables import table_at
+from tests.integration.tables import ENOUGH, table_at
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,8 +110,10 @@ def _fought(folder: Path, arena: str, kills: int, *how: str) -> dict[str, int]:
 @pytest.mark.long
 def test_committers_that_race_and_are_killed_never_write_after_a_later_grant(tmp_path: Path, arena: str) -> None:
     found = _fought(tmp_path, arena, 200)
-    assert (found["kills"], found["violations"], found["live"]) == (200, 0, 1)
-    assert found["raises"] > found["writes"] > 40
+    assert (found["violations"], found["live"]) == (0, 1)
+    # Otherwise nothing was tried here.
+    assert found["kills"] >= 200
+    assert found["raises"] > found["writes"] > ENOUGH
 
 
 @pytest.mark.long

@@ -20,18 +20,22 @@ from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps import processing
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.triggers.turn import ReadyTrigger
 from tests.stage import begin_run
 from tests.unit.bench import MemorySpec, Numbers
 
 WAITING = 8
+LOOKS = 2
+"""Threads in which the ledgers of one connection are looked at."""
 RULES = Rules(max_pending=1, max_replays=3, backoff=0.1, message_timeout=1000.0)
 
 
 @pytest.fixture
 def ensembles(zookeeper: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalZooKeeper]:
     """The connection `well` has an ensemble that answers; that of `away`, which is given, can be frozen."""
+    monkeypatch.setenv("AIRFLOW__TX__SESSION_TIMEOUT", "120")  # it stays connected while it is frozen
     with LocalZooKeeper(fsync=False) as other:
         for conn_id, server in (("well", zookeeper), ("away", other)):
             monkeypatch.setenv(
@@ -68,8 +72,17 @@ async def fires(trigger: Any) -> Any:
     return [event.payload async for event in trigger.run()]
 
 
+@pytest.fixture
+def away(ensembles: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> list[ZooKeeperStore]:
+    """The stores of the connection `away`. No look there comes to an end by itself."""
+    stores = [shared_store("away"), shared_watched_store("away")]
+    for store in stores:
+        monkeypatch.setattr(store, "_read_timeout", 1e6)
+    return stores
+
+
 def test_an_ensemble_that_is_away_holds_up_no_topology_of_another_one(
-    ensembles: LocalZooKeeper, zookeeper_root: str, caplog: pytest.LogCaptureFixture
+    ensembles: LocalZooKeeper, away: list[ZooKeeperStore], zookeeper_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun("well", zookeeper_root)
     begun("away", zookeeper_root)
@@ -88,17 +101,23 @@ def test_an_ensemble_that_is_away_holds_up_no_topology_of_another_one(
         **place,
     )
 
+    def sent() -> int:
+        return sum(store.requests for store in away)
+
     async def both() -> None:
+        before = sent()
         held_up = [asyncio.create_task(fires(ready("away", 1))) for _ in range(WAITING)]
         with caplog.at_level(logging.WARNING, "airflow_tx.triggers"):
-            await asyncio.sleep(0.5)
+            while sent() < before + LOOKS:
+                await asyncio.sleep(0.01)
             assert await fires(ready("well", 2)) == [{"current": 1}]
             assert (await fires(coordinator))[0]["due"] == ["Allocate"]
-            # Sooner than any of the looks that are held up has come to an end.
+            # None of the looks that are held up has come to an end.
             assert not caplog.records
         assert not any(each.done() for each in held_up)
+        assert sent() == before + LOOKS
         looking = [each.name for each in threading.enumerate() if each.name.startswith("airflow_tx-trigger-away")]
-        assert len(looking) == 2  # however many wait
+        assert len(looking) == LOOKS  # however many wait
         for each in held_up:
             each.cancel()
 

@@ -17,7 +17,7 @@ from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
 
-SOON = 20.0
+SOON = 240.0
 
 
 @pytest.fixture

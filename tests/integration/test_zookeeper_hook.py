@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,23 @@ from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 @pytest.fixture(autouse=True)
 def connection(zookeeper: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": zookeeper.hosts}))
-    monkeypatch.setenv("AIRFLOW__TX__SESSION_TIMEOUT", "2")
-    monkeypatch.setenv("AIRFLOW__TX__CONNECT_TIMEOUT", "2")
+    # On a busy machine a server that is there answers late.
+    monkeypatch.setenv("AIRFLOW__TX__SESSION_TIMEOUT", "60")
+    monkeypatch.setenv("AIRFLOW__TX__CONNECT_TIMEOUT", "240")
+    # The connection is read again where a test says so, not because it takes long.
+    monkeypatch.setattr(kept_client, "CHECK_EVERY", float("inf"))
     yield
     for client in kept_client._kept.values():
         client.close()
     kept_client._kept.clear()
+
+
+@contextmanager
+def without_patience() -> Iterator[None]:
+    """Within the block, nobody waits long for a server that is not there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__TX__CONNECT_TIMEOUT", "0.5")
+        yield
 
 
 def test_the_test_button_says_whether_the_server_answers(
@@ -40,7 +52,8 @@ def test_the_test_button_says_whether_the_server_answers(
 ) -> None:
     assert ZooKeeperHook("zk").test_connection() == (True, f"ZooKeeper answers at {zookeeper.hosts}")
     monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": "127.0.0.1:1"}))
-    answers, said = ZooKeeperHook("zk").test_connection()
+    with without_patience():
+        answers, said = ZooKeeperHook("zk").test_connection()
     assert not answers
     assert "ZooKeeper 127.0.0.1:1 (connection zk) cannot be reached" in said
 
@@ -92,6 +105,8 @@ def test_a_shared_client_that_an_older_server_does_not_serve_is_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     copy = tmp_path_factory.mktemp("snapshot")
+    # A client that is not served is given up after two of its sessions.
+    monkeypatch.setenv("AIRFLOW__TX__SESSION_TIMEOUT", "2")
     with LocalZooKeeper(fsync=False) as server:
         monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": server.hosts}))
         server.snapshot_to(copy)
@@ -120,13 +135,14 @@ def test_a_kept_client_follows_its_connection_to_another_server(
             before.ensure("/only/before")
         board = LedgerClient("zk")
         assert shared_store("zk").get("/only/before") is not None
-        assert board.store().get("/only/before") is not None
+        # The board waits two seconds for its client.
+        eventually(lambda: board.store().get("/only/before") is not None, 240, "the board has a client")
         put_into(monkeypatch, moved)
         assert shared_store("zk").get("/only/before") is not None  # it is not read for every question
         monkeypatch.setattr(kept_client, "CHECK_EVERY", 0.0)
         assert shared_store("zk").get("/only/before") is None
         assert shared_watched_store("zk").get("/only/before") is None
-        eventually(lambda: board.store().get("/only/before") is None, 60, "the board has followed")
+        eventually(lambda: board.store().get("/only/before") is None, 240, "the board has followed")
         board._kept.close()
 
 
@@ -164,7 +180,7 @@ def test_an_unreachable_server_is_asked_again_by_the_next_call(monkeypatch: pyte
     with LocalZooKeeper(fsync=False) as server:
         monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": server.hosts}))
         server.stop()
-        with pytest.raises(StoreUnavailable, match=r"\(connection zk\)"):
+        with without_patience(), pytest.raises(StoreUnavailable, match=r"\(connection zk\)"):
             shared_store("zk")
         server.start()
         assert shared_store("zk").get("/") is not None

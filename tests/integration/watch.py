@@ -7,12 +7,14 @@ from pathlib import Path
 
 
 class Watch:
-    """Looks for a secret in what others see of all processes, and in all files below folders, as long as the block."""
+    """Looks for a secret in what others see of all processes, and in all files below folders, as long as the block.
+
+    How often it looks by itself, the machine decides: `look` looks at a moment that matters.
+    """
 
     def __init__(self, secret: str, *folders: Path) -> None:
         self.secret, self.folders = secret.encode(), folders
         self.seen: list[str] = []
-        self.looks = 0
         self._over = threading.Event()
 
     def __enter__(self) -> Watch:
@@ -26,11 +28,14 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._over.wait(0.2):
-            self.looks += 1
-            for told in ("cmdline", "environ"):
-                for line in Path("/proc").glob(f"[0-9]*/{told}"):
-                    self._look(line)
-            self.files()
+            self.look()
+
+    def look(self) -> None:
+        """Look at all processes and files once."""
+        for told in ("cmdline", "environ"):
+            for line in Path("/proc").glob(f"[0-9]*/{told}"):
+                self._look(line)
+        self.files()
 
     def _look(self, path: Path) -> None:
         try:

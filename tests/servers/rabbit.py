@@ -49,7 +49,9 @@ class LocalRabbit(LocalServer):
         login, options = PlainCredentials(RABBIT_USER, RABBIT_PASSWORD), None
         if (context := self._context()) is not None:
             options = SSLOptions(context, "localhost")
-        return BlockingConnection(ConnectionParameters(self._host, self.port, credentials=login, ssl_options=options))
+        # A publisher that a busy machine holds up sends no heartbeats, and its connection would be closed.
+        asked = {"credentials": login, "ssl_options": options, "heartbeat": 0, "stack_timeout": 240}
+        return BlockingConnection(ConnectionParameters(self._host, self.port, **asked))
 
     def _context(self) -> ssl.SSLContext | None:
         if self._certificates is None:

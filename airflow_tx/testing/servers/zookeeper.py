@@ -154,12 +154,18 @@ class LocalZooKeeper(JavaServer):
             + password
             + b"\0"
         )
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as twin:
-            twin.sendall(struct.pack(">i", len(hello)) + hello)
-            _read_frame(twin)
-            if end_session:
-                twin.sendall(struct.pack(">iii", 8, 1, _CLOSE_SESSION))
-                _read_frame(twin)
+        frames = [hello, struct.pack(">ii", 1, _CLOSE_SESSION)] if end_session else [hello]
+        # The client reconnects at once: if it takes its session back first, the twin gets no answer.
+        while not self._answers(frames):
+            pass
+
+    def _answers(self, frames: Sequence[bytes]) -> bool:
+        """Send a greeting and requests together, and say whether all are answered, or the session is over."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as twin:
+            twin.sendall(b"".join(struct.pack(">i", len(each)) + each for each in frames))
+            welcome = _read_frame(twin)
+            is_over = len(welcome) >= 16 and struct.unpack(">iiq", welcome[:16])[2] == 0
+            return bool(welcome) and (is_over or all(_read_frame(twin) for _ in frames[1:]))
 
 
 def _read_frame(connection: socket.socket) -> bytes:

@@ -13,6 +13,5 @@ counting_dag("right", root="/right")
 counting_dag("owner", topology="claimed")
 counting_dag("intruder", topology="claimed")
 
-# Servers that are not there.
-counting_dag("zookeeper_away", zookeeper_conn_id="zookeeper_away")
+# A server that is not there.
 counting_dag("database_away", conn_id="state_away")

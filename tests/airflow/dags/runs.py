@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ with DAG("runs_asked", schedule=None, max_active_runs=16):
 
 
 class Asking(BaseTrigger):
-    """Asks what the triggerer can be asked, and counts how often the loop of all triggers went round meanwhile."""
+    """Asks what the triggerer can be asked, and counts how often the loop of all triggers goes round during each."""
 
     def __init__(self, dag_id: str, run_ids: list[str]) -> None:
         super().__init__()
@@ -88,26 +89,27 @@ class Asking(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         # A trigger that fires before the scheduler has seen its task defer would have it failed.
         await asyncio.sleep(2)
-        beats = asyncio.create_task(rounds())
-        answer = {
-            "run_states": await compat.run_states(self.dag_id, self.run_ids),
-            "is_paused": await compat.is_paused_async(self.dag_id),
-            "running_runs": await compat.running_runs_async(self.dag_id),
-        }
+        rounds = [0]
+        beats = asyncio.create_task(count(rounds))
+        await asyncio.sleep(0)
+        answer: dict[str, Any] = {"rounds": {}}
+        for name, question in (
+            ("run_states", partial(compat.run_states, self.dag_id, self.run_ids)),
+            ("is_paused", partial(compat.is_paused_async, self.dag_id)),
+            ("running_runs", partial(compat.running_runs_async, self.dag_id)),
+        ):
+            before = rounds[0]
+            answer[name] = await question()
+            answer["rounds"][name] = rounds[0] - before
         beats.cancel()
-        answer["rounds"] = await beats
         yield TriggerEvent(answer)
 
 
-async def rounds() -> int:
-    """How often the loop goes round until this is cancelled."""
-    count = 0
-    try:
-        while True:
-            await asyncio.sleep(0)
-            count += 1
-    except asyncio.CancelledError:
-        return count
+async def count(rounds: list[int]) -> None:
+    """Count how often the loop goes round."""
+    while True:
+        rounds[0] += 1
+        await asyncio.sleep(0)
 
 
 class AskInTrigger(BaseOperator):

@@ -84,7 +84,9 @@ class Board:
                 [sys.executable, "-m", "airflow", "api-server", "--apps", "core"],
                 env=self.commands.environment, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        eventually(self._answers, 120, "the api-server answers", interval=0.3, explain=self.log.read_text)
+        eventually(self._answers, 240, "the api-server answers", interval=0.3, explain=self.log.read_text)
+        # A question waits two seconds for the ledger: on a busy machine the first one does not outlast its connection.
+        eventually(lambda: self.get("topologies"), 240, "the ledger is read", interval=0.3)
 
     def stop(self) -> None:
         """End it, with all that it started."""
@@ -151,7 +153,7 @@ class Board:
         """What a browser of this user has as its cookie."""
         if user not in self._tokens:
             answer = httpx.post(
-                f"{self.url}/auth/token", json={"username": user, "password": "pw"}, trust_env=False, timeout=30
+                f"{self.url}/auth/token", json={"username": user, "password": "pw"}, trust_env=False, timeout=240
             )
             self._tokens[user] = answer.json()["access_token"]
         return self._tokens[user]

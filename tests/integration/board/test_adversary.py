@@ -24,7 +24,7 @@ from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
 
 API = json.loads((Path(airflow_tx.plugin.__file__).parent / "ui" / "openapi.json").read_text())
-TIMES_OUT = 60.0
+TIMES_OUT = 240.0
 """Seconds after which an answer hangs."""
 MOST_ASKED = 400
 """Packets to ZooKeeper that one answer may cost, with what the board asks in the background. The ledger is small."""

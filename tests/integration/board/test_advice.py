@@ -41,7 +41,7 @@ def failed(board: Board, pipeline: Pipeline, runs: Runs) -> Pipeline:
     pipeline.process(pipeline.begin("r2"))
     runs.make(r1="failed", r2="running")
     board.commands.python(_BROKEN, "r1", "count", "2")
-    eventually(lambda: board.get("topologies/flights")["allocated"] == 2, 60, "both are seen")
+    eventually(lambda: board.get("topologies/flights")["allocated"] == 2, 240, "both are seen")
     return pipeline
 
 

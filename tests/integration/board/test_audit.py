@@ -82,7 +82,7 @@ def test_who_and_why_are_in_no_answer_for_people_who_may_not_read_the_audit_log(
     pipeline.request = replace(pipeline.request, dag_id="the_dag")
     acted_on(pipeline)
     runs.make(r1="success", r2="success", r3="success", r4="failed")
-    eventually(lambda: board.get("topologies/flights")["repairs"], 60, "what people did is seen")
+    eventually(lambda: board.get("topologies/flights")["repairs"], 240, "what people did is seen")
     shown: Any = board.get("topologies/flights/transactions/4", "ulf")
     assert "accept check positive" in [each["what"] for each in shown["audit"]]
     hidden = {path: text for path, text in answers(board, LIMITED).items() if WHO in text or WHY in text}
@@ -99,7 +99,7 @@ def test_a_skip_that_is_readmitted_names_nobody_without_the_right(board: Board, 
     pipeline.ledger.run(note_skip, 1, AUDIT)
     take_skip(pipeline.ledger, 1, {each.name: each for each in pipeline.states}, log=logging.getLogger(__name__))
     pipeline.ledger.run(note_readmission, 1, AUDIT)
-    eventually(lambda: board.get("topologies/flights")["skipped"], 60, "the skip is seen")
+    eventually(lambda: board.get("topologies/flights")["skipped"], 240, "the skip is seen")
     (line,) = board.get("topologies/flights", LIMITED)["skipped"]
     assert (line["skip"]["who"], line["skip"]["why"], line["readmit"]["who"]) == (None, None, None)
     assert line["skip"]["when"] is not None

@@ -47,7 +47,7 @@ def test_a_viewer_who_asks_a_source_that_hangs_again_and_again_keeps_nobody_else
     board: Board, pipeline: Pipeline, hanging: Pipeline
 ) -> None:
     pipeline.run("r1")
-    eventually(lambda: board.get("topologies/flights/search", what="1")["looked"] == 1, 120, "the process has started")
+    eventually(lambda: board.get("topologies/flights/search", what="1")["looked"] == 1, 240, "the process has started")
     with asked(board, ATTACK) as questions:
         refused = [each.result() for each in islice(as_completed(questions), ATTACK - MOST_OF_TOPOLOGY)]
         assert {each.status_code for each in refused} == {429}

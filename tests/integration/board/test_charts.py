@@ -177,6 +177,9 @@ def test_charts_have_the_colours_of_the_theme_once_it_changes(board: Board, repl
     vera = people("vera")
     vera.open(topology="flights", **HOUR)
     canvas = chart(vera, "Throughput").locator("canvas")
+    expect(canvas).to_be_visible()
+    # What still loads makes room for itself, and a chart of another width has other pixels.
+    expect(vera.board.get_by_role("status", name="Loading")).to_have_count(0)
     light = canvas.evaluate("canvas => canvas.toDataURL()")
     vera.page.emulate_media(color_scheme="dark")
     vera.page.wait_for_function(

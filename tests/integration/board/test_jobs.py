@@ -95,7 +95,7 @@ def days(board: Board, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -
     pipeline.area = StagingArea.of_ledger("zookeeper_default", ROOT)
     for day in range(1, DAYS + 1):
         pipeline.commit_day(day)
-    eventually(lambda: board.get("topologies/daily")["turn"] == DAYS + 1, 60, "all days are seen")
+    eventually(lambda: board.get("topologies/daily")["turn"] == DAYS + 1, 240, "all days are seen")
     return pipeline
 
 
@@ -163,7 +163,7 @@ with create_session() as session:
 
 def test_jobs_are_seen_by_all_who_may_see_the_topology(board: Board, days: Days) -> None:
     wanted(days, 1, 2, 3)
-    eventually(lambda: board.get("topologies/daily/jobs", "vera")["jobs"], 60, "the job is seen")
+    eventually(lambda: board.get("topologies/daily/jobs", "vera")["jobs"], 240, "the job is seen")
     with board.client(STRANGER) as client:
         assert client.get("/api/v1/topologies/daily/jobs").status_code == 404
 

@@ -71,7 +71,7 @@ def test_the_head_counts_the_states_and_a_click_or_a_text_shows_some(
 ) -> None:
     _topologies(store, shop_a=True, shop_b=False, mill=True)
     runs.make(r1="running")
-    eventually(lambda: board.get("topologies", text="the_dag")["total"] == 3, 60, "all three are seen")
+    eventually(lambda: board.get("topologies", text="the_dag")["total"] == 3, 240, "all three are seen")
     vera = people("vera")
     vera.open()
     head = vera.board.get_by_role("group", name="Topologies by state")
@@ -277,7 +277,7 @@ def test_a_topology_of_any_name_is_opened_from_the_overview(
     board: Board, store: ZooKeeperStore, people: People, name: str
 ) -> None:
     _topologies(store, **{name: True})
-    eventually(lambda: board.get("topologies", text="the_dag")["total"] == 1, 60, "it is seen")
+    eventually(lambda: board.get("topologies", text="the_dag")["total"] == 1, 240, "it is seen")
     vera = people("vera")
     vera.open()
     vera.board.get_by_role("row").get_by_role("link", name=name, exact=True).click()

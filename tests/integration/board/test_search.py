@@ -40,7 +40,7 @@ def searched(board: Board, store: ZooKeeperStore) -> Any:
         lines = board.get("topologies")["topologies"]
         return begun.items() <= {each["topology"]: each["allocated"] for each in lines}.items()
 
-    eventually(seen, 60, "all are seen")
+    eventually(seen, 240, "all are seen")
     return board
 
 

@@ -154,7 +154,7 @@ def many(pipeline: Pipeline, runs: Runs) -> Pipeline:
 def test_a_filter_finds_rows_that_are_not_loaded_and_a_link_shows_the_same(
     board: Board, many: Pipeline, people: People
 ) -> None:
-    eventually(lambda: board.get("topologies/flights")["allocated"] == 131, 60, "the newest transaction is seen")
+    eventually(lambda: board.get("topologies/flights")["allocated"] == 131, 240, "the newest transaction is seen")
     vera = people("vera")
     vera.open(topology="flights", range=3600, until=NEW_YEAR + 3_600_000)
     expect(vera.row(131)).to_be_visible()
@@ -311,7 +311,7 @@ def test_the_whole_timeline_can_be_read_by_everybody(
 ) -> None:
     fail(days, days.begin("r3"), "it broke")
     runs.make(r3="failed")
-    eventually(lambda: board.get("topologies/flights")["allocated"] == 3, 60, "the open transaction is seen")
+    eventually(lambda: board.get("topologies/flights")["allocated"] == 3, 240, "the open transaction is seen")
     reader.page.set_viewport_size(size)
     reader.open(topology="flights", status="COMMITTED,FAILED")
     expect(reader.row(3)).to_be_visible()
