@@ -40,9 +40,9 @@ def test_every_answer_about_a_queue_and_a_topic_is_as_that_about_other_sources(
     ledger.connect(rabbit=json.dumps(rabbit.airflow_connection()), kafka=json.dumps(told))
     ledger.live(LONG_KINDS)
     for kind in LONG_KINDS:
-        told = [*ledger.told(kind), *ledger.told_otherwise(kind)]
-        check_told(told)
-        check_same(told)
+        answers = [*ledger.told(kind), *ledger.told_otherwise(kind)]
+        check_told(answers)
+        check_same(answers)
         check_got(ledger.got(kind))
     check_filled_by_commands(ledger, [*SOURCES, *LONG_KINDS], all_reasons=False)
     check_filled_by_page(ledger, [*SOURCES, *LONG_KINDS], all_reasons=False)
