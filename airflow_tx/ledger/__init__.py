@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         Written as Written,
         as_kept as as_kept,
         batch_in_words as batch_in_words,
+        batch_texts as batch_texts,
         code_digest as code_digest,
         code_of as code_of,
         column_marks as column_marks,
@@ -141,7 +142,6 @@ if TYPE_CHECKING:
         moment as moment,
         pace_in_words as pace_in_words,
         size_in_words as size_in_words,
-        view_final as view_final,
         with_run_end as with_run_end,
     )
     from airflow_tx.ledger.steps.begin import BoundStep as BoundStep

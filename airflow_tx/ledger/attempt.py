@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 LONGEST = 120
 _PARTITIONS_SHOWN = 2
 _MIDNIGHT = ("T00:00:00+00:00", "T00:00:00Z")
+_PLACE = re.compile(r"(-?\d{1,99})(?:-(\d{1,99}))?|\[(-?\d{1,99})\]")
+"""A number, the id of an entry, such as `17-0`, or a key of one number."""
 
 
 def batch_in_words(metadata: Any) -> str:
@@ -32,6 +35,42 @@ def batch_in_words(metadata: Any) -> str:
     """
     words = _range(metadata) or _partitions(metadata) if isinstance(metadata, Mapping) else ""
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
+
+
+def batch_texts(metadata: Any, wanted: str) -> Iterator[str]:
+    """List the texts in which a search looks for a batch: those in its metadata, and its files below their folder.
+
+    :param wanted: the text that is looked for, case-folded. Of `PARTITION:PLACE`, which may have more colons, the place
+        is a file, a number or an id: if the partition has it, a text begins with it, such as `orders-0:7 (5 to 9)`.
+    """
+    yield from _texts(metadata)
+    has_parts = isinstance(metadata, Mapping) and not (is_shortened(metadata) or _range(metadata))
+    for name, rows in metadata.items() if has_parts else ():
+        begins = f"{name}:".casefold()
+        if wanted.startswith(begins):
+            yield from (f"{name}:{each}" for each in _places(rows, wanted.removeprefix(begins)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    is_read = isinstance(value, Mapping) and not is_shortened(value)
+    for each in value if isinstance(value, list) else value.values() if is_read else ():
+        yield from _texts(each)
+    yield from (f"{str(value.get('folder', '')).rstrip('/')}/{name}" for name in _file_names(value))
+
+
+def _places(rows: Any, wanted: str) -> Iterator[str]:
+    """List the places in a partition: its files, and the wanted number, id or plain value if it is there."""
+    if isinstance(rows, Mapping):
+        yield from _file_names(rows)
+        place = _place(wanted)
+        after, last = _ends(rows)
+        before = () if after is None else _place(after) or place
+        if len(place) == len(_place(last)) and before < place <= _place(last):
+            yield f"{wanted} ({_range(rows)})"
+    elif isinstance(rows, (int, str)) and str(rows).casefold() == wanted:
+        yield str(rows)
 
 
 def counted(count: int, unit: str) -> str:
@@ -49,44 +88,42 @@ def gone_in_words(keys: int) -> str:
 
 def _range(metadata: Mapping[str, Any]) -> str:
     """Name the rows of a source without partitions, or of one partition."""
-    files = metadata.get("files")
-    if isinstance(files, list):
-        return _files(files)
+    if names := _file_names(metadata):
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     if "partition" in metadata:
         return f"partition {_end(metadata['partition'])}"
     first = metadata.get("from")
-    if isinstance(first, int):
-        return _numbers(first, metadata)
+    after, last = _ends(metadata)
+    if isinstance(first, int) and isinstance(last, int):
+        return f"{first}" if first == last else f"{first} to {last}"
     if isinstance(first, str) and isinstance(metadata.get("to"), str):
         return f"{_end(first)} to {_end(metadata['to'])}"
-    if isinstance(metadata.get("upto"), list):
-        return _keys(metadata.get("after"), metadata["upto"])
+    if isinstance(last, list):
+        low, high = map(_key, (after, last))
+        return f"after {low}, up to {high}" if low and high else f"up to {high}" if high else ""
     return f"up to {metadata['to']}" if "after" in metadata and "to" in metadata else ""
 
 
-def _files(files: Sequence[Any]) -> str:
-    names = [str(each["name"]) for each in files if isinstance(each, Mapping) and "name" in each]
-    if not names:
-        return ""
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+def _file_names(metadata: Any) -> list[str]:
+    files = metadata.get("files") if isinstance(metadata, Mapping) else None
+    return [
+        str(each["name"])
+        for each in (files if isinstance(files, list) else ())
+        if isinstance(each, Mapping) and "name" in each
+    ]
 
 
-def _numbers(first: int, metadata: Mapping[str, Any]) -> str:
-    """Name numbered rows by the first and the last one; the metadata has the number after the last one."""
-    count = metadata.get("quantity")
-    end = metadata.get("to")
-    if isinstance(count, int):
-        end = first + count
-    if not isinstance(end, int):
-        return ""
-    return f"{first}" if end - first == 1 else f"{first} to {end - 1}"
+def _ends(metadata: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Read what comes before the rows of a source or a partition, None: nothing does, and what the last of them is.
 
-
-def _keys(after: Any, upto: Any) -> str:
-    """Name rows of a table by the keys at both ends; the last entry of a range is how many rows it has."""
-    last = _key(upto[-1][:-1]) if upto and isinstance(upto[-1], list) else ""
-    first = _key(after)
-    return f"after {first}, up to {last}" if first and last else f"up to {last}" if last else ""
+    Metadata has the number after the last one of numbered rows; and of a table ranges, each with how many rows it has.
+    """
+    first, count, end, upto = map(metadata.get, ("from", "quantity", "to", "upto"))
+    if isinstance(first, int):
+        end = first + count if isinstance(count, int) else end
+        return first - 1, end - 1 if isinstance(end, int) else None
+    last = upto[-1] if isinstance(upto, list) and upto else None
+    return metadata.get("after", ""), last[:-1] if isinstance(last, list) else end
 
 
 def _key(values: Any) -> str:
@@ -105,6 +142,11 @@ def _partitions(metadata: Mapping[str, Any]) -> str:
     more = len(metadata) - len(words)
     named = ", ".join(f"{name}: {text}" for name, text in words)
     return f"{named} and {more} more" if more else named
+
+
+def _place(value: Any) -> tuple[int, ...]:
+    found = _PLACE.fullmatch(str(value))
+    return tuple(int(each) for each in found.groups() if each) if found else ()
 
 
 def _end(value: Any) -> str:

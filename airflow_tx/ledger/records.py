@@ -165,8 +165,8 @@ class TransactionRecord:
     :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
     :param error: why the last try failed, until another one works on it; `remedy`: what its refusal says to do.
     :param acks: the name of the folder with the acks of this attempt, unique in all lives of a ledger.
-    :param replays: of earlier attempts, when and why each was replayed, its `rows` if they were counted, `by` which
-        person; `counted`: rows of the first complete one.
+    :param replays: of earlier attempts, when and why each was replayed, its `rows` if they were counted, else its
+        `size`, `by` which person; `counted`: rows of the first complete one.
     :param for_good: the generation of the ledger in which its commit was refused permanently, by `error`; 0: in none.
     :param journal: name of the journal entry that the last grant named; "": there is none.
     :param replaces: the `txid` and the `entry` of the transaction that this one restates; `wish`: who wanted that, when

@@ -252,6 +252,14 @@ class LedgerView(ReadOnlyLedger):
             history = forgotten(txid, skipped)
         return None if history is None else view_final(history, skipped)
 
+    def searched(self, txid: int) -> tuple[TransactionView | None, Any]:
+        """Read a final transaction, None: it is not one, and the metadata of its batch, of an open one as well."""
+        history = self.outcome(txid)
+        if history is None:
+            batch = self.kept_batch(txid)
+            return None, None if batch is None else batch.rows
+        return view_final(history, None), (history.receipt or {}).get("metadata")
+
     def with_restatements(self, views: Iterable[TransactionView]) -> list[TransactionView]:
         """Add to committed transactions who wants them restated, and which transaction counts instead.
 

@@ -257,15 +257,13 @@ def _other_rows(
 
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
-    """Say of which attempt, when and why, how many rows it had, and which person asked for it, for the receipt."""
+    """Say of which attempt, when and why, how large it was, and which person asked for it, for the receipt."""
     replayed = {
         "attempt": record.attempt,
         "when": stamp.now,
         "why": shortened_reason(_why_replayed(record), MOST_OF_REASON),
+        **_counted(record),
     }
-    rows = _counted_rows(record)
-    if rows is not None:
-        replayed["rows"] = rows
     asked = record.asked
     if asked is None or asked["attempt"] != record.attempt:
         return replayed
@@ -273,12 +271,16 @@ def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
     return {**replayed, "by": by}
 
 
-def _counted_rows(record: TransactionRecord) -> int | None:
-    """Say how many rows the attempt had, as its committer or its source counted them; None: neither did."""
-    if record.claim is not None and record.claim.get("rows") is not None:
-        return int(record.claim["rows"])
-    size = record.size or {}
-    return None if size.get("at_most") else size.get("rows")
+def _counted(record: TransactionRecord) -> dict[str, Any]:
+    """Say how many `rows` the attempt had, if its committer, its tasks or its source counted them; else its `size`."""
+    size = {unit: count for unit, count in (record.size or {}).items() if unit != "why"}
+    counted = (
+        record.claim,
+        record.counted if record.processed else None,
+        None if size.get("at_most") else size,
+    )
+    rows = [each["rows"] for each in counted if each and each.get("rows") is not None]
+    return {"rows": int(rows[0])} if rows else {"size": size} if size else {}
 
 
 def _earlier(replayed: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.ledger import (
@@ -20,8 +19,8 @@ from airflow_tx.ledger import (
     Store,
     TransactionView,
     batch_in_words,
+    batch_texts,
     is_shortened,
-    view_final,
 )
 from airflow_tx.sources import Span, span_of
 
@@ -79,7 +78,7 @@ def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) 
     )
     source = source.in_zone(ledger.topology().zone)
     until = time.monotonic() + seconds
-    looked = list(_looked(ledger, source, what, every[:MOST_LOOKED_THROUGH], until))
+    looked = list(_looked(view, source, what, every[:MOST_LOOKED_THROUGH], until))
     txids = [txid for txid, has in looked if has]
     return Found(
         tuple(txids[:MOST_FOUND]),
@@ -91,21 +90,12 @@ def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) 
 
 
 def _looked(
-    ledger: Ledger, source: Source, what: str, txids: Iterable[int], until: float
+    view: LedgerView, source: Source, what: str, txids: Iterable[int], until: float
 ) -> Iterator[tuple[int, bool | None]]:
     for txid in txids:
         if time.monotonic() > until:
             return
-        yield txid, contains(source, _metadata(ledger, txid), what)
-
-
-def _metadata(ledger: Ledger, txid: int) -> Any:
-    view = LedgerView(ledger.store, ledger.paths)
-    history = view.outcome(txid)
-    if history is not None:
-        return (history.receipt or {}).get("metadata")
-    batch = view.kept_batch(txid)
-    return None if batch is None else batch.rows
+        yield txid, contains(source, view.searched(txid)[1], what)
 
 
 # --- text search --------------------------------------------------------------------------------------------------
@@ -152,10 +142,6 @@ class TextFound:
     complete: bool = True
 
 
-def _same(text: str) -> str:
-    return text
-
-
 @dataclass(frozen=True)
 class WantedText:
     """The text that a person looks for, in upper or lower case: a part of a name, a txid, or a date.
@@ -165,8 +151,8 @@ class WantedText:
     """
 
     what: str
-    hide_name: Callable[[str], str] = _same
-    hide_error: Callable[[str], str] = _same
+    hide_name: Callable[[str], str] = str
+    hide_error: Callable[[str], str] = str
 
     def match(self, view: TransactionView, metadata: Any, zone: str) -> TextMatch | None:
         """Find the part of a transaction that has the text; None: no part has.
@@ -182,7 +168,7 @@ class WantedText:
     ) -> Iterator[tuple[MatchedPart, str]]:
         if str(view.txid) == self.what:
             yield MatchedPart.TXID, str(view.txid)
-        names = (self.hide_name(each) for each in _texts(metadata))
+        names = map(self.hide_name, batch_texts(metadata, self._folded))
         yield from ((MatchedPart.BATCH, each) for each in names if self._is_in(each))
         if self._is_dated(metadata, zone):
             yield MatchedPart.DATE, self.hide_name(batch_in_words(metadata))
@@ -216,15 +202,6 @@ class WantedText:
             except (ValueError, OverflowError):
                 return None
         return None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """List the texts within the metadata of a batch: files, keys, dates."""
-    if isinstance(value, str):
-        yield value
-    elif not is_shortened(value) and isinstance(value, (Mapping, list)):
-        inner: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
-        yield from chain.from_iterable(map(_texts, inner))
 
 
 def _errors(view: TransactionView) -> Iterator[str]:
@@ -289,15 +266,8 @@ class SearchedLedger:
         """Give each transaction with the metadata of its batch; None: the ledger has forgotten it since."""
         ledger = LedgerView(self.store, self.paths)
         for view in sorted(self.opened, key=lambda each: -each.txid):
-            batch = ledger.kept_batch(view.txid)
-            yield view, None if batch is None else batch.rows
-        for txid in reversed(self.final):
-            history = ledger.outcome(txid)
-            receipt = (None if history is None else history.receipt) or {}
-            yield (
-                None if history is None else view_final(history, None),
-                receipt.get("metadata"),
-            )
+            yield view, ledger.searched(view.txid)[1]
+        yield from map(ledger.searched, reversed(self.final))
 
     def _restated(self, found: Sequence[TextMatch]) -> tuple[TextMatch, ...]:
         views = LedgerView(self.store, self.paths).with_restatements([each.view for each in found])

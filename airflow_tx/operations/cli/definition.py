@@ -249,7 +249,7 @@ ARG_VALUES = _arg(
 FIND_DESCRIPTION = (
     "With a topology, its source is asked. Without one, the records of all topologies are searched for a text, in "
     "upper or lower case: in txids, runs, names of batches and errors. A date is found within the interval of a batch. "
-    "Offsets and ids are found with a topology only."
+    "An offset or an id is found with its partition (orders-0:17), without one with a topology only."
 )
 ARG_WHAT = _arg(
     "what",

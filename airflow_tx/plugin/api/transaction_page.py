@@ -83,7 +83,7 @@ class AttemptLine:
 
     :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
     :param why: its error, or why it was replayed; null: nothing is known.
-    :param rows: of its batch; null: they were not counted, or are forgotten.
+    :param size: of its batch: its rows, if they were counted, else what its source knows; null: nothing is known.
     :param dag_versions: of the code that its tasks ran, as Airflow counts them, the oldest first.
     """
 
@@ -92,7 +92,7 @@ class AttemptLine:
     ended_at: datetime | None
     outcome: str
     why: Words | None
-    rows: int | None
+    size: Words | None
     dag_versions: list[str]
     tasks: list[AttemptTask]
 
@@ -108,7 +108,8 @@ def attempt_lines(
 
     :param tries: of its tasks, each with its attempt, if the viewer may see them.
     """
-    rows = {each["attempt"]: each.get("rows") for each in view.replays}
+    sizes = {each["attempt"]: _size(each.get("rows"), each.get("size")) for each in view.replays}
+    sizes[view.attempt] = _size(view.rows, view.size)
     of_attempt: dict[int | None, list[TaskBar]] = defaultdict(list)
     for each in tries:
         of_attempt[each.attempt].append(each)
@@ -119,7 +120,7 @@ def attempt_lines(
             ended_at=bar.ended_at,
             outcome=bar.outcome,
             why=bar.why,
-            rows=known_rows(view) if bar.attempt == view.attempt else rows.get(bar.attempt),
+            size=sizes.get(bar.attempt),
             dag_versions=_versions(of_attempt[bar.attempt], versions),
             tasks=_tasks(dag_id, view.run_id, of_attempt[bar.attempt]),
         )
@@ -127,11 +128,10 @@ def attempt_lines(
     ]
 
 
-def known_rows(view: TransactionView) -> int | None:
-    """Say how many rows the newest attempt has: its tasks or the source counted them; None: they were not counted."""
-    size = view.size or {}
-    counted = None if size.get("at_most") else size.get("rows")
-    return counted if view.rows is None else view.rows
+def _size(rows: int | None, size: Mapping[str, Any] | None) -> str | None:
+    """Say how large a batch is, such as `5 rows`, or `at most 5 rows` and `2 files` if nobody counted its rows."""
+    known = size or {} if rows is None else {"rows": rows}
+    return size_in_words({**known, "why": ""}) or None
 
 
 def dag_versions(dag_id: str, run_id: str) -> Versions:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from airflow_tx.sources.api import Json
-from airflow_tx.sources.message import is_number_below, is_number_within
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
 from airflow_tx.sources.redis.source import (
     PAGE,
@@ -143,12 +142,6 @@ class RedisListSource(RedisSource):
         self.lists = self.named_by("lists", lists, remedy)
         super().__init__(conn_id, self.lists, **options)
         self.schema = schema
-
-    def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
-        return is_number_within(what, metadata["from"], metadata["from"] + metadata["quantity"])
-
-    def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
-        return is_number_below(what, position["next"])
 
     def messages(self, database: RedisDatabase, key: str) -> MessageLog:
         return ListedMessages(database, key)

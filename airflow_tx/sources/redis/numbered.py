@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import PartitionUnavailable
 from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.message import is_number_below, is_number_within
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
 from airflow_tx.sources.redis.list import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.source import RedisDatabase, RedisMessage, RedisSource, spelled, texts
@@ -66,12 +65,6 @@ class RedisNumberedSource(RedisSource):
             self.normalize(prefix=self.prefix)
         super().__init__(conn_id, self.prefix, **options)
         self.schema = schema
-
-    def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
-        return is_number_within(what, metadata["from"], metadata["from"] + metadata["quantity"])
-
-    def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
-        return is_number_below(what, position["next"])
 
     def messages(self, database: RedisDatabase, key: str) -> NumberedMessages:
         return NumberedMessages(database, key)

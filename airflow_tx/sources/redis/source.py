@@ -29,6 +29,8 @@ from airflow_tx.ledger import MALFORMED
 from airflow_tx.sources.api import EmittedRows, Json, MalformedRow, RowTypes
 from airflow_tx.sources.message import (
     declared_columns,
+    is_number_below,
+    is_number_within,
     malformed_message,
     message_ddl,
     parsed_message,
@@ -361,6 +363,12 @@ class RedisSource(LogSource):
 
     def partitions(self) -> list[str]:
         return list(self._partitions)
+
+    def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
+        return is_number_within(what, metadata["from"], metadata["from"] + metadata["quantity"])
+
+    def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
+        return is_number_below(what, position["next"])
 
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, RedisLog]:
         return {name: self.log_of(name) for name in self._partitions}

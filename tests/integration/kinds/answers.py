@@ -24,7 +24,6 @@ QUEUED = "rabbit_queue"
 PARTITIONED = (
     "files_partitioned|memory_rows|memory_rows_opaque|own_partitions|own_partitions_opaque|redis_.*|sql_shards|kafka_.*"
 )
-BY_SOURCE = "files_partitioned|memory_rows.*|own_partitions.*|redis_(list|stream)|kafka_topic"
 FIRST = "fresh|with_messages|without_journal"
 OF_COMMANDS = (
     Exempt(PER_RUN, "(list|receipts|show TXID): size", "the source counts no rows: a run has all of its own"),
@@ -34,13 +33,8 @@ OF_COMMANDS = (
 )
 OF_PAGE = (
     Exempt(PER_RUN, r"get_(figures: .*\blag.*|topology: lag.*)", "how many runs will come is not known"),
-    Exempt(
-        f"{PER_RUN}|files.*|in_phase|kafka_topic",
-        r".*: comparison\[\]\.rows",
-        "the attempt ended before rows were counted",
-    ),
+    Exempt(PER_RUN, r".*: comparison\[\]\.size", "no source counts its rows, and its task had not yet"),
     Exempt("in_lane", r".*: comparison\[\]\.tasks.*", "in the lane, no task of Airflow runs"),
-    Exempt(BY_SOURCE, r"search_topologies: found.*", "the source alone knows a part of a batch by this name"),
     Exempt(PER_RUN, r"get_transaction: batch\.words", "the source counts no rows: a run has all of its own"),
     Exempt("own_.*", r".*: batch_name", "a number of one's own is no name"),
     Exempt(f"(?!({PER_RUN})$).*", r"get_topology: lag\.why", "the reason stands in place of the lag"),

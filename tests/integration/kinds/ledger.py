@@ -62,6 +62,7 @@ class Ledger:
     def connect(self, **connections: str) -> None:
         """Let Airflow know connections, by id."""
         self.commands.environment |= {f"AIRFLOW_CONN_{name.upper()}": told for name, told in connections.items()}
+        self.child("page.end_dag_process")
 
     def live(self, kinds: Sequence[Kind]) -> None:
         """Let topologies live their lives."""

@@ -39,6 +39,13 @@ def _routes() -> dict[str, Any]:
     return found
 
 
+def end_dag_process() -> None:
+    """Let the next question about a DAG file go to a process that knows the connections of now."""
+    from airflow_tx.plugin.api.dag_process import dag_process
+
+    dag_process().end()
+
+
 def routes() -> None:
     """Print the routes that read, by name, with all that they have to be told."""
     told = {}

@@ -19,7 +19,7 @@ from tests.integration.kinds.topologies import LONG_KINDS, SOURCES
 from tests.servers.kafka import LocalKafka
 from tests.servers.rabbit import LocalRabbit
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.lead
 
 MESSAGES = [f"m{number}" for number in range(1, 13)]
 

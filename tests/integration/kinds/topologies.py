@@ -107,11 +107,15 @@ SOURCES = (
     Kind(
         "sql_shards",
         'PartitionedSqlSource("tx_state", ["{name}_in", "{name}_more"], max_rows_per_batch=2)',
-        finds="1",
+        finds="tx_state.{name}_in:1",
     ),
     Kind("redis_list", 'RedisListSource("redis", lists="{name}_in", max_rows_per_batch=1)', finds="redis:{name}_in:0"),
     Kind("redis_stream", 'RedisStreamSource("redis", "{name}_in", max_rows_per_batch=1)', finds="redis:{name}_in:1-1"),
-    Kind("redis_numbered", 'RedisNumberedSource("redis", prefix="{name}_in:", max_rows_per_batch=1)', finds="1"),
+    Kind(
+        "redis_numbered",
+        'RedisNumberedSource("redis", prefix="{name}_in:", max_rows_per_batch=1)',
+        finds="redis:{name}_in::1",
+    ),
 )
 """A topology for each way to read."""
 

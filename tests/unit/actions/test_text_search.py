@@ -106,3 +106,30 @@ def test_a_search_that_ends_early_says_so(pipeline: Pipeline, limits: dict[str, 
 
 def test_the_newest_transaction_comes_first(pipeline: Pipeline) -> None:
     assert [txid for txid, _, _ in parts(pipeline, ".csv")] == [3, 2, 1]
+
+
+def test_a_place_is_found_in_its_partition_and_without_the_partition_nowhere() -> None:
+    pipeline = Pipeline(MemoryStore(), "/tx")
+    pipeline.metadata = lambda row: {"orders-0": {"from": 10 * row, "to": 10 * row + 10}, "orders-1": {}}
+    pipeline.run("first")
+    pipeline.run("second")
+    assert parts(pipeline, "Orders-0:17") == [(1, "batch", "orders-0:17 (10 to 19)")]
+    assert parts(pipeline, "orders-1:17") == parts(pipeline, "17") == []
+
+
+@pytest.mark.parametrize(
+    ("metadata", "what"),
+    [
+        ({"redis://ann:secret@host/0:list": {"from": 0, "quantity": 9}}, "redis://ann:secret@host/0:list:5"),
+        ({"ann:secret": 5}, "ann:secret:5"),
+        ({"day=0": {"folder": "s3://ann:secret@bucket", "files": [{"name": "01.csv"}]}}, "secret@bucket/01.csv"),
+        ({"day=0": {"folder": "/d", "files": [{"name": "secret.csv"}]}}, "day=0:secret.csv"),
+    ],
+)
+def test_a_place_is_not_found_by_what_is_hidden(metadata: Any, what: str) -> None:
+    pipeline = Pipeline(MemoryStore(), "/tx")
+    pipeline.metadata = lambda row: metadata
+    pipeline.run("r1")
+    assert parts(pipeline, what) != []
+    hidden = WantedText(what, hide_name=lambda text: text.replace("secret", "***"))
+    assert found(pipeline, hidden).matches == ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import Any
 
 from airflow_tx.ledger.records import Phase
@@ -35,11 +37,11 @@ TRIES = [
 VERSIONS = {("count", -1, 1): "3", ("count", -1, 2): "10 (abc)", ("count", -1, 3): "11"}
 
 
-def lines(**changes: Any) -> list[AttemptLine]:
-    replayed = {"attempt": 1, "when": at(10).isoformat(), "why": "no disk", "rows": 7}
+def lines(replayed: Mapping[str, Any] = MappingProxyType({"rows": 7}), **changes: Any) -> list[AttemptLine]:
+    first = {"attempt": 1, "when": at(10).isoformat(), "why": "no disk", **replayed}
+    told = {"size": {"rows": 9, "why": "max_rows_per_batch=9"}, **changes}
     (view,) = with_first(
-        phase=Phase.PROCESSING, attempt=2, created=at(0).isoformat(), began=at(10).isoformat(), replays=[replayed],
-        size={"rows": 9}, **changes,
+        phase=Phase.PROCESSING, attempt=2, created=at(0).isoformat(), began=at(10).isoformat(), replays=[first], **told,
     ).transactions  # fmt: skip
     attempts = attempt_bars(view)
     return attempt_lines("dag", view, attempts, task_bars(TRIES, attempts), VERSIONS)
@@ -47,10 +49,16 @@ def lines(**changes: Any) -> list[AttemptLine]:
 
 def test_each_attempt_has_its_own_error_rows_and_versions() -> None:
     first, second = lines(error="no rights")
-    assert (first.attempt, first.outcome, first.why, first.rows) == (1, "replayed", "no disk", 7)
-    assert (second.attempt, second.why, second.rows) == (2, "no rights", 9)
+    assert (first.attempt, first.outcome, first.why, first.size) == (1, "replayed", "no disk", "7 rows")
+    assert (second.attempt, second.why, second.size) == (2, "no rights", "9 rows")
     # By number, not by letters.
     assert (first.dag_versions, second.dag_versions) == (["3", "10 (abc)"], ["11"])
+
+
+def test_where_nobody_counted_rows_an_attempt_has_the_size_that_its_source_knows() -> None:
+    offsets = {"rows": 5, "at_most": True}
+    assert [each.size for each in lines({"size": {"files": 1}}, size=offsets)] == ["1 file", "at most 5 rows"]
+    assert [each.size for each in lines({}, size=None)] == [None, None]
 
 
 def test_the_tries_of_a_task_are_one_line_for_each_attempt() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.ledger.attempt import LONGEST, batch_in_words
+from airflow_tx.ledger.attempt import LONGEST, batch_in_words, batch_texts
 from tests.examples import examples
 
 _NAMES = st.sampled_from(["files", "name", "from", "to", "quantity", "after", "upto", "partition", "at", "x"])
@@ -62,3 +62,84 @@ def test_whatever_a_source_of_its_own_writes_down_has_a_short_name_or_none(metad
 
 def test_the_name_of_a_batch_is_short() -> None:
     assert len(batch_in_words({"files": [{"name": "x" * 4000}]})) == LONGEST
+
+
+# --- what a search finds it by
+
+
+def found(metadata: Any, wanted: str) -> list[str]:
+    """The texts of a batch that have the wanted one."""
+    wanted = wanted.casefold()
+    return [each for each in batch_texts(metadata, wanted) if wanted in each.casefold()]
+
+
+_FILES = {"folder": "s3://bucket/day=0/", "files": [{"name": "a.csv", "size": 7}, {"name": "b:c.csv"}]}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "what", "texts"),
+    [
+        ({"orders-0": {"topic_id": "x", "from": 5, "to": 9}}, "Orders-0:8", ["orders-0:8 (5 to 8)"]),
+        ({"orders-0": {"from": 5, "to": 6}}, "orders-0:5", ["orders-0:5 (5)"]),
+        ({"redis:list": {"from": 5, "quantity": 3}, "redis": 1}, "redis:list:7", ["redis:list:7 (5 to 7)"]),
+        ({"a": {"from": -5, "to": 0}}, "a:-3", ["a:-3 (-5 to -1)"]),
+        ({"a": {"from": 0, "to": 10**80}}, f"a:{10**79}", [f"a:{10**79} (0 to {10**80 - 1})"]),
+        ({"s": {"after": "17-0", "to": "19-5"}}, "s:18-700", ["s:18-700 (up to 19-5)"]),
+        ({"s": {"after": None, "to": "19-5"}}, "s:19-5", ["s:19-5 (up to 19-5)"]),
+        ({"db.t": {"after": [40], "upto": [[95, 20], [99, 4]]}}, "db.t:99", ["db.t:99 (after 40, up to 99)"]),
+        ({"a": 7, "a:b": "X"}, "a:7", ["a:7"]),
+        ({"a": 7, "a:b": "X"}, "a:b:x", ["a:b:X"]),
+        ({"day=0": _FILES}, "day=0/a.csv", ["s3://bucket/day=0/a.csv"]),
+        ({"day=0": _FILES}, "day=0:b:c", ["day=0:b:c.csv"]),
+        (_FILES, "bucket/day=0/b", ["s3://bucket/day=0/b:c.csv"]),
+    ],
+)  # fmt: skip
+def test_a_place_is_found_where_the_metadata_says_it(metadata: Any, what: str, texts: list[str]) -> None:
+    assert found(metadata, what) == texts
+
+
+@pytest.mark.parametrize(
+    ("metadata", "what"),
+    [
+        ({"a": {"from": 5, "to": 9}}, "a:9"),
+        ({"a": {"from": 5, "to": 9}}, "a:4"),
+        ({"a": {"from": 5, "to": 9}}, "6"),
+        ({"a": {"from": 5, "to": 9}}, "A"),
+        ({"a": {"from": 5, "to": 9}}, "a:"),
+        ({"a": {"from": 5, "to": 9}}, "a:6-0"),
+        ({"a": {"from": 5, "to": 9}}, "a:+6"),
+        ({"a": {"from": 5, "to": 9}}, "a:6_0"),
+        ({"a": {"from": 0, "to": 10**80}}, f"a:{'1' * 5000}"),
+        ({"a": {"from": 9, "to": 5}}, "a:7"),
+        ({"a": {"from": 5, "to": 5}}, "a:5"),
+        ({"from": 5, "to": 9}, "from:5"),
+        ({"number": 7}, "7"),
+        ({"tx_digest": "d", "tx_length": 9}, "tx_length:9"),
+        ({"s": {"after": "17-0", "to": "19-5"}}, "s:17-0"),
+        ({"s": {"after": "17-0", "to": "19-5"}}, "s:18"),
+        ({"s": {"after": "x", "to": "19-5"}}, "s:18-0"),
+        ({"s": {"to": "19-5"}}, "s:18-0"),
+        ({"t": {"after": [40], "upto": [[95, 20]]}}, "t:40"),
+        ({"t": {"after": [40, 1], "upto": [[95, 7, 20]]}}, "t:41"),
+        ({"t": {"after": None, "upto": [["95", 20]]}}, "t:41"),
+        ({"t": {"after": None, "upto": []}}, "t:41"),
+        ({"a": [1], "b": None}, "a:[1]"),
+    ],
+)
+def test_a_place_is_not_found_beside_the_rows_nor_without_its_partition(metadata: Any, what: str) -> None:
+    assert found(metadata, what) == []
+
+
+@settings(max_examples=examples(200, 5000))
+@given(_JSON, st.text(max_size=5) | st.sampled_from(["from:0", "files:x", "x:1-1", "at:-1"]))
+def test_whatever_a_source_of_its_own_writes_down_can_be_searched(metadata: Any, wanted: str) -> None:
+    assert all(isinstance(each, str) for each in batch_texts(metadata, wanted.casefold()))
+
+
+@settings(max_examples=examples(200, 5000))
+@given(st.text(max_size=5), st.integers(), st.integers(), st.integers(), st.sampled_from(["to", "quantity"]))
+def test_a_number_is_found_if_it_is_one_of_the_rows(name: str, first: int, size: int, number: int, field: str) -> None:
+    metadata = {name: {"from": first, field: size + (first if field == "to" else 0)}}
+    is_known = name not in ("from", "partition", "files", "after", "upto", "to", "quantity")
+    has = found(metadata, f"{name}:{number}") != []
+    assert has == (first <= number < first + size) or not is_known

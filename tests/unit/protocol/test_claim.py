@@ -139,22 +139,27 @@ def test_each_attempt_says_why_the_one_before_it_was_replayed(
 
 
 @pytest.mark.parametrize(
-    ("fields", "rows"),
+    ("fields", "kept"),
     [
-        ({"size": {"rows": 7, "why": "all"}}, 7),
-        ({"size": {"files": 2}}, None),
-        ({"size": {"rows": 7, "at_most": True}}, None),
-        ({"size": {"rows": 7}, "claim": {"rows": 5}}, 5),
+        ({"size": None}, {}),
+        ({"size": {"rows": 7, "why": "all"}}, {"rows": 7}),
+        ({"size": {"files": 2, "why": "all"}}, {"size": {"files": 2}}),
+        ({"size": {"rows": 7, "at_most": True}}, {"size": {"rows": 7, "at_most": True}}),
+        ({"size": {"rows": 7, "at_most": True}, "claim": {"rows": 5}}, {"rows": 5}),
+        ({"size": {"files": 2}, "claim": {"rows": None}}, {"size": {"files": 2}}),
+        ({"size": {"files": 2}, "counted": {"rows": 5}, "processed": NOW}, {"rows": 5}),
+        # It was counted for an earlier attempt, and an opaque source has decided again since.
+        ({"size": {"files": 2}, "counted": {"rows": 5}, "processed": None}, {"size": {"files": 2}}),
     ],
 )
 def test_the_rows_of_an_attempt_that_is_replayed_are_kept(
-    topology: Topology, second: Run, fields: dict[str, Any], rows: int | None
+    topology: Topology, second: Run, fields: dict[str, Any], kept: dict[str, Any]
 ) -> None:
     noted(topology, 2, **fields)
     second.begin(3)
     record = topology.record(2)
     assert record is not None
-    assert [each.get("rows") for each in record.replays] == [rows]
+    assert [{name: each[name] for name in each if name in ("rows", "size")} for each in record.replays] == [kept]
 
 
 def test_the_last_replays_of_many_are_kept(topology: Topology, second: Run) -> None:

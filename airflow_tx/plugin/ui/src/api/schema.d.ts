@@ -436,7 +436,7 @@ export interface components {
          *
          *     :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
          *     :param why: its error, or why it was replayed; null: nothing is known.
-         *     :param rows: of its batch; null: they were not counted, or are forgotten.
+         *     :param size: of its batch: its rows, if they were counted, else what its source knows; null: nothing is known.
          *     :param dag_versions: of the code that its tasks ran, as Airflow counts them, the oldest first.
          */
         AttemptLine: {
@@ -450,8 +450,8 @@ export interface components {
             ended_at: string | null;
             /** Outcome */
             outcome: string;
-            /** Rows */
-            rows: number | null;
+            /** Size */
+            size: string | null;
             /** Tasks */
             tasks: components["schemas"]["AttemptTask"][];
             /** Why */

@@ -5,7 +5,7 @@ import { compare } from "./compare";
 
 const task = (states: Record<string, number>, tries = 1, task_id = "count") => ({ task_id, states, tries, seconds: 12, log: null });
 const attempt = (changes: Partial<AttemptLine>): AttemptLine => ({
-  attempt: 1, begun_at: null, ended_at: null, outcome: "replayed", why: null, rows: null, dag_versions: [], tasks: [], ...changes,
+  attempt: 1, begun_at: null, ended_at: null, outcome: "replayed", why: null, size: null, dag_versions: [], tasks: [], ...changes,
 });
 
 function cells(name: string, ...attempts: AttemptLine[]): [string, boolean][] {
@@ -14,15 +14,20 @@ function cells(name: string, ...attempts: AttemptLine[]): [string, boolean][] {
 
 describe("attempts beside each other", () => {
   it("mark what has changed since the attempt before", () => {
-    const [first, second] = [attempt({ rows: 1000, dag_versions: ["3"] }), attempt({ rows: 1001, dag_versions: ["3"] })];
-    expect(cells("Rows", first, second)).toEqual([["1\u202f000", false], ["1\u202f001", true]]);
+    const [first, second] = [attempt({ size: "1 row", dag_versions: ["3"] }), attempt({ size: "7 rows", dag_versions: ["3"] })];
+    expect(cells("Batch", first, second)).toEqual([["1 row", false], ["7 rows", true]]);
     expect(cells("DAG version", first, second)).toEqual([["3", false], ["3", false]]);
   });
 
   it("do not mark what is not known of one of them, nor times", () => {
-    const [first, second] = [attempt({ begun_at: "2026-01-01T00:00:00Z" }), attempt({ begun_at: "2026-01-02T00:00:00Z", rows: 7 })];
-    expect(cells("Rows", first, second)).toEqual([["", false], ["7", false]]);
+    const [first, second] = [attempt({ begun_at: "2026-01-01T00:00:00Z" }), attempt({ begun_at: "2026-01-02T00:00:00Z", size: "7 rows" })];
+    expect(cells("Batch", first, second)).toEqual([["", false], ["7 rows", false]]);
     expect(cells("Begun", first, second).map(([, changed]) => changed)).toEqual([false, false]);
+  });
+
+  it("mark a batch of another size only if both were counted alike", () => {
+    const sizes = ["2 files", "at most 9 rows", "at most 1 row", "1 row", "7 rows"].map((size) => attempt({ size }));
+    expect(cells("Batch", ...sizes).map(([, changed]) => changed)).toEqual([false, false, true, false, true]);
   });
 
   it("compare the state of a task, and say how often it was tried", () => {

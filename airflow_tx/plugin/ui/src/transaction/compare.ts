@@ -1,7 +1,7 @@
 /** The attempts of a transaction beside each other: what is the same, and what has changed. */
 
 import type { AttemptLine } from "../api/client";
-import { count, duration, moment } from "../parts/words";
+import { duration, moment } from "../parts/words";
 
 type AttemptTask = AttemptLine["tasks"][number];
 
@@ -24,20 +24,18 @@ export function compare(attempts: readonly AttemptLine[]): ComparedLine[] {
     line("Outcome", attempts, (each) => each.outcome.toLowerCase()),
     line("Begun", attempts, (each) => (each.begun_at === null ? "" : moment(each.begun_at))),
     line("Ended", attempts, (each) => (each.ended_at === null ? "" : moment(each.ended_at))),
-    line("Error, or why it was replayed", attempts, (each) => each.why ?? "", same),
-    line("Rows", attempts, (each) => (each.rows === null ? "" : count(each.rows)), same),
-    line("DAG version", attempts, (each) => each.dag_versions.join(", "), same),
+    line("Error, or why it was replayed", attempts, (each) => each.why ?? "", differs),
+    line("Batch", attempts, (each) => each.size ?? "", isOtherSize),
+    line("DAG version", attempts, (each) => each.dag_versions.join(", "), differs),
     ...tasks.map((name) => taskLine(name, attempts)),
   ];
   return lines.filter((each) => each.cells.some((cell) => cell.text !== ""));
 }
 
-const same = (text: string) => text;
-
-/** @param known what is compared; without it nothing is: a time is never the same. */
-function line(name: string, attempts: readonly AttemptLine[], write: (each: AttemptLine) => string, known?: (text: string) => string): ComparedLine {
+/** @param changed compares with the attempt before; without it nothing does: a time is never the same. */
+function line(name: string, attempts: readonly AttemptLine[], write: (each: AttemptLine) => string, changed: typeof differs = () => false): ComparedLine {
   const texts = attempts.map(write);
-  return { name, cells: texts.map((text, index) => ({ text, changed: known !== undefined && differs(texts[index - 1], text), log: null })) };
+  return { name, cells: texts.map((text, index) => ({ text, changed: changed(texts[index - 1], text), log: null })) };
 }
 
 function taskLine(name: string, attempts: readonly AttemptLine[]): ComparedLine {
@@ -54,6 +52,12 @@ function taskLine(name: string, attempts: readonly AttemptLine[]): ComparedLine 
 /** What is not known of one of two attempts has not changed. */
 function differs(before: string | undefined, now: string): boolean {
   return before !== undefined && before !== "" && now !== "" && before !== now;
+}
+
+/** 2 files may have 7 rows, as may at most 9 rows: only the same words with another number say that a batch is another one. */
+function isOtherSize(before: string | undefined, now: string): boolean {
+  const words = (text = "") => text.replace(/\d+/g, "").replace(/s$/, "");
+  return differs(before, now) && words(before) === words(now);
 }
 
 function stateWords(task: AttemptTask): string {
