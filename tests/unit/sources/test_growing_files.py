@@ -125,6 +125,13 @@ def begun_with(folder: Path, source_class: type[FolderSource] = FileSource, kind
     return stage
 
 
+def rewrite(path: Path, content: str) -> None:
+    """Write a file at a later time by its disk, which may count in steps of some milliseconds."""
+    before = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns <= before:
+        path.write_text(content)
+
+
 def commit(stage: Stage, run_id: str) -> None:
     run = StageRun(stage.spec, run_id)
     run.begin()
@@ -160,7 +167,7 @@ def test_a_file_that_changed_after_its_commit_is_named_by_the_next_begin_with_th
 ) -> None:
     stage = begun_with(tmp_path, source_class, kind)
     commit(stage, "r1")
-    (tmp_path / "eu/1.csv").write_text(content)
+    rewrite(tmp_path / "eu/1.csv", content)
     told = (
         f"{stage.spec.source!r}: since transaction 1 took them, 1 file(s) changed: {tmp_path}/eu/1.csv: {change}. To "
     )
