@@ -85,4 +85,5 @@ def test_a_file_of_many_row_groups_is_never_whole_in_memory(tmp_path: Path) -> N
     finally:
         tracemalloc.stop()
     assert len(held) == 20
-    assert max(held[10:]) < 1.5 * max(held[:10])
+    # One group or two of twenty, as threads have them.
+    assert max(held) < path.stat().st_size / 4
