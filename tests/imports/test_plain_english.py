@@ -23,7 +23,7 @@ from tests.imports.words import (
     without_blocks,
 )
 
-BOUNDS = {"pages": 0, "docstrings": 1, "messages": 0, "comments": 0}
+BOUNDS = {"pages": 0, "docstrings": 0, "messages": 0, "comments": 0}
 """Hard words at most. Lower a bound when you have mended words; no bound ever rises."""
 
 LONG = {"pages": 1.4, "docstrings": 2.1, "messages": 0.1, "comments": 1.2}

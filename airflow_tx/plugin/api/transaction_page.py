@@ -129,7 +129,7 @@ def attempt_lines(
 
 
 def _size(rows: int | None, size: Mapping[str, Any] | None) -> str | None:
-    """Say how large a batch is, such as `5 rows`, or `at most 5 rows` and `2 files` if nobody counted its rows."""
+    """Say how large a batch is, such as `5 rows`, or `at most 5 rows` and `2 files` if its rows were not counted."""
     known = size or {} if rows is None else {"rows": rows}
     return size_in_words({**known, "why": ""}) or None
 

@@ -476,7 +476,7 @@ class OneTableStore(FencedStore, Generic[_Found]):
         return super().raise_fence(connection, grant)
 
     def _found(self, connection: Connection) -> _Found | None:
-        """Find the table, if it exists, as it was when its columns were last compared."""
+        """Find the table, if it exists, with the columns that the last comparison saw."""
         found: _Found | None = self._facts.get(FOUND)
         if found is None and self._has_table(connection, self._name):
             found = self._look(connection)
