@@ -37,6 +37,8 @@ MARKS = {
 }
 STARVED = 0.2
 """Of a core: what a test has at least, on the busiest machine that was seen."""
+STARVED_WHOLE = 0.3
+"""Of a core: what each part has when all quick tests are starved."""
 TIMES = 3
 AGAIN = 600.0
 """Seconds that there are at least to run failed tests once more."""
@@ -308,18 +310,18 @@ def _hosts(given: argparse.Namespace) -> int:
 
 
 def _starve(given: argparse.Namespace) -> int:
-    """Run tests with a fifth of a core: what fails then assumes something of the machine."""
-    limit = f"--cores={STARVED}"
+    """Run tests with a part of a core: what fails then assumes something of the machine."""
     if given.tests == ["all"]:
-        parts = [replace(part, load=STARVED) for part in quick()]
-        return _judged(Run("starve", [limit], marks=MARKS["quick"]), parts, watched=False, until=0)
+        parts = [replace(part, load=STARVED_WHOLE) for part in quick()]
+        run = Run("starve", [f"--cores={STARVED_WHOLE}"], marks=MARKS["quick"])
+        return _judged(run, parts, watched=False, until=0)
     tests = given.tests or changes.changed_tests(ROOT, changes.base(ROOT))
     if not tests:
         print("No test differs from the newest commit that is over four hours old: name the tests to starve.")
         return 0
     print("== starved:", *tests, sep="\n  ", flush=True)
     parts = [Part(f"starved {number + 1}", "", tuple(tests)) for number in range(TIMES)]
-    return _judged(Run("starve", [limit]), parts, cores=1, watched=False, until=0)
+    return _judged(Run("starve", [f"--cores={STARVED}"]), parts, cores=1, watched=False, until=0)
 
 
 def _judged(run: Run, parts: Sequence[Part], *, cores: int | None = None, watched: bool, until: float) -> int:
