@@ -44,6 +44,7 @@ class TestZooKeeperStore(StoreSuite):
             yield store
 
 
+@pytest.mark.lead
 class TestZooKeeperStoreBelowAChrootWithDigestAcls(TestZooKeeperStore):
     @pytest.fixture
     def config(self, zookeeper: LocalZooKeeper) -> ClientConfig:

@@ -49,7 +49,7 @@ print("FOUND", json.dumps([[dict(row) for row in state.read()], again, sorted(sy
 
 
 @pytest.mark.worth("what a task imports is what a small transaction costs")
-@pytest.mark.parametrize("count", [0, 1, 100])
+@pytest.mark.parametrize("count", [pytest.param(0, marks=pytest.mark.lead), 100])
 def test_a_small_batch_loads_no_heavy_library(tmp_path: Path, count: int) -> None:
     (tmp_path / "a.csv").write_text("key,n\n" + "".join(f"k{n:03},{n}\n" for n in range(count)))
     done = subprocess.run([sys.executable, "-c", RUN, str(tmp_path)], capture_output=True, text=True, cwd=ROOT)

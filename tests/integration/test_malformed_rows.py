@@ -337,7 +337,9 @@ def test_malformed_messages_of_kafka_are_kept_aside_by_both(
     assert run.spec.ledger(run.spec.memory).outcome(1).receipt["rows"] == len(MESSAGES)
 
 
-@pytest.mark.parametrize("at_once", [1, 100], ids=["executors", "driver"])
+@pytest.mark.parametrize(
+    "at_once", [pytest.param(1, id="executors"), pytest.param(100, id="driver", marks=pytest.mark.lead)]
+)
 def test_malformed_messages_of_redis_are_kept_aside_by_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession, at_once: int
 ) -> None:

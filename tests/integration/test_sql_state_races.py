@@ -24,7 +24,14 @@ _NOT_YET = 0.3
 _MANY = {f"key {i}": 1 for i in range(10_001)}
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb", "postgres with another isolation level"])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        "postgres",
+        "mariadb",
+        pytest.param("postgres with another isolation level", marks=pytest.mark.lead),
+    ]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database."""
     if request.param == "sqlite":

@@ -65,7 +65,8 @@ SHAPES: list[Any] = [
     long(Shape("transactional", 2, 1, 1, restates=1)),
     Shape("opaque", 1, 1, 0, people=("rebuild",), restates=2),
     Shape("opaque", 2, 1, 0, people=("rebuild", "skip"), restates=1),
-    Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True),
+    lead(Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True)),
+    Shape("transactional", 1, 1, 0, people=("set back",), varies=True),
 ]
 
 

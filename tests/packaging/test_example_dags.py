@@ -41,6 +41,7 @@ def test_no_example_runs_by_itself(bag: DagBag) -> None:
     assert {type(dag.timetable).__name__ for dag in bag.dags.values()} == {"NullTimetable"}
 
 
+@pytest.mark.lead
 def test_the_words_are_counted(bag: DagBag, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     database = {"conn_type": "sqlite", "host": str(tmp_path / "state.db")}
     monkeypatch.setenv("AIRFLOW_CONN_TX_STATE", json.dumps(database))

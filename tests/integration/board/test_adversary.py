@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +32,9 @@ MOST_ASKED = 400
 MOST_SENT = 2**20
 MOST_REFUSED = 2000
 """Bytes of a refusal."""
-MOST_BUSY = 0.1
-"""Seconds of a processor that a refusal takes: the api-server answers nobody else meanwhile."""
+MOST_BUSY = 5_000_000
+"""Numbers that Python adds up in the time of a processor that a refusal takes at most, a tenth of a second or so. The
+api-server answers no one else meanwhile."""
 MOST_GROWTH = 96 * 2**20
 """Bytes by which the api-server may grow."""
 
@@ -324,7 +326,7 @@ def test_a_long_body_of_a_viewer_is_refused_and_stops_nobody(board: Board, viewe
     assert len(answer.content) < 100
 
 
-@pytest.mark.parametrize("action", ["replay/preview", "replay"])
+@pytest.mark.parametrize("action", ["replay/preview", pytest.param("replay", marks=pytest.mark.lead)])
 def test_a_body_that_makes_no_sense_is_refused_before_it_takes_long(
     board: Board, viewer: Adversary, action: str
 ) -> None:
@@ -335,7 +337,14 @@ def test_a_body_that_makes_no_sense_is_refused_before_it_takes_long(
             assert 400 <= answer.status_code < 500, (kind, answer.text)
             assert len(answer.content) < MOST_REFUSED, (kind, answer.text)
         busy = (board.processor_seconds - before) / _AGAIN
-        assert busy < MOST_BUSY, (kind, busy)
+        assert busy < _seconds_to_add(MOST_BUSY), (kind, busy)
+
+
+def _seconds_to_add(count: int) -> float:
+    """Measure the processor of this machine, as busy as it is."""
+    before = time.process_time()
+    sum(range(count))
+    return time.process_time() - before
 
 
 _AGAIN = 10

@@ -56,6 +56,7 @@ class Ledger:
     commands: Commands
     home: Path
     redis: str
+    _asked: dict[str, Asked] = field(default_factory=dict)
     _told: dict[str, list[Told]] = field(default_factory=dict)
     _got: dict[str, list[Got]] = field(default_factory=dict)
 
@@ -80,6 +81,11 @@ class Ledger:
 
     def asked(self, kind: Kind) -> Asked:
         """How a topology is asked: with three of its transactions, the oldest, the newest and one between."""
+        if kind.name not in self._asked:
+            self._asked[kind.name] = self._asked_of(kind)
+        return self._asked[kind.name]
+
+    def _asked_of(self, kind: Kind) -> Asked:
         states: list[str] = []
         found = self.type("list", (kind.name,), ("--output", "json"))
         txids = [int(row["txid"]) for row in json.loads(found.output) if row["txid"]] if found.code is None else [1, 2]

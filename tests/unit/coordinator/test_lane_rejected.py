@@ -53,7 +53,7 @@ def test_rejected_rows_of_the_lane_are_in_their_table_once(make: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("arrives", [False, True])
+@pytest.mark.parametrize("arrives", [pytest.param(False, marks=pytest.mark.lead), True])
 def test_a_lane_whose_process_dies_at_any_request_leaves_each_rejected_row_once(make: Any, arrives: bool) -> None:
     for world in killed_lanes(partial(make, source=Bounded(2)), arrives=arrives, most=1):
         world.assert_exact(2)

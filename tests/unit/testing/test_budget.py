@@ -174,6 +174,7 @@ def test_a_run_that_goes_on_leaves_out_what_has_passed_and_nothing_else(tmp_path
     assert rotation(tmp_path, done) == []
 
 
+@pytest.mark.lead
 @dataclass(frozen=True)
 class Found:
     name: str
