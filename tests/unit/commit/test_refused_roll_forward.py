@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -24,11 +25,12 @@ from airflow_tx.state.sql.fence import FencedStore
 from airflow_tx.transaction.commit import roll_forward as module
 from airflow_tx.transaction.commit.roll_forward import RollForward
 from airflow_tx.transaction.commit.state_history import StateHistory
+from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
 from tests.unit.commit.backups import ADA, InMemory, InSqlite, findings, repair, rolled, values
-from tests.unit.commit.restated_run import begun, committed
-from tests.unit.commit.run import Run, killed_before_the_mark
+from tests.unit.commit.restated_run import begun, committed, processed
+from tests.unit.commit.run import AWAY, Run, failed, killed_before_the_mark
 
 KINDS: dict[str, tuple[str, Any]] = {
     "largest": ("opaque", Max()),
@@ -378,6 +380,44 @@ def test_a_state_that_was_written_again_lifts_the_refusal(make: Any, tmp_path: P
     assert isinstance(ledger.run(note_replay, request), ReplayNoted)
     run.commit_now()
     assert values(place) == dict.fromkeys("abcde", 1)
+
+
+# --- a restatement ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [None, AWAY], ids=["behind", "away"])
+def test_a_restatement_that_a_repair_mends_is_not_given_up(make: Any, tmp_path: Path, error: Any) -> None:
+    place = InSqlite(tmp_path, "opaque")
+    made = partial(make, updates=[update(place.state)])
+    made.runs = {}  # type: ignore[attr-defined]
+    committed(made, [{"word": "a", "count": 1}])
+    kept = place.backup()
+    committed(made, [{"word": "b", "count": 2}])
+    run = begun(made, [{"word": "a", "count": 5}], instead_of=1)
+    kept()
+    commit = run.commit()
+    with pytest.raises(StateBehind) as behind:
+        commit_in_turn(commit, run.spec.memory, patience=0.0)
+    failed(run, commit, error or behind.value)
+    ledger = run.spec.ledger(run.spec.memory)
+    request = ReplayRequest(run.begun.attempt, "its run failed", True, 0)
+    assert isinstance(ledger.run(note_replay, request), Blocked)
+    assert rolled(run, place) == []
+    assert ledger.topology().blocked is None
+    assert isinstance(ledger.run(note_replay, replace(request, limit=1)), ReplayNoted)
+    run.begin()
+    processed(run, [{"word": "a", "count": 5}]).commit_now()
+    assert values(place) == {"a": 5, "b": 2}
+    assert findings(run, place) == ()
+
+
+def test_a_restatement_whose_task_cannot_ask_a_state_is_not_given_up(make: Any, tmp_path: Path) -> None:
+    _, made = summed(make, tmp_path, InMemory)
+    run = begun(made, [{"word": "a", "count": 5}], instead_of=1)
+    run.start().fail("StateUnavailable", AWAY)
+    ledger = run.spec.ledger(run.spec.memory)
+    request = ReplayRequest(run.begun.attempt, "its run failed", True, 0)
+    assert isinstance(ledger.run(note_replay, request), Blocked)
 
 
 # --- what ends wrong if a rule is left out ------------------------------------------------------------------------
