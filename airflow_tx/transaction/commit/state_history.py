@@ -190,10 +190,16 @@ class StateHistory:
             agree is None or agree >= 0
         ):
             return StateLook(look.found, look.first, look.over, changes=agree)
-        if any(txid >= self.ledger.current and epoch for txid, _, epoch in rows):
-            # The raise of a look takes these rows out; the values say nothing before that.
+        taken_out = any(txid >= self.ledger.current and epoch for txid, _, epoch in rows)
+        if taken_out or self._has_moved(look):
+            # Only under a look do the values say what they are.
             return StateLook(look.found, self._newest(rows) or 1, look.over, apart=True)
         return self._looked_at(look, rows)
+
+    def _has_moved(self, look: StateLook) -> bool:
+        """Whether a commit has begun since the fence was read: then the values may be of two moments."""
+        fence = self.state.fence()
+        return fence is None or fence.token != look.over
 
     def _fits(
         self, rows: Mapping[tuple[int, int, int], int], first: int, undone: int, *, lacks: bool

@@ -288,6 +288,27 @@ def test_a_run_that_was_thought_dead_leaves_the_look_of_a_later_run_alone(cases:
 
 
 @BOTH
+def test_a_commit_during_the_plan_is_no_reason_to_refuse_a_state(
+    make: Any, tmp_path: Path, where: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, made = summed(make, tmp_path, where)
+    run = begun(made, [{"word": "d", "count": 1}])
+    state = type(place.state)
+    read = state.rows_by_grant
+
+    def overtaken(self: Any) -> Any:
+        rows = read(self)
+        monkeypatch.setattr(state, "rows_by_grant", read)
+        run.commit_now()
+        return rows
+
+    monkeypatch.setattr(state, "rows_by_grant", overtaken)
+    assert rolled(run, place) == []
+    assert values(place) == dict.fromkeys("abcde", 1)
+    assert findings(run, place) == ()
+
+
+@BOTH
 def test_rows_of_the_open_transaction_are_taken_out_before_the_values_decide(
     make: Any, tmp_path: Path, where: Any
 ) -> None:
@@ -467,6 +488,11 @@ def written_open(given: Given) -> None:
     test_rows_of_the_open_transaction_are_taken_out_before_the_values_decide(given.make, given.folder, InMemory)
 
 
+def overtaken(given: Given) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_a_commit_during_the_plan_is_no_reason_to_refuse_a_state(given.make, given.folder, InMemory, patch)
+
+
 def refused_for_good(given: Given) -> None:
     test_a_refusal_for_good_stays_and_no_coordinator_replays_the_transaction(given.cases, given.points, 2)
 
@@ -514,6 +540,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
     ("a look is known again", StateHistory.look, "if fence.token.is_look:", "if False:", refused_after_a_death),
     ("the plan is refused", StateHistory._compared, "txid >= self.ledger.current and epoch", "True", refused_plan),
     ("not with open rows", StateHistory._compared, "txid >= self.ledger.current and epoch", "False", written_open),
+    ("not during a commit", StateHistory._compared, "or self._has_moved(look)", "", overtaken),
     ("it stays blocked", steps.end_roll_forward, "None if rolled else topology.blocked", "None", refused_for_good),
     ("it stays refused", steps._refused_still, "0 < before <= record.for_good", "False", refused_for_good),
     ("after any number of runs", steps._refused_still, "* len(runs)", "", refused_for_good),
