@@ -1,7 +1,6 @@
 """Every refusal this package can give: its fields, its wording and its remedy, in one place.
 
-An error is built from keyword fields; `template` words it as "<what> refused: expected X, found Y. <what to do>".
-Fields stay readable as attributes and survive pickling.
+An error is built from keyword fields, and pickled; `template` says "<what> refused: expected X, found Y. <what to do>".
 """
 
 from __future__ import annotations
@@ -23,10 +22,12 @@ class TxError(Exception):
 
     :param fields: the values named in `template`, kept as attributes.
     :cvar for_good: whether only a person can help: a replay of the transaction would be refused alike.
+    :cvar of_values: whether rows or values are refused, which no repair mends: a restatement ends by it.
     """
 
     template: ClassVar[str] = "{message}"
     for_good: ClassVar[bool] = False
+    of_values: ClassVar[bool] = False
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
@@ -38,6 +39,11 @@ class TxError(Exception):
     def advice(self) -> str | None:
         """What to do, as the text says after its first sentence; None: the text is one sentence."""
         return self._worded(self.template.partition(". ")[2]) or None
+
+    @property
+    def repairable(self) -> bool:
+        """Whether a person, a repair, or a store that comes back ends the refusal: a restatement waits for that."""
+        return self.for_good and not self.of_values
 
     def _worded(self, template: str) -> str:
         return typed(template.format(**self.fields), str(self.fields.get("topology") or ""))
@@ -122,7 +128,7 @@ class SourceError(TxError):
 class RowsRefused(SourceError):
     """Rows of a batch with a value that no reader takes: a replay would read the same."""
 
-    for_good = True
+    for_good = of_values = True
 
 
 class OtherSource(SourceError):
@@ -180,7 +186,7 @@ class JournalError(TxError):
     """An entry of the journal that cannot be used."""
 
     template = "Entry {entry} of the journal cannot be used: {problem}. {remedy}"
-    for_good = True
+    for_good = of_values = True
 
 
 class EntryMissing(JournalError):
@@ -506,8 +512,7 @@ class LossRefused(Refused):
 
 
 class UnscheduledTask(Refused):
-    """A task that `airflow tasks test` executes, or a scheduler beside `airflow dags test`: its transaction would stay
-    open."""
+    """A task of `airflow tasks test`, or a scheduler beside `airflow dags test`: its transaction would stay open."""
 
     template = (
         "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open. "
@@ -532,6 +537,7 @@ class RepairRefused(Refused):
 class RollingForward(Refused):
     """A step that needs the states of a topology, while they are being written again from the journal."""
 
+    repairable = True
     template = (
         "Topology {topology!r} waits: its states are being written again from the journal, since {when}. "
         "Nothing was changed. If that command has died, repeat it: "
@@ -585,6 +591,7 @@ class StateDiffers(StateError):
 class StateUnavailable(StateError):
     """The store of a state cannot be reached; the transaction stays replayable."""
 
+    repairable = True
     template = (
         "State {state!r} ({where}) cannot be reached: {reason}. No value of this transaction was committed. Clear "
         "the commit task when the state is back."
@@ -695,7 +702,7 @@ class OutputChanged(StateError):
 class NotTakenBack(StateError):
     """A restatement whose earlier contribution the state, or one of its aggregators, cannot take back."""
 
-    for_good = True
+    for_good = of_values = True
 
 
 class NotComparable(TxError):

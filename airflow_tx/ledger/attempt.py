@@ -654,6 +654,11 @@ class Token:
         """Give the part that is compared."""
         return (self.generation, self.txid, self.attempt, self.epoch)
 
+    @property
+    def is_look(self) -> bool:
+        """Whether a roll forward has raised a fence only to look at the values; no transaction has attempt 0."""
+        return (self.attempt, self.epoch) == (0, 0)
+
     def __str__(self) -> str:
         return f"{self.generation}/{self.txid}.{self.attempt}#{self.epoch}"
 

@@ -168,6 +168,7 @@ class TransactionRecord:
     :param replays: of earlier attempts, when and why each was replayed, its `rows` if they were counted, else its
         `size`, `by` which person; `counted`: rows of the first complete one.
     :param for_good: the generation of the ledger in which its commit was refused permanently, by `error`; 0: in none.
+    :param repairable: of a restatement: whether a repair, or a store that comes back, may end what `error` says.
     :param journal: name of the journal entry that the last grant named; "": there is none.
     :param replaces: the `txid` and the `entry` of the transaction that this one restates; `wish`: who wanted that, when
         and why.
@@ -215,6 +216,7 @@ class TransactionRecord:
     replaces: dict[str, Any] | None = None
     wish: dict[str, str] | None = None
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    repairable: bool = False
 
     @property
     def accepted_checks(self) -> dict[str, dict[str, Any]]:
@@ -395,7 +397,8 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
 
 
 _LEFT_OUT = frozenset(
-    "checks columns entry grants journal renamed replaces restates restating rolling taken_back_from wish zone".split()
+    "checks columns entry grants journal renamed repairable replaces restates restating rolling taken_back_from wish "
+    "zone".split()
 )
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 

@@ -140,6 +140,7 @@ def note_commit_failure(context: Context) -> None:
                 reason=noted_reason(context, refusal),
                 remedy=advice_of(refusal),
                 for_good=refusal is not None and refusal.for_good,
+                repairable=refusal is not None and refusal.repairable,
                 checks=getattr(refusal, "checks", None),
             )
             send_failure(spec.paths, noted)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import marshal
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -183,6 +184,10 @@ def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
     return StateKind(kind)
 
 
+COVERS = "covers"
+"""The key of a look's batch under which it keeps the fence that it covers."""
+
+
 @dataclass(frozen=True)
 class Fence:
     """The record of the last grant that raised the fence of a store.
@@ -201,6 +206,12 @@ class Fence:
     batch: str = "null"
     state: str = field(default="", compare=False)
     wrote: bool = field(default=False, compare=False)
+
+    @property
+    def covered(self) -> Fence | None:
+        """Read the fence that a look covers, which the look keeps as its batch; None: it covers none."""
+        found = (json.loads(self.batch) or {}).get(COVERS) if self.token.is_look else None
+        return None if found is None else Fence(**found | {"token": Token(**found["token"])})
 
 
 class FenceMoved(Exception):
@@ -620,9 +631,17 @@ class StoredState(FencedState):
     def rows_by_grant(self) -> Mapping[tuple[int, int, int], int] | None:
         """Count keys by the grant that wrote them last: its txid, attempt and epoch; epoch 0: this was undone.
 
-        :return: None: it does not keep who wrote a key.
+        :return: None: it does not keep who wrote a key. So no repair looks at its values under a fence of its own.
         """
         return None
+
+    def put_back(self, grant: Grant) -> None:
+        """Put back the fence that a look covers, see `airflow_tx.state.fence`.
+
+        :param grant: the grant of the look.
+        :raises FenceOutranked: the fence does not hold this look any more.
+        """
+        raise NotImplementedError
 
     def pass_over(self, grant: Grant) -> None:
         self._written(StateWrite(self.name, grant))

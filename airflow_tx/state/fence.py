@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from airflow_tx.base.errors import (
@@ -17,8 +17,8 @@ from airflow_tx.base.errors import (
     StateBehind,
     StateDiffers,
 )
-from airflow_tx.ledger import Token, same_output, skip_refused
-from airflow_tx.state.api import Fence, Grant
+from airflow_tx.ledger import Token, dumps, same_output, skip_refused
+from airflow_tx.state.api import COVERS, Fence, Grant
 
 
 def raised(
@@ -58,6 +58,7 @@ def raised(
             expected=grant.incarnation,
         )
     _check_rank(stored, grant, state=state)
+    _check_no_look(stored, grant, last, state=state)
     _check_birth(stored, grant, last, state=state)
     _check_continuity(stored, grant, last, state=state)
     if stored.wrote and not accepted(stored, grant, state=state):
@@ -73,7 +74,8 @@ def raised(
     if stored.token == grant.token:
         _check_one_update(stored, state=state)
         return replace(stored, wrote=there)
-    return Fence(grant.incarnation, grant.token, False, grant.batch, state, there)
+    batch = _covering(stored) if grant.token.is_look else grant.batch
+    return Fence(grant.incarnation, grant.token, False, batch, state, there)
 
 
 def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipRefused | None:
@@ -125,9 +127,26 @@ def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
     return grant.last_txids.get(state) is None and stored.token.generation < grant.token.generation
 
 
+def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
+    """Give the fence that a look covers, to put it back: the repair that has looked changes nothing.
+
+    :param stored: the fence as read under an exclusive lock.
+    :param grant: the grant of the look.
+    :raises FenceOutranked: the fence does not hold this look any more.
+    """
+    check_write(stored, grant, state=state)
+    assert stored is not None
+    return stored.covered or stored
+
+
 def applied(stored: Fence) -> Fence:
     """Note on the fence that all updates of its grant are in the store."""
     return replace(stored, applied=True)
+
+
+def _covering(stored: Fence) -> str:
+    """Keep a fence in the batch of a look, which may follow the look of a run that has died."""
+    return stored.batch if stored.token.is_look else dumps({COVERS: asdict(stored)})
 
 
 def _batch(holder: Fence | Grant) -> Mapping[str, Any]:
@@ -165,6 +184,14 @@ def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:
         raise FenceOutranked(state=state, token=str(mine), found=str(found))
 
 
+def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
+    """Refuse a look, which says nothing about the values: they may be older than the fence that it covers."""
+    known = state in grant.over or accepted(stored, grant, state=state)
+    if stored.token.is_look and not known:
+        found = f"{stored.token.txid}, of a roll forward that has not ended"
+        raise StateBehind(state=state, topology=grant.topology, expected=_shown(last), found=found)
+
+
 def _is_another(found: Token, mine: Token) -> bool:
     """Whether a ledger that had gone back has allocated a txid twice."""
     return found.txid == mine.txid and found.birth != mine.birth
@@ -174,7 +201,7 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
     """Attempts, epochs and generations of two transactions with one txid say nothing about each other."""
     found = stored.token
     known = grant.births.get(state)
-    if found.birth == known:
+    if found.birth == known or accepted(stored, grant, state=state):
         return
     shown = f"{found.txid} (another one of that number)"
     if _is_another(found, grant.token):

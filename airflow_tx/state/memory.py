@@ -18,6 +18,7 @@ from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns, wanted_keys
 from airflow_tx.state.api import (
     Fence,
+    Grant,
     SoleWriterState,
     StateKind,
     StateWrite,
@@ -186,6 +187,10 @@ class MemoryState(StoredState, SoleWriterState):
             (txid, *((0, 0) if token is None else (token.attempt, token.epoch)))
             for txid, token in writers
         )
+
+    def put_back(self, grant: Grant) -> None:
+        with _LOCK:
+            self.database.fence = fence.uncovered(self.database.fence, grant, state=self.name)
 
     def clear(self) -> None:
         with _LOCK:

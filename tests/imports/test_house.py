@@ -52,7 +52,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 42_375,
+    "statements": 42_451,
     "files": 243,
     "rooms": 13,
     "names that rooms take from each other": 725,

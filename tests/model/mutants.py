@@ -437,6 +437,39 @@ MUTANTS = (
         _trace(test_restatements.TestGivenUp, "test_it_is_skipped_and_holds_up_nobody", journals=True),
     ),
     Mutant(
+        "a restatement that a repair mends is given up",
+        ((recovery._stop, "record.repairable or ", ""),),
+        Trace(
+            partial(
+                test_restatements.TestGivenUp().test_one_that_a_repair_mends_waits_for_the_repair_and_is_committed,
+                for_good=True,
+            ),
+            {"journals": True},
+        ),
+    ),
+    Mutant(
+        "a refusal of another kind than of values ends a restatement",
+        ((commit.note_commit_failed, "for_good if repairable is None else repairable", "repairable"),),
+        Trace(
+            partial(
+                test_restatements.TestGivenUp().test_one_that_a_repair_mends_waits_for_the_repair_and_is_committed,
+                for_good=True,
+            ),
+            {"journals": True},
+        ),
+    ),
+    *(
+        Mutant(
+            f"a failure that a repair mends outlives the next {way}",
+            ((function, "repairable=False", "repairable=record.repairable"),),
+            Trace(
+                partial(test_restatements.TestGivenUp().test_one_that_works_again_is_mended_no_more, way=way),
+                {"journals": True},
+            ),
+        )
+        for way, function in (("begin", replay._next_attempt), ("start", processing.start), ("acquire", commit.acquire))
+    ),
+    Mutant(
         "a restatement whose skip is refused is skipped again and again",
         ((recovery._stop, " or _GIVEN_UP in before", ""),),
         _trace(test_restatements.TestGivenUp, "test_if_its_skip_is_refused_a_person_has_to_see_to_it", journals=True),

@@ -577,8 +577,45 @@ class TestGivenUp:
         record = journaled.record(2)
         assert record is not None
         attempt = TransactionAttempt(2, 1)
-        journaled.ledger().run(note_commit_failed, attempt, record.epoch, reason="a key is gone", for_good=True)
+        told: Any = {"reason": "a key is gone", "for_good": True, "repairable": False}
+        journaled.ledger().run(note_commit_failed, attempt, record.epoch, **told)
         assert journaled.note_replay(2, 1) == GivenUp(2, 1, "a key is gone")
+
+    @pytest.mark.parametrize("for_good", [False, True])
+    def test_one_that_a_repair_mends_waits_for_the_repair_and_is_committed(
+        self, journaled: Topology, for_good: bool
+    ) -> None:
+        committed(journaled, {"a": 10})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        for attempt in (1, 2):
+            run.processed(2, {"a": 11})
+            run.written()
+            self.refused(journaled, attempt, for_good=for_good)
+            told = journaled.note_replay(2, attempt, limit=1)
+            assert isinstance(told, Blocked if for_good or attempt == 2 else ReplayNoted)
+        record = journaled.record(2)
+        assert record is not None
+        assert record.skip is None
+        run.whole(2, {"a": 11})
+        assert journaled.totals() == {"a": 11}
+
+    def refused(self, topology: Topology, attempt: int, *, for_good: bool) -> None:
+        record = topology.record(2)
+        assert record is not None
+        told: Any = {"reason": "the store went back", **({"for_good": True} if for_good else {"repairable": True})}
+        topology.ledger().run(note_commit_failed, TransactionAttempt(2, attempt), record.epoch, **told)
+
+    @pytest.mark.parametrize("way", ["begin", "start", "acquire"])
+    def test_one_that_works_again_is_mended_no_more(self, journaled: Topology, way: str) -> None:
+        committed(journaled, {"a": 10})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 11})
+        run.written()
+        self.refused(journaled, 1, for_good=False)
+        {"begin": lambda: run.begin(2), "start": run.start, "acquire": run.written}[way]()
+        assert isinstance(journaled.note_replay(2, 2 if way == "begin" else 1, limit=0), GivenUp)
 
     def test_if_its_skip_is_refused_a_person_has_to_see_to_it(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})

@@ -139,6 +139,7 @@ def acquire(
         error=None,
         remedy=None,
         for_good=0,
+        repairable=False,
         journal=request.journal,
         checks=record.accepted_checks,
         op=stamp.op,
@@ -207,6 +208,7 @@ def note_commit_failed(
     reason: str,
     remedy: str | None = None,
     for_good: bool = False,
+    repairable: bool | None = None,
     checks: Mapping[str, dict[str, Any]] | None = None,
 ) -> Decision[FailureNoted]:
     """Note for people that a commit has failed finally; the phase and the turn do not change, for another try.
@@ -216,6 +218,7 @@ def note_commit_failed(
     :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
     :param remedy: what the refusal says to do; None: it was another error.
     :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
+    :param repairable: whether a repair ends the failure, or a store that comes back; None: as `for_good` says.
     :param checks: the checks that failed, each with what it found in which output, for a person to accept.
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -236,6 +239,7 @@ def note_commit_failed(
     failed = replace(
         record.with_failure(stamp.op, reason, remedy),
         for_good=generation,
+        repairable=record.replaces is not None and (for_good if repairable is None else repairable),
         checks={**record.accepted_checks, **(checks or {})},
     )
     return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))

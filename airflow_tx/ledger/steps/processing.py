@@ -409,7 +409,7 @@ def start(
         again = replace(
             record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None
         )
-        again = replace(again, error=None, remedy=None, for_good=0)
+        again = replace(again, error=None, remedy=None, for_good=0, repairable=False)
         writes.append(Put(paths.transaction(attempt.txid), encode(again)))
     return Decision(Done(), tuple(writes), path)
 
@@ -475,11 +475,13 @@ def fail(
     reason: str,
     remedy: str | None = None,
     for_good: bool = False,
+    repairable: bool | None = None,
 ) -> Decision[FailureNoted]:
     """Note that a processing task has failed finally: the attempt cannot commit until it is run again.
 
     :param remedy: what the refusal says to do; None: it was another error.
     :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
+    :param repairable: whether a repair ends the failure, or a store that comes back; None: as `for_good` says.
     :raises StaleAttempt, StaleTry: it is not for this try to say.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -491,7 +493,8 @@ def fail(
     path = f"{paths.acks(record.acks)}/{ack_name(task.task_id, task.map_index)}"
     _own(read, path, attempt, task, "fail")
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
-    failed = replace(record, for_good=generation)
+    waits = record.replaces is not None and (for_good if repairable is None else repairable)
+    failed = replace(record, for_good=generation, repairable=waits)
     return _failed(paths, stamp, attempt, failed, reason, remedy=remedy)
 
 

@@ -64,7 +64,8 @@ def note_replay(
     generation, and with it the refusal is over.
 
     A restatement holds up all later commits for nothing, as the transaction that it restates counts. So it is skipped
-    instead, once: if its skip is refused, a person has to see to it.
+    instead, once: if its skip is refused, a person has to see to it. It waits for a person, too, where a repair
+    may end its refusal: after the repair it can be committed.
 
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -123,9 +124,9 @@ def note_person(
 def _stop(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest, record: TransactionRecord
 ) -> Decision[Blocked | GivenUp]:
-    """Block a transaction, or skip it at its turn if it restates one."""
+    """Block a transaction, or skip it at its turn if it restates one and no repair can help."""
     before = record.replay or {}
-    if record.replaces is None or _GIVEN_UP in before:
+    if record.replaces is None or record.repairable or _GIVEN_UP in before:
         return _block(read, stamp, paths, request)
     txid = request.attempt.txid
     replaces = int(record.replaces["txid"])

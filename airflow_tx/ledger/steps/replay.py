@@ -181,6 +181,7 @@ def _next_attempt(
         error=None,
         remedy=None,
         for_good=0,
+        repairable=False,
         acks=step.acks_of(stamp, txid, attempt.attempt),
         replays=[*map(_earlier, record.replays), _replayed(record, stamp)][-REPLAYS_KEPT:],
         claim=None,

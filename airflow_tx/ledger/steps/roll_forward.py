@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -116,6 +116,8 @@ def end_roll_forward(
 ) -> Decision[Repaired]:
     """Give the states back to the line of transactions.
 
+    If no state was written again, the refusals stay, though the generation has risen.
+
     :param nonce: of this run.
     :raises RepairRefused: a later run has taken over.
     """
@@ -129,11 +131,12 @@ def end_roll_forward(
             remedy="That run continues. There is nothing to do.",
         )
     whole = {name: each for name, each in rolled.items() if each.whole}
+    current = read.peek(Counter, paths.current).txid
     after = replace(
         topology,
         rolling=None,
         # A new generation lifts a permanent refusal.
-        blocked=None,
+        blocked=None if rolled else topology.blocked,
         states={**topology.states, **{name: each.last for name, each in whole.items()}},
         births={**topology.births, **{name: each.birth for name, each in whole.items()}},
         grants={**topology.grants, **{name: [*each.grant] for name, each in whole.items()}},
@@ -149,13 +152,28 @@ def end_roll_forward(
         read,
         stamp,
         paths,
-        [Put(paths.record, encode(after))],
+        [
+            Put(paths.record, encode(after)),
+            *([] if rolled else _refused_still(read, stamp, paths, topology, current)),
+        ],
         what=ROLL_FORWARD,
         after=after,
-        current=read.peek(Counter, paths.current).txid,
-        summary=told or "no state lacked a transaction",
+        current=current,
+        summary=told or "no state was written again",
         change={"states": noted, "nonces": runs},
     )
+
+
+def _refused_still(
+    read: Reader, stamp: Stamp, paths: Paths, topology: TopologyRecord, current: int
+) -> Iterator[Put]:
+    """Note under the new generation that the commit whose turn it is was refused permanently."""
+    record = read.find(TransactionRecord, paths.transaction(current))
+    runs = (topology.rolling or {"nonces": []})["nonces"]
+    before = topology.generation - GENERATIONS * len(runs)
+    if record is not None and 0 < before <= record.for_good:
+        noted = replace(record, for_good=topology.generation, op=stamp.op)
+        yield Put(paths.transaction(current), encode(noted))
 
 
 def heals(repair: RepairRecord, state: str, lost: RepairRecord) -> bool:

@@ -143,23 +143,28 @@ class RollForwardRepair:
         plans = self.plans(evidence)
         effects = [line for plan in plans for line in plan.effects()]
         topology = self._ledger.paths.topology
-        rolling = evidence.topology.rolling
-        if not plans and rolling is not None:
-            effects = [EffectLine(None, None, "no state lacks anything: transactions continue")]
-        names = ", ".join(plan.name for plan in plans)
-        sentence = (
-            f"Write the missing transactions of topology {topology} again into {names or 'no state'}. "
-            f"Until that is done, transaction {evidence.current} waits."
-            if effects
+        if not plans and evidence.topology.rolling is not None:
+            told = "no state can be written" if self.refused else "no state lacks anything"
+            effects = [EffectLine(None, None, f"{told}: transactions continue")]
+        nothing = (
+            f"No state of topology {topology} can be written again."
+            if self.refused
             else f"No state of topology {topology} lacks a transaction. One that is refused all the same has lost "
             "values without its fence: restore both together."
+        )
+        sentence = (
+            f"Write the missing transactions of topology {topology} again into "
+            f"{', '.join(plan.name for plan in plans) or 'no state'}. "
+            f"Until that is done, transaction {evidence.current} waits."
+            if effects
+            else nothing
         )
         return PreviewAnswer("", sentence, tuple(effects), tuple(self.refused), needs_reason=False)
 
     def execute(self, audit: Audit) -> Repaired | None:
         """Write them. It may die anywhere: repeat it.
 
-        :return: None: no state lacks anything.
+        :return: None: no state lacks anything, or none can be written again: nothing was changed.
         :raises RepairRefused, FenceOutranked: another run of the command has taken over.
         :raises StateError, StateUnavailable, StoreError: repeat the command: it continues.
         """
@@ -177,8 +182,7 @@ class RollForwardRepair:
             look, missing = plan.look, plan.missing
             try:
                 if look.apart:
-                    look = plan.roll.take(plan.history, look, rolling)
-                    missing = plan.roll.proved(plan.history, look)
+                    look, missing = plan.roll.take(plan.history, look, rolling)
                 done = plan.roll.write(plan.history, look, missing, rolling)
             except RollForwardRefused as refused:
                 self._note(plan.name, refused)

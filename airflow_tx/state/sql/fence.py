@@ -236,10 +236,27 @@ class FencedStore(StateDatabase):
         )
         self._check_definition(found[1])
         if raised_before is None or fence.may_have_written(raised_before, grant.token):
+            # After a look, commits are refused as before it.
+            keeps = grant.token.is_look and self._has_lost(connection, found[1])
             self.roll_back(connection, grant)
-            kept = self.imprint(connection)
+            kept = kept if keeps else self.imprint(connection)
         connection.execute(*self._update(self._fence_values(raised, kept)))
         return kept
+
+    def _has_lost(self, connection: Connection, definition: Mapping[str, Any]) -> bool:
+        """Whether the values lack something that the fence says, so that a commit is refused."""
+        lost = self._missing_since(connection, definition, Imprint.of(definition))
+        return bool(lost) or not self._is_there(connection)
+
+    def put_back(self, connection: Connection, grant: Grant) -> None:
+        """Put back the fence that a look covers, with the imprint that the look has left.
+
+        :raises FenceOutranked: the fence does not hold this look any more.
+        """
+        found = self._read(connection, "update")
+        back = fence.uncovered(None if found is None else found[0], grant, state=self.state)
+        assert found is not None
+        connection.execute(*self._update(self._fence_values(back, Imprint.of(found[1]))))
 
     def _missing_since(
         self, connection: Connection, definition: Mapping[str, Any], kept: Imprint | None

@@ -11,6 +11,7 @@ from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns
 from airflow_tx.state.api import (
     Addressed,
     Fence,
+    Grant,
     SoleWriterState,
     StateKind,
     StateReading,
@@ -63,6 +64,10 @@ class FencedInSql(Addressed[_Store], StoredState):
     def take_over(self, old: str) -> None:
         with self._store.transaction() as connection:
             self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
+
+    def put_back(self, grant: Grant) -> None:
+        with self._store.transaction() as connection:
+            self._store.put_back(connection, grant)
 
     def clear(self) -> None:
         with self._store.transaction() as connection:

@@ -42,7 +42,7 @@ class ChecksFailed(TxError):
     :param checks: per check, what was found in which output.
     """
 
-    for_good = True
+    for_good = of_values = True
     template = (
         "Commit of transaction {txid}.{attempt} refused: {problem}. Correct the code, then replay it: "
         "airflow tx replay {topology} {txid}. Or count its rows nowhere: airflow tx skip {topology} {txid} --why TEXT. "

@@ -268,27 +268,36 @@ class RollForward:
 
     # --- the writes -------------------------------------------------------------------------------------------------
 
-    def take(self, history: StateHistory, look: StateLook, rolling: Rolling) -> StateLook:
+    def take(
+        self, history: StateHistory, look: StateLook, rolling: Rolling
+    ) -> tuple[StateLook, list[MissingTransaction]]:
         """Outrank every other writer of a state whose values decide, undo the open transaction in it, and look again.
 
-        :raises RollForwardRefused: the values do not say what they are.
+        :return: what is there, and what is missing, proved.
+        :raises RollForwardRefused: the values do not say what they are; the fence is the one from before.
+        :raises FenceOutranked: another run of the command has taken over.
         """
         birth = rolling.birth or rolling.nonce
         if look.over is not None and look.over.txid == rolling.current:
             birth = look.over.birth  # of the open transaction, or of a run that has died
         generation = rolling.generation - 1
         token = Token(generation, rolling.current, 0, 0, rolling.nonce, birth)
-        history.state.raise_fence(
-            Grant(
-                self._ledger.name,
-                self._ledger.topology.incarnation,
-                token,
-                {},
-                over={history.state.name: look.over},
-            )
+        grant = Grant(
+            self._ledger.name,
+            self._ledger.topology.incarnation,
+            token,
+            {},
+            over={history.state.name: look.over},
         )
+        history.state.raise_fence(grant)
         failpoint("roll_forward.looking", state=history.state.name)
-        return history.look_at_values(replace(look, over=token))
+        try:
+            found = history.look_at_values(replace(look, over=token))
+            return found, self.proved(history, found)
+        except RollForwardRefused:
+            history.state.put_back(grant)
+            failpoint("roll_forward.put_back", state=history.state.name)
+            raise
 
     def write(
         self,

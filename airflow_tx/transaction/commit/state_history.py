@@ -122,6 +122,10 @@ class StateHistory:
         found = fence.token.txid
         if fence.incarnation != self.ledger.topology.incarnation:
             raise self.refused(f"its fence is of another ledger ({fence.incarnation})")
+        if fence.token.is_look:
+            # That run has died before it wrote. The values decide: no transaction has raised this fence.
+            before = fence.covered or fence
+            return StateLook(before.token.txid, self.last, fence.token, apart=True)
         if found >= self.ledger.current:
             return self._look_at_open(fence)
         receipt = self.receipts.get(found)
@@ -138,21 +142,16 @@ class StateHistory:
         return self._compared(StateLook(found, found, fence.token), undone=found)
 
     def _look_at_open(self, fence: Fence) -> StateLook:
-        """Look at a state whose fence the open transaction has raised, or an earlier run of the command."""
+        """Look at a state whose fence the open transaction has raised."""
         found = fence.token.txid
         decisive = self.ledger.decisive
         opened = None if decisive is None else decisive.opened.get(found)
-        is_run = (fence.token.attempt, fence.token.epoch) == (0, 0)
-        if found > self.ledger.current or not (
-            is_run or (opened is not None and opened.birth == fence.token.birth)
-        ):
+        known = opened is not None and opened.birth == fence.token.birth
+        if found > self.ledger.current or not known:
             remedy = f"Repair the ledger first: airflow tx repair {self.ledger.name} --ledger-lost"
             raise self.refused(
                 f"its fence says transaction {found}, which the ledger does not know", remedy
             )
-        if is_run:
-            # That run has died before it wrote: the open transaction has not raised this fence.
-            return StateLook(found, self.last, fence.token, apart=True)
         return self._compared(StateLook(found, found, fence.token), undone=found)
 
     def look_at_values(self, look: StateLook) -> StateLook:
@@ -160,7 +159,9 @@ class StateHistory:
 
         :raises RollForwardRefused: they do not say it, or contradict the receipts.
         """
-        rows = self.state.rows_by_grant() or {}
+        return self._looked_at(look, self.state.rows_by_grant() or {})
+
+    def _looked_at(self, look: StateLook, rows: Mapping[tuple[int, int, int], int]) -> StateLook:
         newest = self._newest(rows)
         first = newest or 1
         agree = self._changes_in(first - 1, undone=first)
@@ -189,8 +190,16 @@ class StateHistory:
             agree is None or agree >= 0
         ):
             return StateLook(look.found, look.first, look.over, changes=agree)
-        newest = self._newest(rows)
-        return StateLook(look.found, newest or 1, look.over, apart=True)
+        taken_out = any(txid >= self.ledger.current and epoch for txid, _, epoch in rows)
+        if taken_out or self._has_moved(look):
+            # Only under a look do the values say what they are.
+            return StateLook(look.found, self._newest(rows) or 1, look.over, apart=True)
+        return self._looked_at(look, rows)
+
+    def _has_moved(self, look: StateLook) -> bool:
+        """Whether a commit has begun since the fence was read: then the values may be of two moments."""
+        fence = self.state.fence()
+        return fence is None or fence.token != look.over
 
     def _fits(
         self, rows: Mapping[tuple[int, int, int], int], first: int, undone: int, *, lacks: bool

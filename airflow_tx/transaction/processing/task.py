@@ -501,6 +501,7 @@ class Processing:
                     reason=reason,
                     remedy=advice_of(refusal),
                     for_good=refusal is not None and refusal.for_good,
+                    repairable=refusal is not None and refusal.repairable,
                 )
                 send_failure(self.spec.paths, noted)
             if self.begun.replaces is None:

@@ -17,7 +17,7 @@ from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.request import evidence_of
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair
-from airflow_tx.state import MemoryState, Sum
+from airflow_tx.state import Aggregator, MemoryState, Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.transaction.commit import roll_forward as module
 from airflow_tx.transaction.commit.handoff import take_skip
@@ -31,8 +31,8 @@ Content = list[tuple[Any, ...]]
 class InMemory:
     """A state in memory, whose database is set back."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
-        self.state: Any = MemoryState("words", keys=["word"], values={"count": Sum()}, kind=kind)
+    def __init__(self, folder: Path, kind: str, made: Aggregator | None = None) -> None:
+        self.state: Any = MemoryState("words", keys=["word"], values={"count": made or Sum()}, kind=kind)
 
     def backup(self) -> Callable[[], None]:
         kept = self.state.database.snapshot()
@@ -44,6 +44,16 @@ class InMemory:
         kept()
         self.state.database.fence, self.state.database.receipts = fence, receipts
 
+    def lose(self, *txids: int) -> None:
+        """Lose the values that some transactions wrote, and nothing else."""
+        rows = self.state.database.rows
+        self.state.database.rows = {key: each for key, each in rows.items() if each.txid not in txids}
+
+    def beside(self) -> Any:
+        """What the store keeps of the fence."""
+        fence = self.state.database.fence
+        return None if fence is None else vars(fence)
+
     def content(self) -> Content:
         return sorted(
             (key, each.value, each.txid, getattr(each, "prev", None), each.token and each.token.rank[2:])
@@ -54,15 +64,16 @@ class InMemory:
 class InSqlite:
     """A state in a file of SQLite, which is copied and put back."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, made: Aggregator | None = None) -> None:
         self._file = folder / "state.db"
         self._copies = 0
         self.kind = kind
+        self._made = made or Sum()
         self.state: Any = self._new()
 
     def _new(self) -> SqlState:
         url = f"sqlite:///{self._file}"
-        return SqlState.from_url(url, table="words", keys=["word"], values={"count": Sum()}, kind=self.kind)
+        return SqlState.from_url(url, table="words", keys=["word"], values={"count": self._made}, kind=self.kind)
 
     def backup(self) -> Callable[[], None]:
         self._copies += 1
@@ -89,6 +100,21 @@ class InSqlite:
             for table in ("airflow_tx_fence", "airflow_tx_receipts", "airflow_tx_portions"):
                 connection.execute(f"delete from {table}")
                 connection.execute(f"insert into {table} select * from now.{table}")
+
+    def lose(self, *txids: int) -> None:
+        with sqlite3.connect(self._file) as connection:
+            for txid in txids:
+                connection.execute("delete from words where tx_txid = ?", (txid,))
+
+    def lose_table(self) -> None:
+        with sqlite3.connect(self._file) as connection:
+            connection.execute("drop table words")
+        self.state = self._new()
+
+    def beside(self) -> Any:
+        with sqlite3.connect(self._file) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(each) for each in connection.execute("select * from airflow_tx_fence")]
 
     def content(self) -> Content:
         with sqlite3.connect(self._file) as connection:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.base.errors import (
+    EntryDiffers,
+    EntryMissing,
     FailedBatch,
     FenceForeign,
+    JournalError,
+    LedgerBehind,
+    NotTakenBack,
+    PortionsLost,
+    RollingForward,
+    RowsRefused,
     SourceError,
+    StateBehind,
     StateError,
     StateMissing,
+    StateUnavailable,
     TxError,
     shortened_reason,
     typed,
     without_controls,
 )
+from airflow_tx.transaction.commit.check import ChecksFailed
 
 BEGIN = "Commit refused: the table has"
 END = "Restore it, or repair: airflow tx repair flights --state-lost t"
@@ -92,3 +105,26 @@ def test_the_remedy_of_an_error_writes_its_topology_as_a_shell_takes_it() -> Non
     error = FenceForeign(state="t", found="a", expected="b", topology="two words")
     assert "airflow tx repair 'two words' --ledger-lost" in str(error)
     assert "airflow tx repair 'two words' --ledger-lost" in (error.advice or "")
+
+
+def _all_of(kind: type[TxError]) -> Iterator[type[TxError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _all_of(each)
+
+
+def test_of_the_permanent_refusals_those_of_rows_and_values_alone_end_a_restatement() -> None:
+    assert ChecksFailed.of_values
+    kinds = [each for each in _all_of(TxError) if each.__module__.startswith("airflow_tx.")]
+    ending = {each for each in kinds if each.for_good and not each.__new__(each).repairable}
+    assert ending == {RowsRefused, JournalError, EntryMissing, EntryDiffers, NotTakenBack, ChecksFailed}
+
+
+@pytest.mark.parametrize("kind", [StateBehind, LedgerBehind, RollingForward, StateUnavailable, PortionsLost])
+def test_a_refusal_that_a_repair_ends_never_ends_a_restatement(kind: type[TxError]) -> None:
+    assert kind.__new__(kind).repairable
+
+
+@pytest.mark.parametrize("kind", [TxError, StateError])
+def test_another_failure_ends_a_restatement_once_it_has_come_too_often(kind: type[TxError]) -> None:
+    assert not kind.__new__(kind).repairable

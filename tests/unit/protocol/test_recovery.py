@@ -111,12 +111,17 @@ def refused(opened: Topology) -> Topology:
     return opened
 
 
-def refuse(run: Run) -> None:
+def refuse(run: Run, **more: Any) -> None:
     committer = run.committer()
     committer.processed()
     epoch = committer.ask().grant.token.epoch
     told = run.topology.ledger().run(
-        commit.note_commit_failed, run.attempt, epoch, reason="State 's' refused: it is another one.", for_good=True
+        commit.note_commit_failed,
+        run.attempt,
+        epoch,
+        reason="State 's' refused: it is another one.",
+        for_good=True,
+        **more,
     )
     assert told.first
 
@@ -155,6 +160,18 @@ def test_what_was_refused_for_good_is_replayed_once_the_ledger_or_a_state_is_rep
 def test_what_was_refused_for_good_and_is_to_be_skipped_has_a_run_again(refused: Topology) -> None:
     refused.note_skip(1)
     assert refused.note_replay(1, 2, counts=False) == ReplayNoted(True, 0)
+
+
+def test_only_a_restatement_notes_that_a_repair_mends_it(opened: Topology) -> None:
+    opened.states = [MemoryState("s0", keys=["key"], values={"n": Sum()})]
+    run = Run(opened, "r1")
+    run.begin(1)
+    run.process({})
+    refuse(run, repairable=True)
+    record = opened.record(1)
+    assert record is not None
+    assert not record.repairable
+    assert b"repairable" not in encode(record)
 
 
 def test_a_task_that_works_again_takes_a_refusal_back(refused: Topology) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_tx.base.errors import FenceForeign, FenceOutranked, LedgerBehind, PortionsLost, StateBehind, StateError
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.state import Fence, Grant
-from airflow_tx.state.fence import applied, check_portions, check_write, raised
+from airflow_tx.state.fence import applied, check_portions, check_write, raised, uncovered
 
 
 def _row(generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n", birth: str = "") -> Fence:
@@ -34,6 +34,10 @@ def _grant(
     return Grant("flights", "here", token, {} if last is None else {"s": last}, "new", births)
 
 
+def _over(grant: Grant, stored: Fence) -> Grant:
+    return replace(grant, over={"s": stored.token})
+
+
 @pytest.mark.parametrize(
     ("stored", "grant"),
     [
@@ -50,6 +54,12 @@ def _grant(
         (_row(1, 2, birth="b"), _grant(2, 2, last=1, birth="c", known="b")),  # a rebuilt ledger begins it anew
         (_row(1, 2), _grant(1, 3, last=2, birth="c")),  # the fence of an older release
         (_row(1, 2), _grant(2, 2, last=1, birth="c", known="")),  # the same, seen by a rebuilt ledger
+        (
+            _row(1, 2, birth="b"),
+            _grant(2, 2, birth="c"),
+        ),  # a repair has accepted what the state holds, whose ever it is
+        (_row(1, 2, 0, 0), _grant(2, 2)),  # the same of a look
+        (_row(1, 2, 0, 0), _over(_grant(1, 2, last=1), _row(1, 2, 0, 0))),  # a repair that knows the look
     ],
 )
 def test_a_grant_that_follows_raises_the_fence(stored: Fence | None, grant: Grant) -> None:
@@ -79,7 +89,6 @@ def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> 
         (_row(1, 2, 3, 9, birth="b"), _grant(1, 2, 4, 1, last=1, birth="c", known="a"), LedgerBehind),
         (_row(1, 2, 4, 9, birth="b"), _grant(1, 2, 3, last=1, birth="c", known="a"), LedgerBehind),
         (_row(1, 2, birth="b"), _grant(2, 2, last=1, birth="c", known="a"), LedgerBehind),
-        (_row(1, 2, birth="b"), _grant(2, 2, birth="c"), LedgerBehind),  # --state-lost does not help
         (_row(1, 2), _grant(1, 2, last=1, birth="c"), LedgerBehind),  # the fence of an older release
         (_row(1, 2, birth="b"), _grant(1, 2, last=1), LedgerBehind),
         (_row(1, 2, birth="b"), _grant(1, 3, last=2, birth="c", known="a"), StateBehind),
@@ -89,6 +98,12 @@ def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> 
             _grant(2, 9, last=7),
             StateBehind,
         ),  # the repair has accepted another state's values, not this one's
+        (_row(1, 2, 0, 0), _grant(1, 2, last=1), StateBehind),  # a look says nothing about the values
+        (_row(1, 2, 0, 0), _grant(2, 2, last=1), StateBehind),
+        (_row(1, 2, 0, 0), _grant(1, 3, last=2), StateBehind),
+        (_row(1, 2, 0, 0, birth="b"), _grant(1, 2, last=1, birth="c"), StateBehind),
+        (_row(2, 2, 0, 0), _grant(1, 2, last=1), FenceOutranked),
+        (_row(1, 2, 0, 0), _over(_grant(1, 2), _row(1, 2, 0, 0, nonce="m")), FenceOutranked),
     ],
 )
 def test_anything_else_is_refused(stored: Fence | None, grant: Grant, error: type[StateError]) -> None:
@@ -113,6 +128,24 @@ def test_a_state_that_has_a_committed_transaction_without_all_of_its_updates_wen
     assert refused.value.expected == 2
     assert raised(stored, _grant(1, 2, 2, last=1), state="s").token.attempt == 2  # a replay writes them
     assert raised(stored, _grant(2, 3), state="s").token.txid == 3  # a repair has accepted what there is
+
+
+@pytest.mark.parametrize(
+    "stored", [applied(_row(1, 2)), replace(_row(1, 3, 2, 7, birth="b"), applied=False, wrote=True)]
+)
+def test_a_look_keeps_the_fence_that_it_covers_and_gives_it_back(stored: Fence) -> None:
+    look = raised(stored, _over(_grant(2, 3, 0, 0), stored), state="s", there=True)
+    later = _over(_grant(3, 3, 0, 0, nonce="m"), look)
+    again = raised(look, later, state="s", there=True)
+    for found, grant in ((look, _grant(2, 3, 0, 0)), (again, later)):
+        assert not found.applied
+        back = uncovered(found, grant, state="s")
+        assert vars(back) == vars(stored)
+        assert found.covered == stored
+    for late in (look, stored, None):
+        with pytest.raises(FenceOutranked):
+            uncovered(late, later, state="s")
+    assert stored.covered is None
 
 
 @pytest.mark.parametrize(("written", "found"), [(0, 0), (0, 2), (2, 2)])

@@ -1,0 +1,557 @@
+"""A roll forward that is refused changes nothing: what was refused before it is refused after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from airflow_tx.base.errors import FenceOutranked, StateBehind, TxError
+from airflow_tx.ledger import Grant, Token
+from airflow_tx.ledger.answers import Blocked, ReplayNoted
+from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.records import TransactionRecord
+from airflow_tx.ledger.steps import roll_forward as steps
+from airflow_tx.ledger.steps.recovery import ReplayRequest, note_replay
+from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.state import Max, Sum, fence
+from airflow_tx.state.sql.fence import FencedStore
+from airflow_tx.transaction.commit import roll_forward as module
+from airflow_tx.transaction.commit.roll_forward import RollForward
+from airflow_tx.transaction.commit.state_history import StateHistory
+from airflow_tx.transaction.commit.turn import commit_in_turn
+from tests.model.mutants import ONE, Mutant, applied
+from tests.stage import update
+from tests.unit.commit.backups import ADA, InMemory, InSqlite, findings, repair, rolled, values
+from tests.unit.commit.restated_run import begun, committed, processed
+from tests.unit.commit.run import AWAY, Run, failed, killed_before_the_mark
+
+KINDS: dict[str, tuple[str, Any]] = {
+    "largest": ("opaque", Max()),
+    "money": ("opaque", Sum("numeric")),
+    "transactional": ("transactional", Sum()),
+}
+"""States whose values do not tell of which transaction they are."""
+OLD = {"a": 1}
+REFUSED = "nothing says what the values up to transaction 1 add up to"
+
+
+class Given(NamedTuple):
+    """The fixtures of the tests below."""
+
+    cases: Any
+    points: Any
+    make: Any
+    folder: Path
+
+
+class Case:
+    """Transactions 1 to 3 are committed, and 4 is open. Then the values alone come back from after transaction 1.
+
+    :ivar run: of transaction 4.
+    :ivar beside: what the store keeps of the fence.
+    """
+
+    def __init__(self, make: Any, folder: Path, where: Any, kind: str, *, wrote: bool = False) -> None:
+        self.kind, made = KINDS[kind]
+        self.place = where(folder, self.kind, made)
+        self.money = kind == "money"
+        self.made = partial(make, updates=[update(self.place.state)])
+        self.made.runs = {}  # type: ignore[attr-defined]
+        for given in ({"a": 1}, {"b": 20}, {"c": 300, "e": 300}):
+            committed(self.made, self.rows(**given))
+        self.run: Run = begun(self.made, self.rows(d=4000))
+        if wrote:
+            with pytest.MonkeyPatch.context() as patch:
+                killed_before_the_mark(self.run.commit(), patch)
+        self.place.lose(2, 3)
+        self.beside = self.place.beside()
+        self.ledger = self.run.spec.ledger(self.run.spec.memory)
+
+    def rows(self, **given: int) -> Any:
+        return [{"word": word, "count": Decimal(count) if self.money else count} for word, count in given.items()]
+
+    def roll(self) -> list[str]:
+        return rolled(self.run, self.place)
+
+    def lost(self) -> None:
+        self.ledger.run(state_lost, self.place.state.name, ADA)
+
+    def commit_is_refused(self) -> bool:
+        """Whether the commit of the open transaction is refused, as it was before."""
+        try:
+            self.run.commit_now()
+        except StateBehind:
+            return True
+        return False
+
+    def is_unchanged(self) -> bool:
+        return self.place.beside() == self.beside and self.ledger.topology().rolling is None
+
+    def goes_on(self) -> bool:
+        """Whether the transaction commits on what a person has accepted."""
+        self.lost()
+        self.run.commit_now()
+        return values(self.place) == {**OLD, "d": 4000} and findings(self.run, self.place) == ()
+
+    def refusal(self) -> TransactionRecord:
+        """Note the refusal of the commit, as the failed task does."""
+        with pytest.raises(StateBehind) as refused:
+            self.run.commit_now()
+        found = self.record()
+        attempt = self.run.begun.attempt
+        self.ledger.note_commit_failed(attempt, found.epoch, reason=str(refused.value), for_good=True)
+        return self.record()
+
+    def record(self) -> TransactionRecord:
+        path = self.run.spec.paths.transaction(4)
+        found = Reader(self.run.spec.memory).peek_if_any(TransactionRecord, path)
+        assert found is not None
+        return found
+
+    def replayed(self) -> Any:
+        """What the coordinator is told when it finds that the run has ended."""
+        return self.ledger.run(note_replay, ReplayRequest(self.run.begun.attempt, "its run failed", True, 3))
+
+
+@pytest.fixture
+def cases(make: Any, tmp_path: Path) -> Callable[..., Case]:
+    count = iter(range(100))
+
+    def made(where: Any = InSqlite, kind: str = "largest", **how: Any) -> Case:
+        folder = tmp_path / str(next(count))
+        folder.mkdir()
+        return Case(make, folder, where, kind, **how)
+
+    return made
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], None]]:
+    """What happens at a point of the command, once."""
+    due = dict[str, Callable[[], None]]()
+
+    def reached(name: str, **context: Any) -> None:
+        due.pop(name.removeprefix("roll_forward."), lambda: None)()
+
+    monkeypatch.setattr(module, "failpoint", reached)
+    return due
+
+
+def dies() -> None:
+    raise OSError("killed")
+
+
+def dies_at(case: Case, points: dict[str, Callable[[], None]], point: str) -> None:
+    points[point] = dies
+    with pytest.raises(OSError, match="killed"):
+        case.roll()
+
+
+BOTH = pytest.mark.parametrize("where", [InMemory, InSqlite])
+EACH = pytest.mark.parametrize("kind", KINDS)
+WROTE = pytest.mark.parametrize("wrote", [False, True], ids=["unwritten", "written"])
+
+
+@EACH
+@WROTE
+def test_a_commit_that_was_refused_before_a_refused_roll_forward_is_refused_after_it(
+    cases: Any, kind: str, wrote: bool
+) -> None:
+    case = cases(kind=kind, wrote=wrote)
+    assert case.commit_is_refused()
+    (told,) = case.roll()
+    assert REFUSED in told
+    assert f"airflow tx repair numbers --state-lost {case.place.state.name}" in told
+    assert case.is_unchanged()
+    assert case.commit_is_refused()
+    assert case.goes_on()
+
+
+@EACH
+def test_without_rows_of_the_open_transaction_the_plan_is_refused_and_nothing_is_raised(cases: Any, kind: str) -> None:
+    case = cases(kind=kind)
+    before = case.ledger.topology()
+    command = repair(case.run, case.place)
+    answer = command.preview()
+    assert answer.sentence == "No state of topology numbers can be written again."
+    assert [REFUSED in str(each.what) for each in answer.refused] == [True]
+    assert command.execute(ADA) is None
+    assert case.ledger.topology() == before
+    assert case.is_unchanged()
+
+
+@BOTH
+@EACH
+@pytest.mark.parametrize("point", ["looking", "put_back"])
+def test_a_run_that_died_is_continued_from_the_batch_of_its_look(
+    cases: Any, points: Any, where: Any, kind: str, point: str
+) -> None:
+    case = cases(where, kind, wrote=True)
+    dies_at(case, points, point)
+    assert case.run.commit_now() is not None  # it waits
+    assert len(case.roll()) == 1
+    assert case.is_unchanged()
+    if where is InSqlite:
+        assert case.commit_is_refused()
+        assert case.goes_on()
+
+
+@BOTH
+@EACH
+def test_a_look_that_a_dead_run_has_left_is_passed_once_the_loss_is_accepted(
+    cases: Any, points: Any, where: Any, kind: str
+) -> None:
+    case = cases(where, kind, wrote=True)
+    dies_at(case, points, "looking")
+    assert case.goes_on()
+
+
+def looked_at_before_the_turn(make: Any, tmp_path: Path) -> tuple[Any, Any]:
+    """A look from before the open transaction has begun, so that its fence has another birth."""
+    place = InMemory(tmp_path, "opaque", Max())
+    made = partial(make, updates=[update(place.state)])
+    made.runs = {}  # type: ignore[attr-defined]
+    run = committed(made, [{"word": "a", "count": 1}])
+    ledger = run.spec.ledger(run.spec.memory)
+    rolling = ledger.run(begin_roll_forward, {place.state.name: 1}, ADA)
+    found = place.state.fence()
+    token = Token(rolling.generation - 1, 2, 0, 0, rolling.nonce, rolling.nonce)
+    over = {place.state.name: found.token}
+    place.state.raise_fence(Grant("numbers", found.incarnation, token, {}, over=over))
+    ledger.run(state_lost, place.state.name, ADA)
+    return begun(made, [{"word": "d", "count": 4}]), place
+
+
+def test_a_look_from_before_the_transaction_began_is_passed_once_the_loss_is_accepted(
+    make: Any, tmp_path: Path
+) -> None:
+    late, place = looked_at_before_the_turn(make, tmp_path)
+    late.commit_now()
+    assert values(place) == {"a": 1, "d": 4}
+
+
+@BOTH
+def test_a_look_that_was_left_refuses_every_commit_though_the_run_has_ended(
+    cases: Any, points: Any, where: Any
+) -> None:
+    case = cases(where, wrote=True)
+    dies_at(case, points, "looking")
+    assert rolling_ended(case)
+    with pytest.raises(StateBehind, match="its fence says 4, of a roll forward that has not ended") as refused:
+        case.run.commit_now()
+    assert f"airflow tx repair numbers --roll-forward {case.place.state.name}" in str(refused.value)
+    assert len(case.roll()) == 1
+    assert case.is_unchanged()
+
+
+def rolling_ended(case: Case) -> bool:
+    """End the run as one for other states does."""
+    runs = case.ledger.topology().rolling
+    assert runs is not None
+    return bool(case.ledger.end_roll_forward(runs["nonces"][-1], {}, audit=ADA))
+
+
+def test_a_table_that_is_lost_after_a_look_is_still_missed(cases: Any, points: Any) -> None:
+    case = cases(wrote=True)
+    dies_at(case, points, "looking")
+    case.place.lose_table()
+    assert len(case.roll()) == 1
+    assert case.is_unchanged()
+
+
+@BOTH
+@EACH
+def test_of_two_runs_at_once_the_later_one_puts_the_fence_back(cases: Any, points: Any, where: Any, kind: str) -> None:
+    case = cases(where, kind, wrote=True)
+    points["looking"] = lambda: None if len(case.roll()) == 1 and case.is_unchanged() else pytest.fail("it changed")
+    with pytest.raises(FenceOutranked):
+        case.roll()
+    assert case.is_unchanged()
+
+
+@BOTH
+def test_a_run_that_was_thought_dead_leaves_the_look_of_a_later_run_alone(cases: Any, points: Any, where: Any) -> None:
+    case = cases(where, wrote=True)
+    points["looking"] = lambda: dies_at(case, points, "looking")
+    with pytest.raises(FenceOutranked):
+        case.roll()
+    assert case.place.state.fence().token.is_look
+    assert len(case.roll()) == 1
+    assert case.is_unchanged()
+
+
+@BOTH
+def test_a_commit_during_the_plan_is_no_reason_to_refuse_a_state(
+    make: Any, tmp_path: Path, where: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, made = summed(make, tmp_path, where)
+    run = begun(made, [{"word": "d", "count": 1}])
+    state = type(place.state)
+    read = state.rows_by_grant
+
+    def overtaken(self: Any) -> Any:
+        rows = read(self)
+        monkeypatch.setattr(state, "rows_by_grant", read)
+        run.commit_now()
+        return rows
+
+    monkeypatch.setattr(state, "rows_by_grant", overtaken)
+    assert rolled(run, place) == []
+    assert values(place) == dict.fromkeys("abcde", 1)
+    assert findings(run, place) == ()
+
+
+@BOTH
+def test_rows_of_the_open_transaction_are_taken_out_before_the_values_decide(
+    make: Any, tmp_path: Path, where: Any
+) -> None:
+    place, made = summed(make, tmp_path, where)
+    run = begun(made, [{"word": "d", "count": 1}])
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(run.commit(), patch)
+    place.lose(2, 3)
+    assert rolled(run, place) == []
+    run.commit_now()
+    assert values(place) == {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}
+    assert findings(run, place) == ()
+
+
+def summed(make: Any, folder: Path, where: Any) -> tuple[Any, Any]:
+    """A state whose values add up, with three transactions."""
+    place = where(folder, "opaque")
+    made = partial(make, updates=[update(place.state)])
+    made.runs = {}  # type: ignore[attr-defined]
+    for words in ("a", "b", "ce"):
+        committed(made, [{"word": word, "count": 1} for word in words])
+    return place, made
+
+
+@pytest.mark.parametrize("wrote", [False, True])
+def test_a_roll_forward_that_is_refused_after_an_accepted_loss_stops_no_commit(
+    make: Any, tmp_path: Path, wrote: bool
+) -> None:
+    place, made = summed(make, tmp_path, InSqlite)
+    place.lose(2, 3)
+    run = begun(made, [{"word": "d", "count": 1}])
+    ledger = run.spec.ledger(run.spec.memory)
+    ledger.run(state_lost, place.state.name, ADA)
+    run.commit_now()
+    run = begun(made, [{"word": "f", "count": 1}])
+    if wrote:
+        with pytest.MonkeyPatch.context() as patch:
+            killed_before_the_mark(run.commit(), patch)
+    before = place.state.fence()
+    assert "do not add up to what its receipts say" in rolled(run, place)[0]
+    assert place.state.fence() == before
+    run.commit_now()
+    assert values(place) == {"a": 1, "d": 1, "f": 1}
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("died", [0, 1, 2])
+def test_a_refusal_for_good_stays_and_no_coordinator_replays_the_transaction(
+    cases: Any, points: Any, died: int
+) -> None:
+    case = cases(wrote=True)
+    case.refusal()
+    assert isinstance(case.replayed(), Blocked)
+    blocked = case.ledger.topology().blocked
+    for _ in range(died):
+        dies_at(case, points, "looking")
+    assert len(case.roll()) == 1
+    assert case.ledger.topology().blocked == blocked
+    assert isinstance(case.replayed(), Blocked)
+    case.lost()
+    assert isinstance(case.replayed(), ReplayNoted)
+
+
+def test_a_refusal_that_an_earlier_repair_has_lifted_stays_lifted(cases: Any) -> None:
+    case = cases(wrote=True)
+    assert case.refusal().for_good == 1
+    case.lost()
+    assert len(case.roll()) == 1
+    assert case.record().for_good == 1
+    assert isinstance(case.replayed(), ReplayNoted)
+
+
+def test_a_state_that_was_written_again_lifts_the_refusal(make: Any, tmp_path: Path) -> None:
+    place, made = summed(make, tmp_path, InSqlite)
+    run = begun(made, [{"word": "d", "count": 1}])
+    place.lose(2, 3)
+    with pytest.raises(StateBehind):
+        run.commit_now()
+    ledger = run.spec.ledger(run.spec.memory)
+    path = run.spec.paths.transaction(4)
+    record = Reader(run.spec.memory).peek_if_any(TransactionRecord, path)
+    assert record is not None
+    ledger.note_commit_failed(run.begun.attempt, record.epoch, reason="behind", for_good=True)
+    request = ReplayRequest(run.begun.attempt, "its run failed", True, 3)
+    assert isinstance(ledger.run(note_replay, request), Blocked)
+    assert rolled(run, place) == []
+    assert ledger.topology().blocked is None
+    assert isinstance(ledger.run(note_replay, request), ReplayNoted)
+    run.commit_now()
+    assert values(place) == dict.fromkeys("abcde", 1)
+
+
+# --- a restatement ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [None, AWAY], ids=["behind", "away"])
+def test_a_restatement_that_a_repair_mends_is_not_given_up(make: Any, tmp_path: Path, error: Any) -> None:
+    place = InSqlite(tmp_path, "opaque")
+    made = partial(make, updates=[update(place.state)])
+    made.runs = {}  # type: ignore[attr-defined]
+    committed(made, [{"word": "a", "count": 1}])
+    kept = place.backup()
+    committed(made, [{"word": "b", "count": 2}])
+    run = begun(made, [{"word": "a", "count": 5}], instead_of=1)
+    kept()
+    commit = run.commit()
+    with pytest.raises(StateBehind) as behind:
+        commit_in_turn(commit, run.spec.memory, patience=0.0)
+    failed(run, commit, error or behind.value)
+    ledger = run.spec.ledger(run.spec.memory)
+    request = ReplayRequest(run.begun.attempt, "its run failed", True, 0)
+    assert isinstance(ledger.run(note_replay, request), Blocked)
+    assert rolled(run, place) == []
+    assert ledger.topology().blocked is None
+    assert isinstance(ledger.run(note_replay, replace(request, limit=1)), ReplayNoted)
+    run.begin()
+    processed(run, [{"word": "a", "count": 5}]).commit_now()
+    assert values(place) == {"a": 5, "b": 2}
+    assert findings(run, place) == ()
+
+
+def test_a_restatement_whose_task_cannot_ask_a_state_is_not_given_up(make: Any, tmp_path: Path) -> None:
+    _, made = summed(make, tmp_path, InMemory)
+    run = begun(made, [{"word": "a", "count": 5}], instead_of=1)
+    run.start().fail("StateUnavailable", AWAY)
+    ledger = run.spec.ledger(run.spec.memory)
+    request = ReplayRequest(run.begun.attempt, "its run failed", True, 0)
+    assert isinstance(ledger.run(note_replay, request), Blocked)
+
+
+# --- what ends wrong if a rule is left out ------------------------------------------------------------------------
+
+
+def refused_look(given: Given) -> None:
+    test_a_commit_that_was_refused_before_a_refused_roll_forward_is_refused_after_it(given.cases, "largest", wrote=True)
+
+
+def refused_when_whole(given: Given) -> None:
+    test_a_roll_forward_that_is_refused_after_an_accepted_loss_stops_no_commit(given.make, given.folder, wrote=True)
+
+
+def refused_without_table(given: Given) -> None:
+    test_a_table_that_is_lost_after_a_look_is_still_missed(given.cases, given.points)
+
+
+def refused_plan(given: Given) -> None:
+    test_without_rows_of_the_open_transaction_the_plan_is_refused_and_nothing_is_raised(given.cases, "largest")
+
+
+def refused_after_a_death(given: Given) -> None:
+    test_a_run_that_died_is_continued_from_the_batch_of_its_look(
+        given.cases, given.points, InMemory, "largest", "looking"
+    )
+
+
+def left(given: Given) -> None:
+    test_a_look_that_was_left_refuses_every_commit_though_the_run_has_ended(given.cases, given.points, InMemory)
+
+
+def left_and_accepted(given: Given) -> None:
+    test_a_look_that_a_dead_run_has_left_is_passed_once_the_loss_is_accepted(
+        given.cases, given.points, InMemory, "largest"
+    )
+
+
+def left_before_the_turn(given: Given) -> None:
+    test_a_look_from_before_the_transaction_began_is_passed_once_the_loss_is_accepted(given.make, given.folder)
+
+
+def thought_dead(given: Given) -> None:
+    test_a_run_that_was_thought_dead_leaves_the_look_of_a_later_run_alone(given.cases, given.points, InMemory)
+
+
+def written_open(given: Given) -> None:
+    test_rows_of_the_open_transaction_are_taken_out_before_the_values_decide(given.make, given.folder, InMemory)
+
+
+def overtaken(given: Given) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_a_commit_during_the_plan_is_no_reason_to_refuse_a_state(given.make, given.folder, InMemory, patch)
+
+
+def refused_for_good(given: Given) -> None:
+    test_a_refusal_for_good_stays_and_no_coordinator_replays_the_transaction(given.cases, given.points, 2)
+
+
+def lifted(given: Given) -> None:
+    test_a_refusal_that_an_earlier_repair_has_lifted_stays_lifted(given.cases)
+
+
+LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
+    ("no commit passes a look", fence._check_no_look, "stored.token.is_look and", "False and", left),
+    (
+        "an accepted loss passes it",
+        fence._check_no_look,
+        " or accepted(stored, grant, state=state)",
+        "",
+        left_and_accepted,
+    ),
+    (
+        "it does whatever the birth",
+        fence._check_birth,
+        " or accepted(stored, grant, state=state)",
+        "",
+        left_before_the_turn,
+    ),
+    ("a look keeps the fence", fence.raised, "_covering(stored) if grant.token.is_look else", "", refused_look),
+    (
+        "and a later look the same",
+        fence._covering,
+        "stored.batch if stored.token.is_look else",
+        "",
+        refused_after_a_death,
+    ),
+    ("and its imprint", FencedStore._has_lost, "bool(lost) or", "", refused_look),
+    (
+        "of a table that is gone, too",
+        FencedStore._has_lost,
+        "or not self._is_there(connection)",
+        "",
+        refused_without_table,
+    ),
+    ("unless nothing was lost", FencedStore._has_lost, "bool(lost)", "True", refused_when_whole),
+    ("the fence is put back", RollForward.take, "history.state.put_back(grant)", "pass", refused_look),
+    ("with its imprint", FencedStore.put_back, "Imprint.of(found[1])", "None", refused_look),
+    ("by its own look alone", fence.uncovered, "check_write(stored, grant, state=state)", "pass", thought_dead),
+    ("a look is known again", StateHistory.look, "if fence.token.is_look:", "if False:", refused_after_a_death),
+    ("the plan is refused", StateHistory._compared, "txid >= self.ledger.current and epoch", "True", refused_plan),
+    ("not with open rows", StateHistory._compared, "txid >= self.ledger.current and epoch", "False", written_open),
+    ("not during a commit", StateHistory._compared, "or self._has_moved(look)", "", overtaken),
+    ("it stays blocked", steps.end_roll_forward, "None if rolled else topology.blocked", "None", refused_for_good),
+    ("it stays refused", steps._refused_still, "0 < before <= record.for_good", "False", refused_for_good),
+    ("after any number of runs", steps._refused_still, "* len(runs)", "", refused_for_good),
+    ("a lifted one stays lifted", steps._refused_still, "0 < before <=", "0 <", lifted),
+)
+
+
+@pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
+def test_a_rule_that_is_left_out_is_noticed(rule: Any, cases: Any, points: Any, make: Any, tmp_path: Path) -> None:
+    told, function, old, new, noticed_by = rule
+    given = Given(cases, points, make, tmp_path)
+    with applied(Mutant(told, ((function, old, new),), ONE)):
+        with pytest.raises((AssertionError, TxError, pytest.fail.Exception)):
+            noticed_by(given)
