@@ -1,6 +1,6 @@
 """Every refusal this package can give: its fields, its wording and its remedy, in one place.
 
-An error is built from keyword fields, and pickled; `template` says "<what> refused: expected X, found Y. <what to do>".
+An error keeps its keyword fields, pickled or not; `template` says "<what> refused: expected X, found Y. <what to do>".
 """
 
 from __future__ import annotations

@@ -54,10 +54,13 @@ def batch_texts(metadata: Any, wanted: str) -> Iterator[str]:
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    is_read = isinstance(value, Mapping) and not is_shortened(value)
-    for each in value if isinstance(value, list) else value.values() if is_read else ():
-        yield from _texts(each)
-    yield from (f"{str(value.get('folder', '')).rstrip('/')}/{name}" for name in _file_names(value))
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, Mapping) and not is_shortened(value):
+        yield from _texts([*value.values()])
+        folder = str(value.get("folder", "")).rstrip("/")
+        yield from (f"{folder}/{name}" for name in _file_names(value))
 
 
 def _places(rows: Any, wanted: str) -> Iterator[str]:

@@ -223,7 +223,9 @@ class TransactionRecord:
         """Give the checks whose failure a person accepted: a later attempt may have the same output."""
         return {name: each for name, each in self.checks.items() if "accepted" in each}
 
-    def with_failure(self, op: str, reason: str, remedy: str | None) -> TransactionRecord:
+    def with_failure(
+        self, op: str, reason: str, remedy: str | None, *, repairable: bool
+    ) -> TransactionRecord:
         """Note one more failure, for people: the beginning of its reason, and the end, which says what to do."""
         return replace(
             self,
@@ -232,6 +234,7 @@ class TransactionRecord:
             remedy=None
             if remedy is None
             else shortened_reason(without_controls(remedy), MOST_OF_REASON),
+            repairable=repairable and self.replaces is not None,
             op=op,
         )
 

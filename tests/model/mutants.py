@@ -22,6 +22,7 @@ from airflow_tx.ledger import reading
 from airflow_tx.ledger.audit import rebuild
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps import begin, commit, end, processing, recovery, replay, step
 from airflow_tx.ledger.steps import end as skip
 from airflow_tx.ledger.steps.step import Reader
@@ -128,6 +129,14 @@ def _rebuilt(name: str, *, gone: bool, error: type[TxError] | None = None) -> Tr
     test = getattr(test_restatements.TestRebuilt(), name)
     return Trace(partial(test, gone=gone), {"journals": True}, error)
 
+
+_MENDED = Trace(
+    partial(
+        test_restatements.TestGivenUp().test_one_that_a_repair_mends_waits_for_the_repair_and_is_committed,
+        for_good=True,
+    ),
+    {"journals": True},
+)
 
 MUTANTS = (
     Mutant(
@@ -439,24 +448,12 @@ MUTANTS = (
     Mutant(
         "a restatement that a repair mends is given up",
         ((recovery._stop, "record.repairable or ", ""),),
-        Trace(
-            partial(
-                test_restatements.TestGivenUp().test_one_that_a_repair_mends_waits_for_the_repair_and_is_committed,
-                for_good=True,
-            ),
-            {"journals": True},
-        ),
+        _MENDED,
     ),
     Mutant(
         "a refusal of another kind than of values ends a restatement",
-        ((commit.note_commit_failed, "for_good if repairable is None else repairable", "repairable"),),
-        Trace(
-            partial(
-                test_restatements.TestGivenUp().test_one_that_a_repair_mends_waits_for_the_repair_and_is_committed,
-                for_good=True,
-            ),
-            {"journals": True},
-        ),
+        ((TransactionRecord.with_failure, "repairable and self.replaces is not None", "False"),),
+        _MENDED,
     ),
     *(
         Mutant(

@@ -603,7 +603,7 @@ class TestGivenUp:
     def refused(self, topology: Topology, attempt: int, *, for_good: bool) -> None:
         record = topology.record(2)
         assert record is not None
-        told: Any = {"reason": "the store went back", **({"for_good": True} if for_good else {"repairable": True})}
+        told: Any = {"reason": "the store went back", "for_good": for_good, "repairable": True}
         topology.ledger().run(note_commit_failed, TransactionAttempt(2, attempt), record.epoch, **told)
 
     @pytest.mark.parametrize("way", ["begin", "start", "acquire"])

@@ -208,7 +208,7 @@ def note_commit_failed(
     reason: str,
     remedy: str | None = None,
     for_good: bool = False,
-    repairable: bool | None = None,
+    repairable: bool = False,
     checks: Mapping[str, dict[str, Any]] | None = None,
 ) -> Decision[FailureNoted]:
     """Note for people that a commit has failed finally; the phase and the turn do not change, for another try.
@@ -218,7 +218,7 @@ def note_commit_failed(
     :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
     :param remedy: what the refusal says to do; None: it was another error.
     :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
-    :param repairable: whether a repair ends the failure, or a store that comes back; None: as `for_good` says.
+    :param repairable: whether a repair ends the failure, or a store that comes back.
     :param checks: the checks that failed, each with what it found in which output, for a person to accept.
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -237,9 +237,8 @@ def note_commit_failed(
         return Decision(FailureNoted(first=False))
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
     failed = replace(
-        record.with_failure(stamp.op, reason, remedy),
+        record.with_failure(stamp.op, reason, remedy, repairable=repairable),
         for_good=generation,
-        repairable=record.replaces is not None and (for_good if repairable is None else repairable),
         checks={**record.accepted_checks, **(checks or {})},
     )
     return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))

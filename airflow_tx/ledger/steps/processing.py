@@ -475,13 +475,13 @@ def fail(
     reason: str,
     remedy: str | None = None,
     for_good: bool = False,
-    repairable: bool | None = None,
+    repairable: bool = False,
 ) -> Decision[FailureNoted]:
     """Note that a processing task has failed finally: the attempt cannot commit until it is run again.
 
     :param remedy: what the refusal says to do; None: it was another error.
     :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
-    :param repairable: whether a repair ends the failure, or a store that comes back; None: as `for_good` says.
+    :param repairable: whether a repair ends the failure, or a store that comes back.
     :raises StaleAttempt, StaleTry: it is not for this try to say.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -493,9 +493,8 @@ def fail(
     path = f"{paths.acks(record.acks)}/{ack_name(task.task_id, task.map_index)}"
     _own(read, path, attempt, task, "fail")
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
-    waits = record.replaces is not None and (for_good if repairable is None else repairable)
-    failed = replace(record, for_good=generation, repairable=waits)
-    return _failed(paths, stamp, attempt, failed, reason, remedy=remedy)
+    noted = replace(record, for_good=generation)
+    return _failed(paths, stamp, attempt, noted, reason, remedy=remedy, repairable=repairable)
 
 
 def fail_messages(
@@ -521,8 +520,11 @@ def _failed(
     reason: str,
     *,
     remedy: str | None = None,
+    repairable: bool = False,
 ) -> Decision[FailureNoted]:
-    failed = replace(record.with_failure(stamp.op, reason, remedy), phase=Phase.FAILED)
+    failed = replace(
+        record.with_failure(stamp.op, reason, remedy, repairable=repairable), phase=Phase.FAILED
+    )
     return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
 
 

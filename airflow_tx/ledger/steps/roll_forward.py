@@ -154,7 +154,7 @@ def end_roll_forward(
         paths,
         [
             Put(paths.record, encode(after)),
-            *([] if rolled else _refused_still(read, stamp, paths, topology, current)),
+            *([] if rolled else _refused_still(read, stamp, paths, topology, current, runs=runs)),
         ],
         what=ROLL_FORWARD,
         after=after,
@@ -165,15 +165,25 @@ def end_roll_forward(
 
 
 def _refused_still(
-    read: Reader, stamp: Stamp, paths: Paths, topology: TopologyRecord, current: int
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    topology: TopologyRecord,
+    current: int,
+    *,
+    runs: Sequence[str],
 ) -> Iterator[Put]:
-    """Note under the new generation that the commit whose turn it is was refused permanently."""
+    """Note under the new generation that the commit whose turn it is was refused permanently.
+
+    :param runs: the nonces of all runs since then, each of which has raised the generation.
+    """
     record = read.find(TransactionRecord, paths.transaction(current))
-    runs = (topology.rolling or {"nonces": []})["nonces"]
     before = topology.generation - GENERATIONS * len(runs)
     if record is not None and 0 < before <= record.for_good:
-        noted = replace(record, for_good=topology.generation, op=stamp.op)
-        yield Put(paths.transaction(current), encode(noted))
+        yield Put(
+            paths.transaction(current),
+            encode(replace(record, for_good=topology.generation, op=stamp.op)),
+        )
 
 
 def heals(repair: RepairRecord, state: str, lost: RepairRecord) -> bool:

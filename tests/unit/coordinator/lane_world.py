@@ -368,6 +368,8 @@ STEPS = {
     "=acks/N/N": "acks",
 }
 """By the record that shows it, each step that a lane makes of every transaction."""
+MULTIS = {*STEPS.values(), "notes", "checks"}
+"""The kinds of multis: of these steps, of others, and those that write nothing."""
 LOOKS = {"get topology", "get current", "get allocated"}
 """What a coordinator reads whenever it looks at its ledger."""
 
@@ -461,14 +463,14 @@ class LossyStore(MortalStore):
 def requests_of(make: Callable[[], Any], connection: type[MortalStore], **pace: Any) -> Iterator[tuple[str, int]]:
     """Name the requests that a lane makes while nothing fails: the kind of each, and its number among its kind.
 
-    Of a kind that reads, the first one is named: the ledger is the same at the others, or another request tells.
+    Each multi is named, and the first request of each kind that reads: what a later one finds, a multi has made.
     """
     world = make()
     store = connection(world.store, 0)
     world.coordinate(store=store, **pace)
     assert set(STEPS.values()) <= store.seen.keys()
     for kind, count in sorted(store.seen.items()):
-        yield from ((kind, number) for number in range(1, count + 1 if kind in STEPS.values() else 2))
+        yield from ((kind, number) for number in range(1, count + 1 if kind in MULTIS else 2))
 
 
 def killed_lanes(make: Callable[[], Any], *, arrives: bool, most: int = sys.maxsize, **pace: Any) -> Iterator[Any]:
