@@ -92,14 +92,11 @@ if TYPE_CHECKING:
         ledger_evidence as ledger_evidence,
     )
     from airflow_tx.ledger.audit.loss import shortened as shortened
+    from airflow_tx.ledger.audit.plan import HeldState as HeldState
     from airflow_tx.ledger.audit.rebuild import (
-        ACCEPT_CHANGE as ACCEPT_CHANGE,
-        LEDGER_LOST as LEDGER_LOST,
-        RESET as RESET,
-        HeldState as HeldState,
         Repairs as Repairs,
+        SeenState as SeenState,
         bound_after as bound_after,
-        keys_gone as keys_gone,
         reason_of as reason_of,
     )
     from airflow_tx.ledger.audit.verification import (
@@ -110,6 +107,19 @@ if TYPE_CHECKING:
         verified as verified,
     )
     from airflow_tx.ledger.ledger import Ledger as Ledger, ReadOnlyLedger as ReadOnlyLedger
+    from airflow_tx.ledger.life import (
+        ACCEPT_CHANGE as ACCEPT_CHANGE,
+        BEGAN as BEGAN,
+        CHANGE as CHANGE,
+        LEDGER_LOST as LEDGER_LOST,
+        NOTHING_PENDING as NOTHING_PENDING,
+        RESET as RESET,
+        ROLL_FORWARD as ROLL_FORWARD,
+        STATE_LOST as STATE_LOST,
+        Life as Life,
+        Pending as Pending,
+        renamed_since as renamed_since,
+    )
     from airflow_tx.ledger.reading import (
         LedgerReader as LedgerReader,
         LedgerReading as LedgerReading,
@@ -126,6 +136,8 @@ if TYPE_CHECKING:
         Skipped as Skipped,
         TopologyRecord as TopologyRecord,
         TransactionRecord as TransactionRecord,
+        decode as decode,
+        encode as encode,
         output_text as output_text,
         same_output as same_output,
     )
@@ -175,7 +187,6 @@ if TYPE_CHECKING:
         wishes_to_start as wishes_to_start,
     )
     from airflow_tx.ledger.steps.roll_forward import (
-        ROLL_FORWARD as ROLL_FORWARD,
         RolledState as RolledState,
         Rolling as Rolling,
     )

@@ -692,6 +692,7 @@ class Grant:
     :param portions: how many those writes are, each with a chunk of its own.
     :param grants: per state, attempt and epoch of the grant of its last final transaction; without entry: unknown.
     :param over: of a repair: per state, the grant that its fence has to hold still, None: none; without entry: any.
+    :param accepted: per state what people have accepted of it, as the topology record keeps it.
     """
 
     topology: str
@@ -706,6 +707,7 @@ class Grant:
     noted: Mapping[str, str] = field(hash=False, default_factory=dict)
     grants: Mapping[str, Sequence[int]] = field(hash=False, default_factory=dict)
     over: Mapping[str, Token | None] = field(hash=False, default_factory=dict)
+    accepted: Mapping[str, Mapping[str, Any]] = field(hash=False, default_factory=dict)
 
     @property
     def txid(self) -> int:

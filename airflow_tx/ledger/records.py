@@ -63,7 +63,10 @@ class TopologyRecord:
         a third part names what was counted, if it is not rows.
     :param hours: how many transactions became final in each of the last hours, in UTC, such as 2013-01-01T17.
     :param losses: numbers of the repairs that accepted losses of rows, as long as the source has not passed them all.
-    :param accepted: always empty; the field is part of the format.
+    :param accepted: per state what its fence is compared with. `change`: the number of its newest accepted change. Of
+        an accepted loss: since which `generation`, the `fence` that a person saw (None: none), whether it was `whole`.
+        `began`: its first transaction, before which its place was empty; 0: it was not; without it: unknown.
+        `emptied`: the first one after an accepted loss, before which it was empty again.
     :param garbage: records that no step reads any more and that were too many for one multi, as paths below.
     :param receipt: hash of the last receipt, "" if there is none; `origin`: the position before the first transaction.
     :param taken_back_from: per state, the first txid that it is sure to hold; it may lack what came before.
@@ -354,8 +357,12 @@ class RepairRecord:
     :param what: such as `state-lost` or `rename`; `told`: finding and result; `generation`: of the ledger after it.
     :param change: of `accept-change`: the `state`, how much more the total of each of its `columns` is than known (of a
         table, how many `rows` of a transaction there are), the last final `txid`, digests of the `keys` that are gone.
-        Of `state-lost`: the `state`, the current `txid`, and `taken_back_from` before (`held_from`). Of `roll-forward`:
-        the `states`, and the `nonces` of its runs.
+        `unknown` says that some are not known. Of `state-lost` and `state-forgotten`: the `state`, the current `txid`,
+        and `taken_back_from` before (`held_from`); of a loss that was looked at the token in its `fence`, the last
+        transaction that it had (`found`), and the newest accepted `change`. Of `state-renamed`: the `state`, its name
+        now (`to`), and the current `txid`. Of `ledger-lost`: the current `txid`, and per state the last one that it is
+        sure to have (`states`). Of `reset`: the new `incarnation`. Of `roll-forward`: the `states`, the `nonces` of its
+        runs, and the changes that are wanted no more (`unchanged`).
     :param losses: of `accept-loss`: partition ("" if none), position (`place`), where it `goes_on`, and what is lost.
     """
 

@@ -6,7 +6,7 @@ Source: protocol.md §§2, 4, 6, 7.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -563,12 +563,12 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             )
         return self.execute(context)
 
-    def _check_entry(self, entry: Entry, topology: TopologyRecord) -> None:
+    def _check_entry(self, entry: Entry, topology: TopologyRecord) -> Collection[str]:
         from airflow_tx.transaction import (
             check_entry,  # only a restatement loads it
         )
 
-        check_entry(self.transaction, self.dag, entry, topology)
+        return check_entry(self.transaction, self.dag, entry, topology)
 
     def _ask(self, context: Context) -> Begun | NoData | WindowFull | AlreadyCommitted:
         from airflow_tx.transaction import ask, await_lane, comes_soon, key_of

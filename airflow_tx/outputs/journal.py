@@ -23,10 +23,13 @@ from airflow_tx.ledger import (
     Outcome,
     Paths,
     ReadOnlyLedger,
+    RepairRecord,
     Store,
     TransactionDetails,
     TransactionView,
+    decode,
     dumps,
+    encode,
     moment,
 )
 from airflow_tx.outputs.staging.area import StagingArea, batches_by_group
@@ -378,6 +381,8 @@ ROWS_A_FILE = 10_000
 FILES = "rows"
 RESTATED = "restated"
 """Folder of a day. It has a file for each later day that restates an entry of this one."""
+CHANGES = "changes"
+"""Folder beside the days, with a copy of each accepted change of the ledger."""
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)/(\d+)-([0-9a-f]{64})")
 
 
@@ -532,13 +537,27 @@ class JournalArea:
     def _entries(self, day: str) -> list[str]:
         return sorted(self._files.list(self._path(day)))
 
+    def keep_change(self, repair: RepairRecord) -> None:
+        """Keep a copy of an accepted change, for a ledger that is lost."""
+        self._files.write(self._path(f"{CHANGES}/{repair.number}"), encode(repair))
+
+    def changes(self) -> list[RepairRecord]:
+        """Read the accepted changes, the oldest first.
+
+        :raises UnreadableRecord: one was changed.
+        """
+        numbers = sorted(map(int, self._files.list(self._path(CHANGES))))
+        paths = [self._path(f"{CHANGES}/{number}") for number in numbers]
+        return [decode(RepairRecord, path, self._files.read(path)) for path in paths]
+
     def days(self, before: date | None = None) -> list[str]:
         """List the days that have entries, the last one first.
 
         :param before: only days before this one.
         """
         found = sorted(self._files.list(self._folder), reverse=True)
-        return [day for day in found if before is None or day < before.isoformat()]
+        days = [day for day in found if day != CHANGES]
+        return [day for day in days if before is None or day < before.isoformat()]
 
     # --- remove -------------------------------------------------------------------------------------------------
 

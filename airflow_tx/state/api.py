@@ -23,6 +23,8 @@ from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateError
 from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
+    BEGAN,
+    CHANGE,
     NOTHING_WRITTEN,
     Grant as Grant,
     Receipt,
@@ -210,8 +212,25 @@ class Fence:
     @property
     def covered(self) -> Fence | None:
         """Read the fence that a look covers, which the look keeps as its batch; None: it covers none."""
-        found = (json.loads(self.batch) or {}).get(COVERS) if self.token.is_look else None
+        found = self._kept(COVERS) if self.token.is_look else None
         return None if found is None else Fence(**found | {"token": Token(**found["token"])})
+
+    @property
+    def change(self) -> int:
+        """Give the number of the newest accepted change that its values have; 0: none is known to be in them."""
+        return (self.covered or self)._kept(CHANGE) or 0
+
+    @property
+    def began(self) -> bool | None:
+        """Whether the place was empty before its transaction; None: that one was not the first, or it is unknown."""
+        found: bool | None = self._kept(BEGAN)
+        return found
+
+    def _kept(self, name: str) -> Any:
+        if f'"{name}"' not in self.batch:
+            return None
+        kept = json.loads(self.batch)
+        return kept.get(name) if isinstance(kept, dict) else None
 
 
 class FenceMoved(Exception):
@@ -431,8 +450,11 @@ class FencedState(Described, ABC):
         """Count the rows of each transaction; key None: rows of no transaction. None: it keeps no rows."""
         return None
 
-    def accept_values(self) -> None:
-        """Accept the current values: a person has changed them on purpose."""
+    def accept_values(self, change: int = 0) -> None:
+        """Accept the current values: a person has changed them on purpose.
+
+        :param change: number of the repair that notes it, which the fence keeps from now on.
+        """
 
     def fence_of(self, old: str) -> Fence | None:
         """Read the fence that the state has once it has taken over the fence of `old`: its own, if it has one.

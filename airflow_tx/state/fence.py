@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from airflow_tx.base.errors import (
     StateBehind,
     StateDiffers,
 )
-from airflow_tx.ledger import Token, dumps, same_output, skip_refused
+from airflow_tx.ledger import BEGAN, CHANGE, Token, dumps, same_output, skip_refused
 from airflow_tx.state.api import COVERS, Fence, Grant
 
 
@@ -29,6 +30,7 @@ def raised(
     there: bool = False,
     holds: Callable[[], bool] | None = None,
     missing: Callable[[], str] = str,
+    is_empty: Callable[[], bool] = lambda: True,
 ) -> Fence:
     """Raise a fence: identity, rank and continuity are checked, in this order, and then what the state holds.
 
@@ -37,6 +39,7 @@ def raised(
     :param holds: asks under the same lock whether the state has something of this transaction that it cannot undo;
         None: it cannot tell.
     :param missing: asks under the same lock what that place has lost since the fence was complete; "": nothing.
+    :param is_empty: asks under the same lock whether it has no values, of a state without a fence.
     :raises FenceForeign: it belongs to another ledger, or to another life of this one.
     :raises LedgerBehind, StateBehind: one of the two went back (so it did if a txid is there again with another birth),
         or what was written is gone without its fence, or was never complete.
@@ -45,11 +48,14 @@ def raised(
     :raises OutputChanged, SkipRefused: the state holds something of the transaction that this grant does not write.
     """
     last = grant.last_txids.get(state)
+    known = grant.accepted.get(state, {})
     _check_looked_at(stored, grant, state=state)
     if stored is None:
         if last is not None:
             raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
-        return Fence(grant.incarnation, grant.token, False, grant.batch, state, there)
+        _check_accepted(stored, grant, known, state=state)
+        batch = _noting(grant.batch, {CHANGE: known.get(CHANGE), BEGAN: is_empty()})
+        return Fence(grant.incarnation, grant.token, False, batch, state, there)
     if stored.incarnation != grant.incarnation:
         raise FenceForeign(
             state=state,
@@ -61,7 +67,12 @@ def raised(
     _check_no_look(stored, grant, last, state=state)
     _check_birth(stored, grant, last, state=state)
     _check_continuity(stored, grant, last, state=state)
-    if stored.wrote and not accepted(stored, grant, state=state):
+    is_accepted = accepted(stored, grant, state=state)
+    if is_accepted:
+        _check_accepted(stored, grant, known, state=state)
+    else:
+        _check_change(stored, grant, known, state=state)
+    if stored.wrote and (not is_accepted or known.get("whole")):
         lost = missing() if there else "what was written is missing"
         if lost:
             found = f"{stored.token.txid}, but {lost}"
@@ -74,7 +85,11 @@ def raised(
     if stored.token == grant.token:
         _check_one_update(stored, state=state)
         return replace(stored, wrote=there)
-    batch = _covering(stored) if grant.token.is_look else grant.batch
+    if grant.token.is_look:
+        return Fence(grant.incarnation, grant.token, False, _covering(stored), state, there)
+    change = known.get(CHANGE) if is_accepted else stored.change
+    began = stored.began if stored.token.txid == grant.txid else None
+    batch = _noting(grant.batch, {CHANGE: change, BEGAN: began})
     return Fence(grant.incarnation, grant.token, False, batch, state, there)
 
 
@@ -139,6 +154,16 @@ def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
     return stored.covered or stored
 
 
+def with_change(stored: Fence, change: int) -> Fence:
+    """Note on a fence that its values have a change that a person accepted.
+
+    :param change: number of the repair; 0: it is not known.
+    """
+    if stored.token.is_look or change <= stored.change:
+        return stored
+    return replace(stored, batch=_noting(stored.batch, {CHANGE: change}))
+
+
 def applied(stored: Fence) -> Fence:
     """Note on the fence that all updates of its grant are in the store."""
     return replace(stored, applied=True)
@@ -147,6 +172,14 @@ def applied(stored: Fence) -> Fence:
 def _covering(stored: Fence) -> str:
     """Keep a fence in the batch of a look, which may follow the look of a run that has died."""
     return stored.batch if stored.token.is_look else dumps({COVERS: asdict(stored)})
+
+
+def _noting(batch: str, notes: Mapping[str, Any]) -> str:
+    """Add to a batch what the fence keeps of its state; nothing is added of what says nothing."""
+    said = {name: each for name, each in notes.items() if each or each is False}
+    with suppress(ValueError, TypeError):
+        return dumps({**json.loads(batch), **said}) if said else batch
+    return batch
 
 
 def _batch(holder: Fence | Grant) -> Mapping[str, Any]:
@@ -190,6 +223,31 @@ def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str)
     if stored.token.is_look and not known:
         found = f"{stored.token.txid}, of a roll forward that has not ended"
         raise StateBehind(state=state, topology=grant.topology, expected=_shown(last), found=found)
+
+
+def _check_accepted(
+    stored: Fence | None, grant: Grant, known: Mapping[str, Any], *, state: str
+) -> None:
+    """Refuse another fence than a person saw, and accepted: a backup of another moment came since."""
+    if "fence" not in known or state in grant.over:
+        return
+    if stored is not None and stored.token.generation >= known["generation"]:
+        return
+    seen = known["fence"]
+    if (None if stored is None else stored.token.to_json()) != seen:
+        there = "nothing" if stored is None else f"{stored.token.txid}"
+        then = "nothing" if seen is None else f"{seen['txid']}"
+        found = f"{there}, and what a person has accepted said {then}"
+        raise StateBehind(state=state, topology=grant.topology, expected="nothing", found=found)
+
+
+def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, state: str) -> None:
+    """Refuse values of before a change that a person has accepted, also if no transaction followed it."""
+    change = known.get(CHANGE, 0)
+    if stored.change < change:
+        found = f"{stored.token.txid}, without the change that repair {change} accepted"
+        last = _shown(grant.last_txids.get(state))
+        raise StateBehind(state=state, topology=grant.topology, expected=last, found=found)
 
 
 def _is_another(found: Token, mine: Token) -> bool:

@@ -188,6 +188,11 @@ class MemoryState(StoredState, SoleWriterState):
             for txid, token in writers
         )
 
+    def accept_values(self, change: int = 0) -> None:
+        with _LOCK:
+            if self.database.fence is not None:
+                self.database.fence = fence.with_change(self.database.fence, change)
+
     def put_back(self, grant: Grant) -> None:
         with _LOCK:
             self.database.fence = fence.uncovered(self.database.fence, grant, state=self.name)
@@ -276,6 +281,7 @@ class _MemoryTransaction:
                 write.grant,
                 state=state.name,
                 holds=lambda: keeps and state.holds(write.grant.txid),
+                is_empty=lambda: not database.rows,
             )
             self._roll_back()
         else:

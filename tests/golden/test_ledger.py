@@ -11,7 +11,8 @@ import sqlalchemy
 from airflow_tx.ledger.answers import Granted, Loss, Processed
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.audit import loss
-from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state.aggregators import Sum

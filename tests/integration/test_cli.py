@@ -231,7 +231,9 @@ def test_a_lost_state_is_accepted_only_when_a_person_confirms(
     pipeline.states[0].clear()
     with pytest.raises(StateBehind, match=r"airflow tx repair flights --state-lost tx_state\.one"):
         pipeline.run("r2")
-    repair = ("tx", "repair", "flights", "--state-lost", "tx_state.one")
+    unseen = ("tx", "repair", "flights", "--state-lost", "tx_state.one")
+    repair = (*unseen, "--unseen")
+    assert " ".join(repair) in airflow.run(*unseen, root=root, fails=True)
     assert "Nothing was changed: confirm it with --yes." in airflow.run(*repair, root=root, fails=True)
     with pytest.raises(StateBehind):
         pipeline.run("r2")
@@ -332,7 +334,7 @@ def restore(pipeline: Pipeline, before: dict[str, tuple[bytes, int]]) -> None:
     ("command", "happens"),
     [
         (
-            ("repair", "flights", "--state-lost", "tx_state.one"),
+            ("repair", "flights", "--state-lost", "tx_state.one", "--unseen"),
             "transaction 2: its grant is outranked; its commit begins again under a new one",
         ),
         (

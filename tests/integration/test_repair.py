@@ -33,7 +33,8 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.attempt import TaskTry, Token
-from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, ResetIncomplete, rename_state, state_lost
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs, ResetIncomplete, rename_state, state_lost
 from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import AlreadyFinal, IncompleteBatch, SkippedTransaction, TooMuchContention, TxError
-from airflow_tx.ledger import reading
-from airflow_tx.ledger.audit import rebuild
+from airflow_tx.ledger import life, reading
+from airflow_tx.ledger.audit import plan, rebuild
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import TransactionRecord
@@ -602,7 +602,7 @@ MUTANTS = (
     ),
     Mutant(
         "a state that went back is not looked at",
-        ((replay.check_held, "txid < first", "False"),),
+        ((replay.check_held, "if problem:", "if False:"),),
         _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),
     ),
     Mutant(
@@ -655,7 +655,7 @@ MUTANTS = (
     ),
     Mutant(
         "a state that went back is not noted",
-        ((rebuild.state_lost, "taken_back_from={**topology.taken_back_from, state: current.txid},", ""),),
+        ((life._Walk._takes_loss, "self.losses.insert(0,", "[].insert(0,"),),
         _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),
     ),
     Mutant(
@@ -688,7 +688,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rebuilt ledger binds the run to the skipped restatement",
-        ((rebuild._bound, 'or batch["skip"] is not None', ""),),
+        ((plan._bound, 'or batch["skip"] is not None', ""),),
         _rebuilt(
             "test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back",
             gone=False,

@@ -18,8 +18,8 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.ledger.api import Paths, Store, decode_name, dumps
 from airflow_tx.ledger.attempt import Receipt, Token, digest_of, is_shortened
-from airflow_tx.ledger.audit.rebuild import LEDGER_LOST, RESET
 from airflow_tx.ledger.ledger import ReadOnlyLedger
+from airflow_tx.ledger.life import LEDGER_LOST, Life, since_reset
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
@@ -58,6 +58,8 @@ class HeldFence(Protocol):
     def applied(self) -> bool: ...
     @property
     def batch(self) -> str: ...
+    @property
+    def change(self) -> int: ...
 
 
 class HeldReceipt(Protocol):
@@ -138,10 +140,7 @@ class LedgerEvidence:
     @property
     def life(self) -> Sequence[RepairRecord]:
         """List the repairs since the ledger was last reset: none before it explains anything after it."""
-        first = max(
-            (number for number, each in enumerate(self.repairs, 1) if each.what == RESET), default=0
-        )
-        return self.repairs[first:]
+        return since_reset(self.repairs)
 
     @property
     def oldest(self) -> int:
@@ -282,6 +281,12 @@ class Chain:
         """Add a finding of a transaction, if the transaction is in the range that is compared."""
         if self.first <= txid <= self.last:
             self.findings.append(f"transaction {txid}: {text}")
+
+    def life(self, state: str) -> Life:
+        """Tell the life of a state."""
+        ledger = self.ledger
+        own = self.held.get(state, {})
+        return Life.of(state, ledger.topology, ledger.repairs, self.receipts, own)
 
     # --- reading
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from airflow_tx.base.errors import (
     PreviewOutdated,
@@ -14,19 +14,32 @@ from airflow_tx.base.errors import (
     RepairRefused,
     StateError,
     TxError,
-    UnreadableRecord,
 )
 from airflow_tx.ledger.answers import Done, Repaired, TopologyRequest
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, dumps
 from airflow_tx.ledger.attempt import Receipt, Token, gone_in_words, is_shortened
-from airflow_tx.ledger.ledger import Ledger, OwnStep, ReadOnlyLedger
+from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild, rebuild_refused
+from airflow_tx.ledger.ledger import Ledger, OwnStep
+from airflow_tx.ledger.life import (
+    ACCEPT_CHANGE,
+    BEGAN,
+    CHANGE,
+    EMPTIED,
+    LEDGER_LOST,
+    RENAMED,
+    RESET,
+    STATE_FORGOTTEN,
+    STATE_LOST,
+    name_now,
+    since_reset,
+)
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
     History,
-    Metadata,
     Outcome,
+    RepairRecord,
     Skipped,
     TopologyRecord,
     TransactionRecord,
@@ -36,210 +49,17 @@ from airflow_tx.ledger.records import (
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.begin import missing_folders
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
-from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, put_or_create
-from airflow_tx.ledger.view import LedgerView, topologies
+from airflow_tx.ledger.steps.step import (
+    Audit,
+    Decision,
+    Reader,
+    Stamp,
+    next_repair,
+    put_or_create,
+)
+from airflow_tx.ledger.view import topologies
 
-# --- rebuild plan -------------------------------------------------------------------------------------------------
-# The plan of a rebuilt ledger: what the fences of its states say. Source: docs/protocol.md §§5, 7.
-
-
-LEDGER_LOST = "ledger-lost"
-_KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
-"""The record of a transaction in a fence, see `make_grant`."""
-
-
-@dataclass(frozen=True)
-class HeldState:
-    """The evidence of the fence of a state.
-
-    :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
-    :param holds: whether something of the token's transaction may be in the state.
-    :param applied: whether the whole update is.
-    :param batch: {"rows", "position", "prev"} of that transaction, and whose it is, as `make_grant` keeps them.
-    :param receipts: of the transactions that ended, as the state keeps them.
-    """
-
-    state: str
-    undoable: bool
-    holds: bool
-    incarnation: str
-    token: Token
-    applied: bool
-    batch: Any = field(hash=False)
-    receipts: tuple[Receipt, ...] = field(hash=False, default=())
-
-    @classmethod
-    def of(
-        cls,
-        state: str,
-        *,
-        undoable: bool,
-        fence: Any,
-        holds: Callable[[int], bool | None] = lambda txid: None,
-        receipts: Iterable[Any] | None = None,
-    ) -> HeldState:
-        """Read a fence as the state gives it.
-
-        :param holds: whether the state has something of a transaction; None: it cannot tell.
-        :param receipts: from the state; changed ones are left out.
-        :raises UnreadableRecord: the batch kept beside the fence is not one.
-        """
-        try:
-            batch = json.loads(fence.batch)
-            complete = _KEPT <= batch.keys()
-        except (ValueError, AttributeError):
-            complete = False
-        if not complete:
-            raise UnreadableRecord(
-                path=f"the fence of state {state!r}",
-                reason=f"it keeps no batch ({fence.batch[:40]!r})",
-            )
-        held = holds(fence.token.txid) is not False
-        known = tuple(
-            each for stored in receipts or () if (each := _receipt_of(stored, fence.incarnation))
-        )
-        return cls(
-            state, undoable, held, fence.incarnation, fence.token, fence.applied, batch, known
-        )
-
-
-def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
-    """Read a receipt as a state keeps it; None: it was changed, or is of another ledger."""
-    try:
-        receipt = Receipt.from_json(json.loads(stored.text))
-    except (ValueError, UnreadableRecord):
-        return None
-    return receipt if receipt.hash == stored.hash and receipt.incarnation == incarnation else None
-
-
-@dataclass(frozen=True)
-class RebuildPlan:
-    """Where the ledger continues, as the states say.
-
-    :param last: per state, the last txid that is final in it.
-    :param births: per state, the birth that its fence holds.
-    :param meta: metadata of transaction `current` − 1; None if there is none.
-    :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
-    :param granted: when the states' newest grant was given: what began later, no state knows.
-    :param bound: by key, which transaction counts of the run of the newest grant, if the fences have it.
-    :param ended: by txid, the receipts that the states keep of transactions before `current`.
-    """
-
-    incarnation: str
-    generation: int
-    current: int
-    meta: Metadata | None
-    last: dict[str, int]
-    births: dict[str, str]
-    summary: str
-    granted: str
-    transaction: Mapping[str, Any] = field(hash=False, default_factory=dict)
-    bound: Mapping[str, Binding] = field(hash=False, default_factory=dict)
-    ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
-
-
-def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
-    """Decide where the ledger continues, and what the states know of transactions that ended before.
-
-    :raises RepairRefused: there is no fence, or the states do not fit together.
-    """
-    _check_one_life(paths, held)
-    # The fence of every state is raised before the first write to any state: all of them have begun the greatest txid.
-    newest = max(held, key=lambda each: each.token.rank)
-    txid = newest.token.txid
-    if _is_complete(held, txid):
-        current = txid + 1
-        meta: Metadata | None = Metadata(
-            newest.token.attempt, newest.batch["rows"], newest.batch["position"]
-        )
-        transaction = newest.batch
-        summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
-    else:
-        _check_open(paths, held, txid)
-        current = txid
-        meta = Metadata(1, None, newest.batch["prev"]) if txid > 1 else None
-        transaction = {}
-        summary = (
-            f"transaction {txid} is not complete in every state; "
-            f"it is next, from where transaction {txid - 1} ended"
-        )
-        if "replaces" in newest.batch:
-            summary += (
-                f"; it restated transaction {newest.batch['replaces']['txid']}, which counts: what the states hold of "
-                "it goes with the next commit"
-            )
-    final = current - 1
-    return RebuildPlan(
-        incarnation=newest.incarnation,
-        generation=max(each.token.generation for each in held) + 1,
-        current=current,
-        meta=meta,
-        last={each.state: final for each in held} if final else {},
-        births={each.state: each.token.birth for each in held},
-        summary=summary,
-        transaction=transaction,
-        bound=_bound(newest.batch, final if transaction else 0),
-        granted=min(each.batch["granted"] for each in held if each.token.txid == txid),
-        ended={each.txid: each for state in held for each in state.receipts if each.txid < current},
-    )
-
-
-def _bound(batch: Mapping[str, Any], final: int) -> dict[str, Binding]:
-    """Say which transaction counts of the run of the newest grant.
-
-    :param final: that transaction, if it is complete; 0: it begins again.
-    """
-    replaces = batch.get("replaces")
-    if replaces is not None and (not final or batch["skip"] is not None):
-        return {batch["key"]: Binding(replaces["txid"], replaces["entry"])}
-    return {batch["key"]: Binding(final, batch.get("journal", ""))} if final else {}
-
-
-def _is_complete(held: Sequence[HeldState], txid: int) -> bool:
-    """Ask whether one and the same transaction of this number is applied in every state."""
-    applied = all(each.token.txid == txid and each.applied for each in held)
-    return applied and len({each.token.birth for each in held}) == 1
-
-
-def _check_one_life(paths: Paths, held: Sequence[HeldState]) -> None:
-    if not held:
-        raise rebuild_refused(
-            paths,
-            "no state of the DAG has a fence",
-            "Nothing was ever committed to them: use --reset.",
-        )
-    lives = {each.incarnation: each.state for each in held}
-    if len(lives) > 1:
-        of = "; ".join(f"{state!r} of ledger {life}" for life, state in sorted(lives.items()))
-        raise rebuild_refused(
-            paths,
-            f"its states belong to different ledgers ({of})",
-            "One state serves one topology.",
-        )
-
-
-def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
-    for each in held:
-        behind = each.token.txid < txid - 1 or (each.token.txid == txid - 1 and not each.applied)
-        if behind:
-            raise rebuild_refused(
-                paths,
-                f"state {each.state!r} is at transaction {each.token.txid}, another one at {txid}",
-                "It went back: restore it to the same moment as the others, or start from the beginning: --reset.",
-            )
-        if each.token.txid == txid and each.holds and not each.undoable:
-            much = "complete" if each.applied else "half written"
-            others = ", but not in all others" if each.applied else ""
-            raise rebuild_refused(
-                paths,
-                f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
-                f"Restore all states from backups of one moment, then repeat it. Or start from the beginning: "
-                f'airflow tx repair {paths.topology} --reset --why TEXT. kind="opaque" states can undo it.',
-            )
-
-
-def rebuild_refused(paths: Paths, problem: str, remedy: str) -> RepairRefused:
-    return RepairRefused(what=LEDGER_LOST, topology=paths.topology, problem=problem, remedy=remedy)
+T = TypeVar("T")
 
 
 # --- rebuild ------------------------------------------------------------------------------------------------------
@@ -253,10 +73,12 @@ def ledger_lost(
     plan: RebuildPlan,
     *,
     audit: Audit,
+    changes: Sequence[RepairRecord] = (),
 ) -> Decision[Repaired]:
     """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin again.
 
     :param request: what the DAG says of its topology, for a ledger that is lost altogether.
+    :param changes: accepted ones, of which the journal has a copy.
     :raises RepairRefused: the ledger is further than the states: it is they who went back; or it is not theirs.
     """
     found = read.find(TopologyRecord, paths.record)
@@ -271,7 +93,9 @@ def ledger_lost(
         first = 1
         found = replace(found, incarnation=plan.incarnation, generation=0)
 
+    kept = _kept_changes(read, paths, changes, plan)
     after = _topology_after(found or request.made(stamp.op, plan.incarnation), plan, stamp)
+    after = replace(after, accepted=_accepted_again(kept, plan))
     after = step.left(after, paths, *_old_acks(read, paths))
     skipped, without_rows = _skipped_again(read, stamp, paths, plan)
     writes = [
@@ -297,7 +121,41 @@ def ledger_lost(
         after=after,
         current=plan.current,
         summary=summary,
+        change={
+            "txid": plan.current,
+            "states": {name: plan.current - 1 for name in plan.last if plan.transaction},
+        },
+        kept=[each for each in kept if not read.exists(paths.repair(each.number))],
+        above=plan.change,
     )
+
+
+def _kept_changes(
+    read: Reader, paths: Paths, changes: Sequence[RepairRecord], plan: RebuildPlan
+) -> list[RepairRecord]:
+    """List all repairs, with the accepted changes that the ledger has lost; these keep their numbers if they can."""
+    known = step.repairs_of(read, paths)
+    numbers = {each.number for each in known}
+    last = max([*numbers, *(each.number for each in changes), plan.change], default=0)
+    found = list(known)
+    for each in changes:
+        if each.op in {other.op for other in known}:
+            continue
+        last += 1
+        found.append(replace(each, number=last) if each.number in numbers else each)
+    return sorted(found, key=lambda each: each.number)
+
+
+def _accepted_again(
+    repairs: Sequence[RepairRecord], plan: RebuildPlan
+) -> dict[str, dict[str, Any]]:
+    """Name the newest accepted change of each state: a backup of before it is noticed as before."""
+    found = dict[str, dict[str, Any]]()
+    for each in since_reset(repairs):
+        if each.what == ACCEPT_CHANGE:
+            name = name_now(repairs, each.change["state"], each.change["txid"])
+            found |= {name: {CHANGE: each.number}} if name in plan.births else {}
+    return found
 
 
 def _check_ledger(
@@ -533,22 +391,91 @@ def _old_acks(read: Reader, paths: Paths) -> list[str]:
 # alone takes several: it keeps the topology unusable until its last one, and can be repeated.
 
 
-STATE_LOST = "state-lost"
-RENAMED = "state-renamed"
-RESET = "reset"
-ACCEPT_CHANGE = "accept-change"
 _RESETTING = "being reset: "
 
 
 # --- --state-lost ------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class SeenState:
+    """The content of a state when a person accepted it.
+
+    :param fence: the token in its fence; None: it had none.
+    :param found: the last transaction of which it had everything; 0: it was empty; None: unknown.
+    :param change: the newest accepted change that its fence names.
+    """
+
+    fence: Token | None
+    found: int | None
+    change: int = 0
+
+
 def state_lost(
-    read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    state: str,
+    audit: Audit,
+    *,
+    seen: SeenState | None = None,
 ) -> Decision[Repaired]:
     """Accept what a state holds, though it is less than the ledger committed to it.
 
+    :param seen: what it holds, which alone is accepted; None: the state was not looked at, so any content is.
     :raises RepairRefused: the ledger never committed to a state of this name, and is not about to.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    before = {
+        name: each
+        for name, each in topology.accepted.get(state, {}).items()
+        if name in (BEGAN, EMPTIED)
+    }
+    noted = {**before, "generation": topology.generation + 1}
+    summary = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
+    change: dict[str, Any] = {}
+    if seen is not None:
+        noted["fence"] = None if seen.fence is None else seen.fence.to_json()
+        change = {"fence": noted["fence"], CHANGE: seen.change}
+        if seen.found is not None:
+            noted["whole"] = True
+            change["found"] = seen.found
+            summary += f": its transactions up to {seen.found}"
+    return _left(
+        read, stamp, paths, state, noted, what=STATE_LOST, told=summary, change=change, audit=audit
+    )
+
+
+def forget_state(
+    read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit
+) -> Decision[Repaired]:
+    """Continue without a state. If its name comes back, it is another state.
+
+    :raises RepairRefused: the ledger never committed to a state of this name, and is not about to.
+    """
+    told = "state {} was at transaction {}; the topology continues without it"
+    last = read.get(TopologyRecord, paths.record).states.get(state, 0)
+    told = told.format(state, last)
+    return _left(
+        read, stamp, paths, state, {}, what=STATE_FORGOTTEN, told=told, change={}, audit=audit
+    )
+
+
+def _left(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    state: str,
+    accepted: Mapping[str, Any],
+    *,
+    what: str,
+    told: str,
+    change: Mapping[str, Any],
+    audit: Audit,
+) -> Decision[Repaired]:
+    """Take out what is final in a state: its next grant need not follow it.
+
+    :param accepted: what the topology record keeps of it instead.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current)
@@ -557,43 +484,46 @@ def state_lost(
         known = ", ".join(sorted(topology.states)) or "none"
         raise _refuse(
             paths,
-            STATE_LOST,
+            what,
             f"the ledger has committed nothing to {state!r}",
             f"It knows: {known}.",
         )
-    left = {name: txid for name, txid in topology.states.items() if name != state}
-    births = {name: birth for name, birth in topology.births.items() if name != state}
-    grants = {name: grant for name, grant in topology.grants.items() if name != state}
+    others = _without(topology.accepted, state)
     # A new generation lifts a refusal permanently, so its mark goes, too.
     generation = topology.generation + 1
     after = replace(
         topology,
         generation=generation,
         blocked=None,
-        states=left,
-        births=births,
-        grants=grants,
+        states=_without(topology.states, state),
+        births=_without(topology.births, state),
+        grants=_without(topology.grants, state),
+        accepted={**others, state: dict(accepted)} if accepted else others,
         # It may lack what was committed before, which no restatement may take back then.
         taken_back_from={**topology.taken_back_from, state: current.txid},
         rolling=None,
         op=stamp.op,
     )
-    summary = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
     return audit.repair(
         read,
         stamp,
         paths,
         [Put(paths.record, encode(after))],
-        what=STATE_LOST,
+        what=what,
         after=after,
         current=current.txid,
-        summary=summary,
+        summary=told,
         change={
             "state": state,
             "txid": current.txid,
             "held_from": topology.taken_back_from.get(state, 0),
+            **change,
         },
     )
+
+
+def _without(found: Mapping[str, T], state: str) -> dict[str, T]:
+    return {name: each for name, each in found.items() if name != state}
 
 
 def rename_state(
@@ -636,6 +566,7 @@ def rename_state(
         grants=grants,
         taken_back_from=since,
         columns={renamed(name): each for name, each in topology.columns.items()},
+        accepted={renamed(name): each for name, each in topology.accepted.items()},
         renamed={each: now for each, now in names.items() if each != now},
         op=stamp.op,
     )
@@ -646,7 +577,15 @@ def rename_state(
         writes.append(Put(path, encode(again)))
     summary = f"state {old}, at transaction {topology.states.get(old, 0)}, is called {new} now"
     return audit.repair(
-        read, stamp, paths, writes, what=RENAMED, after=after, current=current.txid, summary=summary
+        read,
+        stamp,
+        paths,
+        writes,
+        what=RENAMED,
+        after=after,
+        current=current.txid,
+        summary=summary,
+        change={"state": old, "to": new, "txid": current.txid},
     )
 
 
@@ -659,6 +598,7 @@ def note_change(
     *,
     rows: Mapping[int, int] | None = None,
     keys: Sequence[str] | None,
+    made_after: int | None = None,
     receipt: str,
     audit: Audit,
 ) -> Decision[Repaired]:
@@ -668,18 +608,23 @@ def note_change(
     :param rows: of a table, by transaction, how many rows of it there are.
     :param keys: names of the keys that are gone, of which no restatement takes anything back; None: it is unknown which
         ones are, so no transaction before can be restated.
+    :param made_after: the transaction behind which they were changed; None: the last final one.
     :param receipt: the hash of the last receipt when the totals were compared.
     :raises PreviewOutdated: a transaction has ended since.
     """
     topology = read.get(TopologyRecord, paths.record)
     if topology.receipt != receipt:
         raise PreviewOutdated(what=f"State {state!r}", topology=paths.topology)
+    check_not_rolling(paths, topology)
     current = read.get(Counter, paths.current)
-    writes = list[Write]()
-    if keys is None:
-        since = {**topology.taken_back_from, state: current.txid}
-        after = replace(topology, taken_back_from=since, op=stamp.op)
-        writes.append(Put(paths.record, encode(after)))
+    since = {} if keys is not None else {state: current.txid}
+    noted = {**topology.accepted.get(state, {}), CHANGE: next_repair(read, paths)}
+    after = replace(
+        topology,
+        taken_back_from={**topology.taken_back_from, **since},
+        accepted={**topology.accepted, state: noted},
+        op=stamp.op,
+    )
     changed = [f"the total of {name} by {by:+}" for name, by in sorted(columns.items())]
     changed += [
         f"{count} rows of transaction {txid}" for txid, count in sorted((rows or {}).items())
@@ -690,40 +635,20 @@ def note_change(
         read,
         stamp,
         paths,
-        writes,
+        [Put(paths.record, encode(after))],
         what=ACCEPT_CHANGE,
-        after=topology,
+        after=after,
         current=current.txid,
         summary=f"{state}: its values were changed on purpose, {'; '.join(changed)}",
         change={
             "state": state,
             "columns": dict(columns),
-            "txid": current.txid - 1,
+            "txid": current.txid - 1 if made_after is None else made_after,
             "keys": [*(keys or ())],
+            "unknown": keys is None,
             **({"rows": dict(rows)} if rows else {}),
         },
     )
-
-
-def keys_gone(
-    ledger: ReadOnlyLedger, state: str, txid: int, renamed: Mapping[str, str]
-) -> frozenset[str]:
-    """Name the keys that a state has lost since a transaction by changes that a person accepted.
-
-    :param renamed: per earlier name of a state, its name now.
-    """
-    found = set[str]()
-    for record in LedgerView(ledger.store, ledger.paths).repairs():
-        change = record.change
-        if record.what == RESET:
-            found.clear()  # another life of the ledger begins
-        elif (
-            record.what == ACCEPT_CHANGE
-            and change["txid"] >= txid
-            and renamed.get(change["state"], change["state"]) == state
-        ):
-            found.update(change["keys"])
-    return frozenset(found)
 
 
 # --- --reset -----------------------------------------------------------------------------------------------------
@@ -774,7 +699,15 @@ def reset(
     ]
     summary = "the ledger and its states were emptied; transaction 1 is next"
     return audit.repair(
-        read, stamp, paths, writes, what=RESET, after=after, current=1, summary=summary
+        read,
+        stamp,
+        paths,
+        writes,
+        what=RESET,
+        after=after,
+        current=1,
+        summary=summary,
+        change={"incarnation": after.incarnation},
     )
 
 
@@ -796,6 +729,7 @@ class Repairs:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.state_lost = OwnStep(ledger, state_lost)
+        self.forget_state = OwnStep(ledger, forget_state)
         self.rename_state = OwnStep(ledger, rename_state)
         self.note_change = OwnStep(ledger, note_change)
 
@@ -804,25 +738,37 @@ class Repairs:
         return incarnation_of(self._ledger.reader, self._ledger.paths)
 
     def ledger_lost(
-        self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit
+        self,
+        held: Sequence[HeldState],
+        request: TopologyRequest,
+        audit: Audit,
+        *,
+        changes: Sequence[RepairRecord] = (),
     ) -> Repaired:
         """Rebuild the ledger from the states. Runs whose transaction was open begin again when they are cleared.
 
         :param held: what the fence of every state says that has one.
+        :param changes: accepted changes, as the journal keeps them.
         :raises RepairRefused: the fences do not agree, or the ledger is further than they are.
         :raises UnreadableRecord: another topology's record, so that the owner of the states is unknown.
         """
         plan = self._plan(held)
         self._ledger.store.ensure(self._ledger.paths.root)
-        done = self._ledger.run(ledger_lost, request, plan, audit=audit)
+        done = self._ledger.run(ledger_lost, request, plan, changes=changes, audit=audit)
         self._ledger.sweep()
         return done
 
     def preview_ledger_lost(
-        self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit
+        self,
+        held: Sequence[HeldState],
+        request: TopologyRequest,
+        audit: Audit,
+        *,
+        changes: Sequence[RepairRecord] = (),
     ) -> Decision[Repaired]:
         """Decide what `ledger_lost` would do, and write nothing. Raises as `ledger_lost`."""
-        return self._ledger.preview(ledger_lost, request, self._plan(held), audit=audit)
+        plan = self._plan(held)
+        return self._ledger.preview(ledger_lost, request, plan, changes=changes, audit=audit)
 
     def preview_reset(self, request: TopologyRequest, audit: Audit) -> Decision[Repaired]:
         """Decide what `reset` would do, and write nothing. Raises as `reset`."""

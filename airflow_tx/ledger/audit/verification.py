@@ -20,10 +20,9 @@ from airflow_tx.ledger.audit.chain import (
     in_short,
 )
 from airflow_tx.ledger.audit.loss import ACCEPT_LOSS, losses_behind
-from airflow_tx.ledger.audit.rebuild import ACCEPT_CHANGE, LEDGER_LOST, RENAMED, STATE_LOST
-from airflow_tx.ledger.records import Outcome, Phase, RepairRecord, Skipped, TransactionRecord
-from airflow_tx.ledger.steps.move import RENAME
-from airflow_tx.ledger.steps.roll_forward import ROLL_FORWARD, heals, nonces
+from airflow_tx.ledger.life import CHANGE, LEDGER_LOST, STATE_LOST, Life, name_now
+from airflow_tx.ledger.records import Outcome, Phase, Skipped, TransactionRecord
+from airflow_tx.ledger.steps.roll_forward import nonces
 
 # --- decisive -----------------------------------------------------------------------------------------------------
 # Compares what decides later transactions with the receipts, and with itself. Pure. Source: docs/protocol.md §10.
@@ -163,13 +162,15 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
 
 
 def _is_gone(chain: Chain, state: str, receipt: Receipt) -> bool:
-    """Ask whether a person has forgotten or renamed a state since."""
-    return any(
-        each.what in (STATE_LOST, RENAMED)
+    """Ask whether a person has forgotten or renamed a state since, or has accepted what it held."""
+    repairs = chain.ledger.repairs
+    lost = any(
+        each.what == STATE_LOST
+        and each.change.get("state") == state
         and each.generation > receipt.generation
-        and each.told.startswith((f"state {state} ", f"state {state}, "))
-        for each in chain.ledger.repairs
+        for each in repairs
     )
+    return lost or name_now(repairs, state, receipt.txid) != state
 
 
 # --- open transactions --------------------------------------------------------------------------------------------
@@ -365,7 +366,6 @@ def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:
 # --- verification -------------------------------------------------------------------------------------------------
 
 
-_HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME, ROLL_FORWARD})
 """Repairs after which it is still known what the values of states add up to."""
 
 
@@ -419,6 +419,7 @@ def verified(
 def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
     """Compare the receipts of a state with the receipts of the ledger."""
     held = chain.held[state.name]
+    life = chain.life(state.name)
     gone = list[int]()
     forgets = state.receipts_kept is not None and len(held) >= state.receipts_kept
     since = min(held, default=chain.last + 1)
@@ -427,13 +428,15 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
         receipt = chain.receipts.get(txid)
         if chain.changed & {("", txid), (state.name, txid)}:
             continue
+        if own is not None and life.name_at(txid) is None:
+            continue  # another state had the place then, or the name
         if own is not None:
             if receipt is None:
                 chain.find(txid, f"state {state.name} has a receipt of it, and the ledger none")
             else:
-                _compare_one(chain, state.name, own, receipt)
-        elif receipt is not None and state.name in receipt.written:
-            if (forgets and txid < since) or _is_lost(chain, state.name, receipt):
+                _compare_one(chain, life, own, receipt)
+        elif txid in life.given:
+            if (forgets and txid < since) or not life.kept(txid):
                 gone.append(txid)
             else:
                 chain.find(txid, f"its receipt in state {state.name} is missing")
@@ -444,36 +447,15 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
         chain.notes.append(f"{why}; only the ledger has them")
 
 
-def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
-    """Ask whether a person has accepted since that the state went back, or has renamed it: another one has its name."""
-    begins = chain.ledger.topology.taken_back_from.get(state, 0)
-    return any(
-        each.generation > receipt.generation
-        and (
-            (each.what == STATE_LOST and each.told.startswith(f"state {state} "))
-            or (
-                receipt.txid < begins
-                and each.what == RENAMED
-                and each.told.startswith(f"state {state},")
-            )
-        )
-        for each in chain.ledger.life
-    )
-
-
-def _compare_one(chain: Chain, state: str, own: Receipt, receipt: Receipt) -> None:
-    # A state that was renamed since kept it under its name of then.
-    now = chain.ledger.topology.renamed
-    given = {
-        **{now.get(name, name): each for name, each in receipt.written.items()},
-        **receipt.written,
-    }
-    written = {name: given[name] for name in own.written if name in given}
+def _compare_one(chain: Chain, life: Life, own: Receipt, receipt: Receipt) -> None:
+    # Written again from the journal, it is under a later name of the state.
+    given = life.given.get(receipt.txid)
+    written = {} if given is None else dict.fromkeys(own.written, given)
     different = own.differences(replace(receipt, written=written))
     if different:
         names = ", ".join(different)
         chain.find(
-            receipt.txid, f"its receipts in state {state} and in the ledger differ in {names}"
+            receipt.txid, f"its receipts in state {life.state} and in the ledger differ in {names}"
         )
 
 
@@ -524,6 +506,10 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
             chain.findings.append(f"{where} its fence says {name} {in_short(said)}, {of}")
     elif txid > max(chain.ledger.current, chain.ledger.latest):
         said = f"its fence says transaction {txid}, and it is the turn of {chain.ledger.current}"
+        chain.findings.append(f"{where} {said}")
+    change = topology.accepted.get(state.name, {}).get(CHANGE, 0)
+    if fence.change < change:
+        said = f"its fence does not name the change that repair {change} accepted"
         chain.findings.append(f"{where} {said}")
 
 
@@ -610,7 +596,7 @@ def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str)
     if isinstance(found, str):
         chain.notes.append(f"state {state}: its {what} were not compared: {found}")
         return []
-    for each in _accepted(chain, state):
+    for each in chain.life(state).changes:
         chain.notes.append(f"state {each.told} ({each.who}, {each.when}: {each.why})")
     return found
 
@@ -618,58 +604,39 @@ def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str)
 def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
     """Compare the rows of each transaction, or say why they cannot be compared."""
     assert state.rows is not None
+    life = chain.life(state.name)
     fence = state.fence
-    written = {
-        txid: each.written[state.name]["keys"]
-        for txid, each in sorted(chain.receipts.items())
-        if state.name in each.written
-    }
-    if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
+    if fence is not None and not (fence.applied and fence.token.txid == max(life.given, default=0)):
         return "it was being written to"
+    written = {txid: part["keys"] for txid, part in life.given.items()}
+    for each in life.changes:
+        written |= {int(txid): rows for txid, rows in each.change.get("rows", {}).items()}
     replaced = restated(chain.receipts)
-    for change in (each.change for each in _accepted(chain, state.name)):
-        written |= {int(txid): rows for txid, rows in change.get("rows", {}).items()}
-    return [
-        RowCount(txid, state.rows.get(txid, 0), 0 if txid in replaced else rows)
+    expected = {
+        txid: 0 if txid in replaced or not is_kept else rows
         for txid, rows in written.items()
-    ]
+        if (is_kept := life.kept(txid)) is not None
+    }
+    return [RowCount(txid, state.rows.get(txid, 0), rows) for txid, rows in expected.items()]
 
 
 def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | str:
     """Add up what the receipts and accepted changes say of each column, or say why that is not known."""
-    written = {
-        each.txid: each.written[state.name]
-        for each in chain.receipts.values()
-        if state.name in each.written
-    }
-    repair = next(
-        (each for each in chain.ledger.life if not _is_harmless(chain, each, state.name)), None
-    )
+    life = chain.life(state.name)
+    last = max(life.given, default=0)
     fence = state.fence
     if not state.totals:
         return "no column of it can be added up"
-    if repair is not None:
-        return f"the ledger was repaired ({repair.what}), so their starting values are unknown"
-    if chain.begins != 1:
-        return "the receipts do not go back to transaction 1"
-    if fence is None and written:
+    if fence is None and last:
         return "it has no fence, so a process may be writing to it"
-    if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
+    if fence is not None and not (fence.applied and fence.token.txid == last):
         return "it was being written to"
-    accepted = [each.change["columns"] for each in _accepted(chain, state.name)]
-    return [
-        _column_total(name, total, [*written.values()], accepted)
-        for name, total in state.totals.items()
-    ]
-
-
-def _is_harmless(chain: Chain, repair: RepairRecord, state: str) -> bool:
-    """Ask whether it is still known after a repair what the values of a state add up to."""
-    if repair.what in _HARMLESS:
-        return True
-    return repair.what == STATE_LOST and any(
-        heals(each, state, repair) for each in chain.ledger.life
-    )
+    held = life.expected(last)
+    if held is None:
+        return life.unknown(last)
+    written = [life.given[txid] for txid in held]
+    accepted = [each.change["columns"] for each in life.changes]
+    return [_column_total(name, total, written, accepted) for name, total in state.totals.items()]
 
 
 def _column_total(
@@ -683,17 +650,6 @@ def _column_total(
         each.get(name, 0) for each in accepted
     )
     return ColumnTotal(name, total, expected, parts.count(None))
-
-
-def _accepted(chain: Chain, state: str) -> list[RepairRecord]:
-    """List the changes of a state that a person has accepted, perhaps under its earlier name."""
-    renamed = chain.ledger.topology.renamed
-    return [
-        each
-        for each in chain.ledger.life
-        if each.what == ACCEPT_CHANGE
-        and renamed.get(each.change["state"], each.change["state"]) == state
-    ]
 
 
 def _fence_apart(

@@ -115,7 +115,7 @@ def acquire(
     check_states(paths, attempt.txid, record, request.states)
     topology, before = check_grant(read, paths, attempt.txid, record, request.states)
     if record.replaces is not None:
-        check_still_held(paths, topology, attempt.txid, record.replaces["txid"], request.taken_back)
+        check_still_held(read, paths, attempt.txid, record.replaces["txid"], request.taken_back)
         taken_back = request.taken_back
         if taken_back and request.held != held_at(read, paths, topology, taken_back, request.sole):
             return Decision(Restarted())
@@ -279,6 +279,7 @@ def commit(
     ack_val: int = 0,
     written: Mapping[str, Written] | None = None,
     columns: Mapping[str, Collection[str]] | None = None,
+    began: Mapping[str, bool] | None = None,
 ) -> Decision[Committed]:
     """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
 
@@ -286,6 +287,7 @@ def commit(
     :param rows: rows of the batch, if counted.
     :param written: per state what it was given.
     :param columns: per state with columns, its value columns.
+    :param began: per state whose first transaction this is, whether its place was empty.
     :raises Outranked: the token is not the one the ledger holds.
     """
     txid = token.txid
@@ -311,4 +313,5 @@ def commit(
         ack_val=ack_val,
         written=written,
         columns=columns,
+        began=began,
     )

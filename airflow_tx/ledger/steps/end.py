@@ -31,6 +31,7 @@ from airflow_tx.ledger.attempt import (
     as_kept,
 )
 from airflow_tx.ledger.audit.loss import without_passed
+from airflow_tx.ledger.life import BEGAN, CHANGE, EMPTIED
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
@@ -205,6 +206,7 @@ def make_grant(
         claim=dumps(record.claim),
         noted=noted or {},
         grants=topology.grants,
+        accepted=topology.accepted,
     )
 
 
@@ -238,12 +240,14 @@ def ended(
     ack_val: int = 0,
     written: Mapping[str, Written] | None = None,
     columns: Mapping[str, Collection[str]] | None = None,
+    began: Mapping[str, bool] | None = None,
 ) -> Decision[Committed]:
     """Decide to make a transaction final, and to pass the turn on.
 
     :param states: names of the states whose fence its grant has raised.
     :param written: per state the rows that it got; other states got none.
     :param columns: per state with columns, its value columns in this transaction.
+    :param began: per state whose first transaction this is, whether its place was empty.
     """
     read.get(Counter, paths.current)  # a repair that sets the turn back refuses this end
     assert record.claim is not None, "its grant has noted it"
@@ -266,6 +270,7 @@ def ended(
         after,
         receipt=receipt.hash,
         grants=grants,
+        accepted=accepted_after(topology.accepted, states, began or {}, txid),
         columns={**topology.columns, **columns_after(topology.columns, columns or {}, txid)},
     )
     acks = paths.acks(record.acks)
@@ -309,6 +314,29 @@ def _topology_after(
         hours=hours_after(topology.hours, history),
         op=stamp.op,
     )
+
+
+def accepted_after(
+    known: Mapping[str, Mapping[str, Any]],
+    states: Collection[str],
+    began: Mapping[str, bool],
+    txid: int,
+) -> dict[str, Any]:
+    """Keep of each state what holds on: its newest accepted change, and where it began.
+
+    :param known: what the topology record says.
+    :param began: as `ended` takes it; of a state whose loss was accepted, it says nothing.
+    """
+    found = {name: dict(each) for name, each in known.items() if name not in states}
+    for name in states:
+        before = known.get(name, {})
+        kept = {each: before[each] for each in (CHANGE, BEGAN, EMPTIED) if each in before}
+        if name in began and not before:
+            kept[BEGAN] = txid if began[name] else 0
+        elif began.get(name) and "generation" in before:
+            kept[EMPTIED] = txid
+        found |= {name: kept} if kept else {}
+    return found
 
 
 def columns_after(
@@ -476,11 +504,18 @@ def grant_skip(
 
 
 def commit_skip(
-    read: Reader, stamp: Stamp, paths: Paths, token: Token, states: Collection[str]
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    token: Token,
+    *,
+    states: Collection[str],
+    began: Mapping[str, bool] | None = None,
 ) -> Decision[Committed]:
     """Make the skip final: the rows are kept to be re-admitted, the position stays, and the turn is passed on.
 
     :param states: names of the states whose fence the grant has raised.
+    :param began: as `ended` takes it.
     :raises Outranked: the token is not the one the ledger holds; SkipRefused: the wish was taken back.
     """
     txid = token.txid
@@ -501,7 +536,15 @@ def commit_skip(
         # The transaction that it restated counts. With its rows, a re-admission would count them twice.
         kept = replace(kept, replaces=record.replaces["txid"])
     end = ended(
-        read, stamp, paths, record, topology, txid=txid, outcome=Outcome.SKIPPED, states=states
+        read,
+        stamp,
+        paths,
+        record,
+        topology,
+        txid=txid,
+        outcome=Outcome.SKIPPED,
+        states=states,
+        began=began,
     )
     return replace(end, writes=(*end.writes, Create(paths.skipped(txid), encode(kept))))
 

@@ -35,6 +35,7 @@ from airflow_tx.ledger.answers import (
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, digest
 from airflow_tx.ledger.attempt import REPLAYS_KEPT, TransactionAttempt
 from airflow_tx.ledger.audit.loss import start_after
+from airflow_tx.ledger.life import Life, name_now
 from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.ledger.records import (
     MOST_OF_REASON,
@@ -50,7 +51,15 @@ from airflow_tx.ledger.records import (
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.end import held_for_good, open_record
 from airflow_tx.ledger.steps.processing import counted_of
-from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, next_repair, put
+from airflow_tx.ledger.steps.step import (
+    Audit,
+    Decision,
+    Reader,
+    Stamp,
+    next_repair,
+    put,
+    repairs_of,
+)
 
 # --- replay -------------------------------------------------------------------------------------------------------
 
@@ -412,7 +421,7 @@ def want(
     topology = read.get(TopologyRecord, paths.record)
     binding = _counting(read, paths, request)
     _check_entry(paths, request, binding)
-    check_held(paths, topology, request.txid, request.states)
+    check_held(read, paths, topology, request.txid, request.states)
     path = paths.wish(request.txid)
     found = read.find(Wish, path)
     if found is not None:
@@ -519,6 +528,7 @@ def restating(read: Reader, paths: Paths, binding: Binding) -> int | None:
 
 
 def check_held(
+    read: Reader,
     paths: Paths,
     topology: TopologyRecord,
     txid: int,
@@ -532,13 +542,14 @@ def check_held(
     :param wanted: whether there is a request, which must be withdrawn.
     :raises RestateRefused: one was lost since, or the ledger was rebuilt.
     """
+    repairs = repairs_of(read, paths)
     for state in sorted(states):
-        first = topology.taken_back_from.get(state, 0)
-        if txid < first:
+        problem = Life.of(state, topology, repairs).cannot_restate(txid)
+        if problem:
             raise _refused(
                 paths,
                 txid,
-                f"a repair has accepted what state {state!r} held before transaction {first}, so it may lack this one",
+                problem,
                 f"To withdraw it: airflow tx restate {paths.topology} {txid} --withdraw"
                 if wanted
                 else f"To start from the beginning: airflow tx repair {paths.topology} --reset --why TEXT",
@@ -546,7 +557,11 @@ def check_held(
 
 
 def check_still_held(
-    paths: Paths, topology: TopologyRecord, txid: int, replaced: int, taken_back: Mapping[str, str]
+    read: Reader,
+    paths: Paths,
+    txid: int,
+    replaced: int,
+    taken_back: Mapping[str, str],
 ) -> None:
     """Refuse to take back what a state has lost since the restatement began, or what another state holds by now.
 
@@ -554,9 +569,11 @@ def check_still_held(
     :param taken_back: per state that `replaced` named, the state that its contribution is taken from.
     :raises NotTakenBack: it names the state.
     """
+    topology = read.get(TopologyRecord, paths.record)
+    repairs = repairs_of(read, paths)
     for named, state in sorted(taken_back.items()):
-        now = topology.renamed.get(named, named)
-        if now != state or replaced < topology.taken_back_from.get(now, 0):
+        now = name_now(repairs, named, replaced)
+        if now != state or Life.of(now, topology, repairs).cannot_restate(replaced):
             raise NotTakenBack(
                 state=now,
                 problem=f"it may lack transaction {replaced}: since transaction {txid} began, a repair has accepted "
@@ -668,7 +685,7 @@ class Restatement:
         """
         txid = self.binding.txid
         found = self._entry(begins)
-        check_held(begins.paths, begins.topology, txid, found.states, wanted=True)
+        check_held(begins.read, begins.paths, begins.topology, txid, found.states, wanted=True)
         if self.wish.changed_rows and found.rows is not None:
             return begins.current_rows(attempt, found.rows)
         return found.rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -12,6 +12,7 @@ from airflow_tx.base.errors import RepairRefused, RollingForward, UnreadableReco
 from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Paths, Put
 from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.life import BEGAN, CHANGE, EMPTIED, ROLL_FORWARD
 from airflow_tx.ledger.records import (
     Counter,
     RepairRecord,
@@ -22,7 +23,6 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp
 
-ROLL_FORWARD = "roll-forward"
 GENERATIONS = 2
 """By how many a run raises the generation: one for a look at values that decide, one for what it writes."""
 
@@ -51,6 +51,8 @@ class RolledState:
     :param found: the last transaction that it had; `last`: the last one that it has now.
     :param birth: of that, with `grant`: its attempt and epoch.
     :param whole: whether that is the last transaction that the ledger committed to it.
+    :param change: the newest accepted change that its values have.
+    :param heals: whether it has again what it had lost when a person accepted the loss.
     """
 
     found: int
@@ -58,12 +60,14 @@ class RolledState:
     birth: str
     grant: tuple[int, int]
     whole: bool
+    change: int = 0
+    heals: bool = True
 
     @classmethod
-    def of(cls, receipt: Receipt, found: int, *, whole: bool) -> RolledState:
+    def of(cls, receipt: Receipt, found: int, **how: Any) -> RolledState:
         """Make it of the receipt of the last transaction that it has."""
         grant = (receipt.attempt, receipt.epoch)
-        return cls(found, receipt.txid, receipt.birth, grant, whole=whole)
+        return cls(found, receipt.txid, receipt.birth, grant, **how)
 
 
 def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
@@ -112,6 +116,7 @@ def end_roll_forward(
     nonce: str,
     rolled: Mapping[str, RolledState],
     *,
+    unchanged: Collection[int] = (),
     audit: Audit,
 ) -> Decision[Repaired]:
     """Give the states back to the line of transactions.
@@ -119,6 +124,7 @@ def end_roll_forward(
     If no state was written again, the refusals stay, though the generation has risen.
 
     :param nonce: of this run.
+    :param unchanged: accepted changes that are wanted no more.
     :raises RepairRefused: a later run has taken over.
     """
     topology = read.get(TopologyRecord, paths.record)
@@ -141,6 +147,10 @@ def end_roll_forward(
         births={**topology.births, **{name: each.birth for name, each in whole.items()}},
         grants={**topology.grants, **{name: [*each.grant] for name, each in whole.items()}},
         taken_back_from=_held_from(read, paths, topology, whole),
+        accepted={
+            **topology.accepted,
+            **{name: _accepted(topology, name, each) for name, each in whole.items()},
+        },
         op=stamp.op,
     )
     told = "; ".join(
@@ -160,8 +170,19 @@ def end_roll_forward(
         after=after,
         current=current,
         summary=told or "no state was written again",
-        change={"states": noted, "nonces": runs},
+        change={
+            "states": noted,
+            "nonces": runs,
+            **({"unchanged": [*unchanged]} if unchanged else {}),
+        },
     )
+
+
+def _accepted(topology: TopologyRecord, name: str, rolled: RolledState) -> dict[str, Any]:
+    """Give the notes that the fence of a state is compared with from now on; none is of a loss any more."""
+    before = topology.accepted.get(name, {})
+    kept = {each: before[each] for each in (BEGAN, EMPTIED) if each in before}
+    return {**kept, CHANGE: rolled.change} if rolled.change else kept
 
 
 def _refused_still(
@@ -186,12 +207,6 @@ def _refused_still(
         )
 
 
-def heals(repair: RepairRecord, state: str, lost: RepairRecord) -> bool:
-    """Ask whether a roll forward has brought back what a state had lost when a person accepted the loss."""
-    found = _rolled(repair, state)
-    return found is not None and lost.number < repair.number and lost.change.get("txid", 0) > found
-
-
 def _held_from(
     read: Reader, paths: Paths, topology: TopologyRecord, whole: Mapping[str, RolledState]
 ) -> dict[str, int]:
@@ -213,16 +228,12 @@ def _held_from(
     return kept
 
 
-def _rolled(repair: RepairRecord, state: str) -> int | None:
-    """Give the last transaction that a state had before this roll forward; None: it was not written again."""
-    if repair.what != ROLL_FORWARD or state not in repair.change["states"]:
-        return None
-    found: int = repair.change["states"][state]["found"]
-    return found
-
-
 def nonces(topology: TopologyRecord, repairs: Sequence[RepairRecord], state: str) -> set[str]:
     """Name the runs of the command that have written a state again, or do so now: its fence has the nonce of one."""
     now = [] if topology.rolling is None else topology.rolling["nonces"]
-    done = [each.change["nonces"] for each in repairs if _rolled(each, state) is not None]
+    done = [
+        each.change["nonces"]
+        for each in repairs
+        if each.what == ROLL_FORWARD and state in each.change["states"]
+    ]
     return {*now, *chain.from_iterable(done)}

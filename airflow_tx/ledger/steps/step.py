@@ -389,14 +389,17 @@ class Audit:
         summary: str,
         losses: Sequence[dict[str, Any]] = (),
         change: Mapping[str, Any] | None = None,
+        kept: Sequence[RepairRecord] = (),
+        above: int = 0,
     ) -> Decision[Repaired]:
         """Decide on writes, and on a `RepairRecord` that says who makes them and why.
 
         :param after: the topology record once they are made.
         :param summary: what was found and what was made of it.
         :param losses: the rows that were accepted as lost; `change`: the totals that were accepted.
+        :param kept: records of repairs that a lost ledger gets back; `above`: the greatest number that a fence names.
         """
-        number = next_repair(read, paths)
+        number = max(next_repair(read, paths), above + 1, *(each.number + 1 for each in kept))
         repair = RepairRecord(
             number,
             what,
@@ -410,10 +413,16 @@ class Audit:
             change=dict(change or {}),
         )
         folder = () if read.exists(paths.repairs) else (Create(paths.repairs, b""),)
+        again = [Create(paths.repair(each.number), encode(each)) for each in kept]
         record = Create(paths.repair(number), encode(repair))
-        return Decision(
-            Repaired(after.generation, current, summary), (*writes, *folder, record), record.path
-        )
+        result = Repaired(after.generation, current, summary)
+        return Decision(result, (*writes, *folder, *again, record), record.path)
+
+
+def repairs_of(read: Reader, paths: Paths) -> list[RepairRecord]:
+    """Read what people did to the ledger, the oldest first."""
+    numbers = sorted(map(int, read.names_if_any(paths.repairs)))
+    return [read.peek(RepairRecord, paths.repair(number)) for number in numbers]
 
 
 def next_repair(read: Reader, paths: Paths) -> int:

@@ -20,9 +20,15 @@ from airflow_tx.base.errors import (
     StateUnavailable,
     TxError,
 )
+from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
+    CHANGE,
     Audit,
     ColumnTotal,
+    LedgerEvidence,
+    LedgerView,
+    Life,
+    RepairRecord,
     Repairs,
     RowCount,
     StateEvidence,
@@ -31,8 +37,8 @@ from airflow_tx.ledger import (
     check_in_words,
     digest,
     gone_in_words,
-    keys_gone,
     ledger_evidence,
+    renamed_since,
     shortened,
 )
 from airflow_tx.operations.actions.action import (
@@ -408,13 +414,13 @@ def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidenc
 
 
 def missing_keys(
-    journal: JournalArea, state: FencedState, renamed: Mapping[str, str]
+    journal: JournalArea, state: FencedState, repairs: Sequence[RepairRecord]
 ) -> list[str] | None:
     """Name the keys that entries of the journal have, and the state does not: a person has deleted them.
 
     An entry that cannot be read can take nothing back.
 
-    :param renamed: per earlier name of a state, its name now.
+    :param repairs: of the ledger, which say what name a state has now.
     :return: None: these are too many to look them up.
     """
     if not isinstance(state, QueryableState):
@@ -426,7 +432,7 @@ def missing_keys(
         return None
     for name in names:
         try:
-            gone, count = _missing(journal.read(name), state, renamed)
+            gone, count = _missing(journal.read(name), state, repairs)
         except StateUnavailable:
             raise
         except (JournalError, StateError):
@@ -439,10 +445,11 @@ def missing_keys(
 
 
 def _missing(
-    entry: Entry, state: QueryableState, renamed: Mapping[str, str]
+    entry: Entry, state: QueryableState, repairs: Sequence[RepairRecord]
 ) -> tuple[set[str], int]:
     """Name the keys of one entry that are missing, and count all of them."""
     found = set[str]()
+    renamed = renamed_since(repairs, entry.contributions, entry.txid)
     old = contributions(entry, renamed).get(state.name)
     if old is None:
         return found, 0
@@ -457,15 +464,21 @@ def _missing(
 
 @dataclass(frozen=True)
 class _Found:
-    """The changes, the last receipt at the comparison, and the keys that are gone, as `missing_keys` gives them."""
+    """The changes, the last receipt at the comparison, and the keys that are gone, as `missing_keys` gives them.
+
+    :param unmarked: the number of an acceptance that has died before the fence of the state noted it; 0: none has.
+    """
 
     changes: tuple[ColumnTotal | RowCount, ...]
     receipt: str
     keys: list[str] | None
+    unmarked: int = 0
 
     @property
     def shown(self) -> list[str]:
         """Say what is changed, and what is gone."""
+        if self.unmarked:
+            return [f"its fence is to name the change that repair {self.unmarked} accepted"]
         shown = [each.told for each in self.changes]
         if self.keys is None:
             shown.append(
@@ -493,9 +506,14 @@ class ChangeAcceptance(PersonalAction):
 
     needs_reason = True
 
-    def __init__(self, target: ActionTarget, state: str) -> None:
+    def __init__(self, target: ActionTarget, state: str, *, made_after: int | None = None) -> None:
+        """Choose a state.
+
+        :param made_after: the transaction behind which its values were changed; None: the last final one.
+        """
         super().__init__(target)
         self.state = state
+        self.made_after = made_after
         self.subject = f"State {state!r}"
 
     def plan(self) -> ActionPlan:
@@ -520,15 +538,26 @@ class ChangeAcceptance(PersonalAction):
                 rows[change.txid] = change.rows
             else:
                 columns[change.column] = change.total - change.expected
-        Repairs(self.target.ledger).note_change(
-            self.state,
-            columns,
-            rows=rows,
-            keys=found.keys,
-            receipt=found.receipt,
-            audit=audit,
-        )
-        self.target.dag()[1][self.state].accept_values()
+        ledger = self.target.ledger
+        spec, states = self.target.dag()
+        if not found.unmarked:
+            Repairs(ledger).note_change(
+                self.state,
+                columns,
+                rows=rows,
+                keys=found.keys,
+                made_after=self.made_after,
+                receipt=found.receipt,
+                audit=audit,
+            )
+        topology = ledger.topology()
+        failpoint("accept_change.noted", state=self.state)
+        number = topology.accepted[self.state][CHANGE]
+        record = {each.number: each for each in self._repairs}[number]
+        # The fence comes last: until then no transaction is committed, and a repetition does the rest.
+        JournalArea(spec.staging(), topology.incarnation).keep_change(record)
+        failpoint("accept_change.kept", state=self.state)
+        states[self.state].accept_values(number)
         for each in found.shown:
             yield EffectLine(None, None, f"accepted: {each}")
 
@@ -540,9 +569,16 @@ class ChangeAcceptance(PersonalAction):
             raise self._refusal(f"the DAG updates {', '.join(sorted(states)) or 'no state'}")
         changes = changed_values(ledger, evidence_of(states, values=True), self.state)
         journal = JournalArea(spec.staging(), ledger.topology.incarnation)
-        renamed = ledger.topology.renamed
-        keys = missing_keys(journal, states[self.state], renamed)
-        known = keys_gone(self.target.ledger, self.state, 0, renamed)
+        keys = missing_keys(journal, states[self.state], ledger.repairs)
+        life = Life.of(self.state, ledger.topology, ledger.repairs)
+        known = life.gone(0)
+        unmarked = self._unmarked(ledger, states[self.state])
+        if unmarked and not changes and known.issuperset(keys or ()):
+            return _Found((), ledger.topology.receipt, [], unmarked)
+        if self.made_after is not None and not 0 <= self.made_after < ledger.current:
+            raise self._refusal(
+                f"transaction {self.made_after} is none of 0 to {ledger.current - 1}"
+            )
         # Keys alone are enough: a restatement that takes them back has raised the fence when it is refused.
         if known.issuperset(keys or ()):
             if isinstance(changes, str):
@@ -551,6 +587,16 @@ class ChangeAcceptance(PersonalAction):
                 raise self._refusal("its values are what its receipts say")
         compared = () if isinstance(changes, str) else tuple(changes)
         return _Found(compared, ledger.topology.receipt, keys)
+
+    def _unmarked(self, ledger: LedgerEvidence, state: FencedState) -> int:
+        """Give the newest accepted change if the fence of the state does not name it; 0: it does."""
+        number: int = ledger.topology.accepted.get(self.state, {}).get(CHANGE, 0)
+        fence = state.fence()
+        return number if fence is not None and fence.change < number else 0
+
+    @property
+    def _repairs(self) -> Sequence[RepairRecord]:
+        return LedgerView(self.target.ledger.store, self.target.ledger.paths).repairs()
 
     def _refusal(self, problem: str) -> AcceptanceRefused:
         return AcceptanceRefused(state=self.state, topology=self.target.topology, problem=problem)

@@ -21,12 +21,15 @@ from airflow_tx.ledger import (
     Audit,
     Binding,
     LedgerReader,
+    LedgerView,
     Outcome,
+    RepairRecord,
     TopologyRecord,
     Wish,
     WishRequest,
     digest,
     most_restated,
+    renamed_since,
     wishes_to_start,
 )
 from airflow_tx.operations.actions.action import (
@@ -71,10 +74,10 @@ def contribution_in_words(
 ) -> str:
     """Count the keys that are replaced, and say which digits of doubles are lost.
 
-    :param renamed: per earlier name of a state, its name now.
+    :param renamed: per name that a state had then, its name now.
     :param tables: names of states that keep rows, which have no keys.
     """
-    named = {renamed.get(name, name): each for name, each in entry.contributions.items()}
+    named = contributions(entry, renamed)
     told = [
         f"its rows in {name}"
         if name in tables
@@ -348,13 +351,16 @@ class TransactionRestatement(PersonalAction):
         self._check_states(run.txid, entry)
         self._check_source(run.txid, entry)
         self.target.runs.checked(run.run_id)
-        names = tuple(self._topology.renamed.get(name, name) for name in entry.contributions)
-        request = replace(request, states=names)
+        names = contributions(entry, self._renamed(entry))
+        states = self._parsed[1]
+        taken = tuple(name for name in names if not states[name].takes_back_by_txid)
+        request = replace(request, states=taken)
         self.ledger.want_restated.preview(request, nobody)
         return _Chosen(run, request, entry)
 
     def _check_states(self, txid: int, entry: Entry) -> None:
-        problem = refused_by_dag(self._spec, self._dag, entry, self._topology)
+        topology = replace(self._topology, renamed=self._renamed(entry))
+        problem = refused_by_dag(self._spec, self._dag, entry, topology)
         if problem is not None:
             raise self._refused(txid, problem, INSTEAD)
 
@@ -399,7 +405,7 @@ class TransactionRestatement(PersonalAction):
             assert each.entry is not None
             rows = "with its current rows" if self.changed_rows else "with its rows"
             tables = {name for name, state in self._parsed[1].items() if state.takes_back_by_txid}
-            taken = contribution_in_words(each.entry, self._topology.renamed, tables)
+            taken = contribution_in_words(each.entry, self._renamed(each.entry), tables)
             what = f"restated {rows}. It replaces {taken}"
         if run.named != run.txid:
             what = f"it restated transaction {run.named}; {what}"
@@ -412,7 +418,7 @@ class TransactionRestatement(PersonalAction):
         states = self._parsed[1]
         txids = replaced_txids(self._journal, each.entry)
         own = LedgerReader(self.ledger.store, self.ledger.paths).settled().allocated + 1
-        for name, old in contributions(each.entry, self._topology.renamed).items():
+        for name, old in contributions(each.entry, self._renamed(each.entry)).items():
             problem = not_taken_back(states[name], old, txids, own) if name in states else None
             if problem is not None:
                 yield EffectLine(each.run.txid, each.run.run_id, problem)
@@ -451,6 +457,13 @@ class TransactionRestatement(PersonalAction):
     @property
     def _dag(self) -> Any:
         return self._parsed[1].dag
+
+    @cached_property
+    def _repairs(self) -> Sequence[RepairRecord]:
+        return LedgerView(self.ledger.store, self.ledger.paths).repairs()
+
+    def _renamed(self, entry: Entry) -> dict[str, str]:
+        return renamed_since(self._repairs, entry.contributions, entry.txid)
 
     @cached_property
     def _topology(self) -> TopologyRecord:

@@ -14,6 +14,7 @@ from airflow_tx.ledger import (
     ROLL_FORWARD,
     LedgerEvidence,
     RolledState,
+    SeenState,
     counted,
     ledger_evidence,
 )
@@ -40,10 +41,29 @@ class StatePlan:
     missing: Sequence[MissingTransaction]
 
     @property
+    def change(self) -> int:
+        """Give the accepted change that its fence is to name; 0: it does so already."""
+        change = self.roll.change(self.history, self.look)
+        return change if change > self.look.change else 0
+
+    @property
     def name(self) -> str:
         return self.history.state.name
 
+    @property
+    def left(self) -> list[str]:
+        return self.roll.left(self.history, self.look)
+
     def effects(self) -> Iterator[EffectLine]:
+        if self.change:
+            told = f"state {self.name}: its values have the change by hand of repair {self.change}"
+            yield EffectLine(None, None, told)
+        if self.missing:
+            yield from self._missing()
+        for each in self.left:
+            yield EffectLine(None, None, f"state {self.name}: then {each}")
+
+    def _missing(self) -> Iterator[EffectLine]:
         skips = sum(each.is_skip for each in self.missing)
         txids = [each.receipt.txid for each in self.missing]
         span = str(txids[0]) if len(txids) == 1 else f"{txids[0]} to {txids[-1]}"
@@ -70,7 +90,7 @@ class RollForwardRepair:
     :param states: of the DAG, by name.
     :param chosen: names of the states to write again; none: every state that is behind.
     :param until: the last transaction to write; None: all.
-    :param changed: numbers of repairs, see `RollForward`.
+    :param changed: numbers of repairs, see `RollForward`, as are the `unchanged` ones.
     """
 
     def __init__(
@@ -83,12 +103,21 @@ class RollForwardRepair:
         chosen: Collection[str] = (),
         until: int | None = None,
         changed: Collection[int] = (),
+        unchanged: Collection[int] = (),
     ) -> None:
         self._ledger = ledger
         self._states = states
         self._chosen = chosen
-        self._changed = changed
-        self._make = partial(RollForward, journal=journal, area=area, until=until, changed=changed)
+        self._named = {*changed, *unchanged}
+        self._unchanged = unchanged
+        self._make = partial(
+            RollForward,
+            journal=journal,
+            area=area,
+            until=until,
+            changed=changed,
+            unchanged=unchanged,
+        )
         self._proved: dict[str, tuple[Any, StatePlan]] = {}
         self.refused: list[EffectLine] = []
         """Why states are not written again, one line each."""
@@ -99,7 +128,7 @@ class RollForwardRepair:
     def plans(self, evidence: LedgerEvidence) -> list[StatePlan]:
         """Find what each state lacks, and prove that the journal has it. Nothing is changed."""
         changes = {each.number for each in evidence.life if each.what == ACCEPT_CHANGE}
-        self._check("repair {} is no accepted change", set(self._changed) - changes, changes)
+        self._check("repair {} is no accepted change", self._named - changes, changes)
         found = list[StatePlan]()
         self.refused = []
         for name in sorted(self._chosen or self._states):
@@ -110,7 +139,7 @@ class RollForwardRepair:
             except RollForwardRefused as refused:
                 self._note(name, refused)
             else:
-                found += [plan] if plan.missing else []
+                found += [plan] if plan.missing or plan.change else []
         return found
 
     def _plan(self, name: str, evidence: LedgerEvidence) -> StatePlan:
@@ -187,20 +216,25 @@ class RollForwardRepair:
             except RollForwardRefused as refused:
                 self._note(plan.name, refused)
             else:
+                lines = [f"state {plan.name}: {each}" for each in plan.left]
+                self.refused += [EffectLine(None, None, each) for each in lines]
                 rolled[plan.name] = replace(done, found=rolling.found.get(plan.name, done.found))
-        return self._ledger.end_roll_forward(rolling.nonce, rolled, audit=audit)
+        return self._ledger.end_roll_forward(
+            rolling.nonce, rolled, unchanged=self._unchanged, audit=audit
+        )
 
     def _done_before(
         self, evidence: LedgerEvidence, found: Mapping[str, int], to_do: Collection[str]
     ) -> Iterator[tuple[str, RolledState]]:
         """Name the states that earlier runs, which have died, had written as far as this one would."""
         for name in found.keys() & self._states.keys() - set(to_do):
-            history = self._make(evidence, self._states[name]).history()
+            roll = self._make(evidence, self._states[name])
+            history = roll.history()
             with suppress(RollForwardRefused):
                 last = history.before(history.look().first)
                 if last is not None:
-                    whole = last == history.last
-                    yield name, RolledState.of(history.receipts[last], found[name], whole=whole)
+                    look = replace(history.look(), found=found[name])
+                    yield name, roll.rolled(history, history.receipts[last], look)
 
     def _evidence(self) -> LedgerEvidence:
         return ledger_evidence(self._ledger.store, self._ledger.paths)
@@ -212,3 +246,24 @@ def _may_be_behind(state: FencedState, evidence: LedgerEvidence, name: str) -> b
         return True
     fence = state.fence()
     return fence is not None and fence.token.txid < evidence.topology.states.get(name, 0)
+
+
+def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
+    """Look at a state whose loss a person accepts.
+
+    :raises StateError: it cannot be read.
+    """
+    evidence = ledger_evidence(ledger.store, ledger.paths)
+    fence = state.fence()
+    found: int | None = None
+    change = 0 if fence is None else fence.change
+    if isinstance(state, StoredState):
+        with suppress(RollForwardRefused):
+            history = StateHistory(evidence, state)
+            look = history.look()
+            lacks = {each.number for each in look.pending.missing}
+            if not (look.apart or look.pending.asked):
+                whole = look.found if look.first > look.found else None
+                found = whole
+                change = min([change, *(each - 1 for each in lacks)])
+    return SeenState(None if fence is None else fence.token, found, change)

@@ -123,7 +123,8 @@ def accept_change(args: Namespace) -> None:
 
     check_reason(args, f"accept-change {args.topology} --state {args.state}")
     with store_of(args) as store:
-        do(ChangeAcceptance(target_of(store, args), args.state), args, confirmed=True)
+        acceptance = ChangeAcceptance(target_of(store, args), args.state, made_after=args.after)
+        do(acceptance, args, confirmed=True)
 
 
 @action

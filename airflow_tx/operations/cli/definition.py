@@ -114,6 +114,24 @@ ARG_CHANGED = _arg(
     metavar="REPAIR",
     help="With --roll-forward: the values have the change by hand of this repair again. May be given several times",
 )
+ARG_UNCHANGED = _arg(
+    "--unchanged",
+    type=int,
+    action="append",
+    default=[],
+    metavar="REPAIR",
+    help="With --roll-forward: the change by hand of this repair is wanted no more. May be given several times",
+)
+ARG_UNSEEN = _flag(
+    "--unseen",
+    "With --state-lost: accept the state without a look at it, with any content that it has when it is back",
+)
+ARG_MADE_AFTER = _arg(
+    "--after",
+    type=_FROM_ZERO,
+    metavar="TXID",
+    help="The last transaction that was committed when the values were changed (default: the last one now)",
+)
 ARG_LEDGER_LOST = _flag(
     "--ledger-lost",
     "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand",
@@ -493,6 +511,7 @@ TX_COMMANDS = (
         args=(
             ARG_TOPOLOGY,
             ARG_CHANGED_STATE,
+            ARG_MADE_AFTER,
             ARG_REASON,
             *_CONFIRMED,
         ),
@@ -532,7 +551,9 @@ TX_COMMANDS = (
             ARG_ROLL_FORWARD,
             ARG_UNTIL,
             ARG_CHANGED,
+            ARG_UNCHANGED,
             ARG_STATE_LOST,
+            ARG_UNSEEN,
             ARG_LEDGER_LOST,
             ARG_RESET,
             ARG_DAG_ID,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.errors import RepairRefused, UnreadableRecord
+from airflow_tx.base.errors import ConfigError, RepairRefused, StateError, UnreadableRecord
 from airflow_tx.ledger import (
     Paths,
     Phase,
@@ -33,7 +34,7 @@ from airflow_tx.operations.cli.context import (
 from airflow_tx.state import FencedState, StateKind
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import Decision, Ledger, Repaired
+    from airflow_tx.ledger import Decision, HeldState, Ledger, Repaired, RepairRecord, SeenState
 
 
 # --- repair previews ----------------------------------------------------------------------------------------------
@@ -154,8 +155,10 @@ def repair(args: Namespace) -> None:
         wrong_usage(
             "Give exactly one of --roll-forward [STATE ...], --state-lost STATE, --ledger-lost and --reset."
         )
-    if args.roll_forward is None and (args.until is not None or args.changed):
-        wrong_usage("--until and --changed are for --roll-forward.")
+    if args.roll_forward is None and (args.until is not None or args.changed or args.unchanged):
+        wrong_usage("--until, --changed and --unchanged are for --roll-forward.")
+    if args.unseen and not args.state_lost:
+        wrong_usage("--unseen is for --state-lost.")
     if args.reset and not args.dry_run:
         check_why(args, f"repair {args.topology} --reset")
     with store_of(args) as store:
@@ -167,11 +170,49 @@ def _state_lost(args: Namespace, store: Store) -> None:
 
     ledger = ledger_on(store, args)
     audit = audit_of(args)
-    sentence = f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost."
+    name = args.state_lost
+    seen = None if args.unseen else _seen(args, store, name)
     repairs = Repairs(ledger)
-    planned = repairs.state_lost.preview(args.state_lost, audit)
+    planned = repairs.state_lost.preview(name, audit, seen=seen)
+    sentence = (
+        f"Accept what state {name} of topology {args.topology} holds; what it lost stays lost."
+    )
     if not is_shown(args, of_kept(ledger, planned, sentence)):
-        print_done("Repaired", repairs.state_lost(args.state_lost, audit))
+        print_done("Repaired", repairs.state_lost(name, audit, seen=seen))
+
+
+def _seen(args: Namespace, store: Store, name: str) -> SeenState | None:
+    """Look at a state whose loss is to be accepted: that alone is accepted.
+
+    :raises RepairRefused: it cannot be reached, or the DAG has no such state.
+    """
+    from airflow_tx.ledger import STATE_LOST, reason_of
+    from airflow_tx.operations.actions.roll_forward import seen_state
+
+    def refused(problem: str, remedy: str) -> RepairRefused:
+        return RepairRefused(
+            what=STATE_LOST, topology=args.topology, problem=problem, remedy=remedy
+        )
+
+    unseen = f"airflow tx repair {args.topology} --state-lost {shlex.quote(name)} --unseen"
+    try:
+        _, states = _dag(args, store, STATE_LOST)
+    except ConfigError as error:
+        raise refused(f"its state cannot be looked at. {error}", f"Or: {unseen}") from error
+    if name not in states:
+        known = ", ".join(sorted(states)) or "no state"
+        remedy = (
+            f"To continue without it: airflow tx state forget {args.topology} {shlex.quote(name)}"
+        )
+        raise refused(f"the DAG has {known}, and no state {name!r}", remedy)
+    state = states[name]
+    if not state.has_fence:
+        return None
+    try:
+        return seen_state(ledger_on(store, args), state)
+    except StateError as error:
+        problem = f"state {name!r} cannot be looked at ({reason_of(error)})"
+        raise refused(problem, f"Let it be reached, or: {unseen}") from error
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
@@ -193,14 +234,23 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
     ledger = ledger_on(store, args)
     audit = audit_of(args)
     repairs = Repairs(ledger)
-    planned = repairs.preview_ledger_lost(held, request, audit)
+    changes = _kept_changes(args, held)
+    planned = repairs.preview_ledger_lost(held, request, audit, changes=changes)
     made_anew = repairs.incarnation()
     if is_shown(args, of_rebuilt(ledger, planned, found)):
         return
     for incarnation in {fence.incarnation for fence in found.values() if fence is not None}:
         if made_anew not in ("", incarnation):
             staging_of(args).adopt_taken(made_anew, incarnation)
-    print_done("Repaired", repairs.ledger_lost(held, request, audit))
+    print_done("Repaired", repairs.ledger_lost(held, request, audit, changes=changes))
+
+
+def _kept_changes(args: Namespace, held: Sequence[HeldState]) -> list[RepairRecord]:
+    """Read the accepted changes that the journal keeps of the ledger that the states belong to."""
+    from airflow_tx.outputs import JournalArea
+
+    lives = {each.incarnation for each in held}
+    return [each for life in lives for each in JournalArea(staging_of(args), life).changes()]
 
 
 def _reset(args: Namespace, store: Store) -> None:
@@ -290,6 +340,7 @@ def _roll_forward(args: Namespace, store: Store) -> None:
         chosen=args.roll_forward,
         until=args.until,
         changed=args.changed,
+        unchanged=args.unchanged,
     )
     preview = repair.preview()
     if not args.dry_run and args.output == "table" and not args.yes:

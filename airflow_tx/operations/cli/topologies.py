@@ -252,10 +252,9 @@ def forget(args: Namespace) -> None:
         repairs = Repairs(ledger)
         audit = audit_of(args)
         sentence = f"Continue topology {args.topology} without state {args.old}. Another state may take its place."
-        # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
-        planned = repairs.state_lost.preview(args.old, audit)
+        planned = repairs.forget_state.preview(args.old, audit)
         if not is_shown(args, of_kept(ledger, planned, sentence)):
-            print_done("Done", repairs.state_lost(args.old, audit))
+            print_done("Done", repairs.forget_state(args.old, audit))
 
 
 def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:

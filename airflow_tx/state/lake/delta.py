@@ -415,14 +415,18 @@ class DeltaStore:
             is_known = outcome_known or is_denied(error)
             raise unreached(error, **self._place, outcome_known=is_known) from None
 
-    def raise_fence(self, at: TableVersion | None, *, text: str, number: int) -> None:
+    def raise_fence(
+        self, at: TableVersion | None, *, text: str, number: int, applied: bool = False
+    ) -> None:
         """Leave a new fence; make the table if it is not there.
 
         :param number: of the raise, one more than in the version before.
+        :param applied: whether the updates under it are in the table already.
         """
-        from deltalake import DeltaTable, Schema as DeltaSchema
+        from deltalake import DeltaTable, Schema as DeltaSchema, Transaction
 
-        once = _once(app_transactions=self._raise_of(text, number))
+        raised = self._raise_of(text, number)
+        once = _once(app_transactions=raised + [Transaction(_APPLIED, number)] * applied)
         if at is not None:
             return self._commit(at, [], once)
         # The columns of the first rows replace this schema. Delta takes no table without columns.

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
@@ -665,20 +665,34 @@ class DeltaTable(StoredState, AppendTable):
             log.warning("Staged files of %s are not cleaned up: %s", self.name, reason)
             return 0
 
+    def accept_values(self, change: int = 0) -> None:
+        self._between_commits(lambda at: self._marking(at, change))
+
     def release(self) -> None:
+        self._between_commits(self._releasing)
+
+    def _between_commits(self, plan: Callable[[TableVersion], TableChange]) -> None:
+        """Change the fence, if there is one, in a commit of its own."""
         store = self._store
         for _ in range(10):
             at = store.load()
             if at is None or not at.fence:
                 return
             with suppress(FenceMoved):
-                change = partial(store.release, number=at.number + 1, owned=self._owns_rows(at))
-                return store.cas(at, change)
-        raise StateError(
-            state=self.name,
-            problem="other writers commit to the table all the time",
-            remedy="Stop them, and try again.",
-        )
+                return store.cas(at, plan(at))
+        problem = "other writers commit to the table all the time"
+        raise StateError(state=self.name, problem=problem, remedy="Stop them, and try again.")
+
+    def _marking(self, at: TableVersion, change: int) -> TableChange:
+        held = self._raised(at)
+        assert held is not None
+        number = at.number + 1
+        text = replace(held, fence=fence.with_change(held.fence, change), number=number).text
+        applied = held.fence.applied
+        return partial(self._store.raise_fence, text=text, number=number, applied=applied)
+
+    def _releasing(self, at: TableVersion) -> TableChange:
+        return partial(self._store.release, number=at.number + 1, owned=self._owns_rows(at))
 
     def _owns_rows(self, at: TableVersion) -> bool:
         if at.empty or all(each["name"] != TXID for each in at.schema["fields"]):

@@ -30,6 +30,7 @@ from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import Receipt, Token
 from airflow_tx.state import fence
 from airflow_tx.state.api import (
+    TRIES,
     Addressed,
     Fence,
     FenceMoved,
@@ -384,8 +385,15 @@ class FencedInRedis(Addressed[RedisFence], StoredState):
             found = client.xrange(self._fence.key["receipts"])
         return sorted((_stored_receipt(fields) for _, fields in found), key=lambda each: each.txid)
 
-    def accept_values(self) -> None:
-        self._server.run_scripts([(RECOUNT, self._fence.keys, [])])
+    def accept_values(self, change: int = 0) -> None:
+        for _ in range(TRIES):
+            held = self._fence.read()
+            batch = "" if held.row is None else fence.with_change(held.row, change).batch
+            arguments = [held.identity, batch]
+            ((answer, *_),) = self._server.run_scripts([(RECOUNT, self._fence.keys, arguments)])
+            if answer != b"moved":
+                return
+        raise self._server.refused("a commit writes to it all the time")
 
     def fence_of(self, old: str) -> Fence | None:
         moved = RedisFence(

@@ -190,10 +190,15 @@ return {'ok', cursor}
 )
 
 # A person has changed the values on purpose.
+# ARGV: the grant that the fence is expected to hold, what the fence keeps as its batch from now on.
 RECOUNT = (
     _COMMON
     + """
-if held() ~= '' then note_counts() end
+if held() ~= ARGV[1] then return {'moved'} end
+if ARGV[1] ~= '' then
+  note_counts()
+  redis.call('HSET', FENCE, 'batch', ARGV[2])
+end
 return {'ok'}
 """
 )

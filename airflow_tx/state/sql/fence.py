@@ -217,7 +217,8 @@ class FencedStore(StateDatabase):
         raised_before = None if found is None else found[0].token
         there = self._is_there(connection)
         if found is None:
-            first = fence.raised(None, grant, state=self.state, there=there)
+            empty = partial(self._has_nothing, connection)
+            first = fence.raised(None, grant, state=self.state, there=there, is_empty=empty)
             insert = self._dialect.insert_if_absent(self._fence)
             connection.execute(insert, inserted(self._fence_values(first)))
             # There was no row to lock, so another first grant may have inserted one: that row counts now.
@@ -278,15 +279,20 @@ class FencedStore(StateDatabase):
         """
         raise NotImplementedError
 
-    def accept_values(self, connection: Connection) -> None:
+    def accept_values(self, connection: Connection, change: int) -> None:
         """Make a new imprint: a person has changed the values on purpose."""
-        if self._read(connection, "update") is not None:
-            text = self._definition_text(self.imprint(connection))
-            connection.execute(*self._update({DEFINITION: text}))
+        found = self._read(connection, "update")
+        if found is not None:
+            row = self._fence_values(fence.with_change(found[0], change), self.imprint(connection))
+            connection.execute(*self._update(row))
 
     def _is_there(self, connection: Connection) -> bool:
         """Whether the state's values have a table or row by now."""
         raise NotImplementedError
+
+    def _has_nothing(self, connection: Connection) -> bool:
+        """Whether it has no values."""
+        return not self._is_there(connection)
 
     def holds_for_good(self, connection: Connection, txid: int) -> bool:
         """Whether the state has something of a transaction that it cannot undo."""
@@ -654,6 +660,10 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         return None if found is None else dict(found[1])
 
     # --- the imprint ---------------------------------------------------------------------------------------------
+
+    def _has_nothing(self, connection: Connection) -> bool:
+        found = self._found(connection)
+        return found is None or connection.execute(_count(found[0], 0)).one()[0] == 0
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
         found = self._found(connection)

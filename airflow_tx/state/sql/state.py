@@ -50,9 +50,9 @@ class FencedInSql(Addressed[_Store], StoredState):
     def receipts(self) -> list[StoredReceipt]:
         return self._asked(self._store.receipts)
 
-    def accept_values(self) -> None:
+    def accept_values(self, change: int = 0) -> None:
         with self._store.transaction() as connection:
-            self._store.accept_values(connection)
+            self._store.accept_values(connection, change)
 
     def fence_of(self, old: str) -> Fence | None:
         with self._store.transaction(reading=True) as connection:

@@ -69,6 +69,7 @@ from airflow_tx.transaction.commit.handoff import (
     Messages,
     NewValues,
     await_messages,
+    began,
     found_again,
     outranked_explained,
     take_skip,
@@ -442,6 +443,7 @@ def mark_step(
             for name, state in case.states.items()
             if state.columns is not None
         },
+        began=began(case.states, grant),
     )
 
 

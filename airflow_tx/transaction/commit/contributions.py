@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_tx.base.errors import NotTakenBack, StateError
 from airflow_tx.ledger import RowsDigest, TaskTry, TransactionAttempt
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 # --- contributions ------------------------------------------------------------------------------------------------
 
 
+ReplacedThen = Literal["", "changed", "all"]
 Sole = Callable[[Sequence[Cells]], Sequence["Cells | None"]]
 _ROWS_AT_ONCE = 10_000
 LOST = 2.0**-53
@@ -170,15 +171,24 @@ class DifferenceRows:
     :param known: the value columns that the earlier transaction knew.
     :param remedy: what to do about a value that cannot be taken back.
     :param sole: reads the values of keys to which no transaction but the earlier one has contributed; None: of none.
+    :param done: of a difference that was committed once: which values replaced what was there, "changed" ones alone, or
+        "all" of the earlier keys. Then no state is asked. "": it is new.
     :ivar equal: whether all values of all keys are the same, to the last digit. Another rule would leave out a small
         correction beside large values, and the journal would say that the state has it.
     :ivar lost: see `Difference`.
     """
 
     def __init__(
-        self, columns: Columns, known: Sequence[str], remedy: str, sole: Sole | None = None
+        self,
+        columns: Columns,
+        known: Sequence[str],
+        remedy: str,
+        sole: Sole | None = None,
+        *,
+        done: ReplacedThen = "",
     ) -> None:
         self.columns = columns
+        self._done = done
         self._sole = sole
         self._remedy = remedy
         self.lost: dict[str, float] = {}
@@ -194,7 +204,7 @@ class DifferenceRows:
         """
         keys = list(dict.fromkeys((*old, *new)))
         self.equal = self.equal and old.keys() == new.keys()
-        alone = self._alone(keys, old)
+        alone = self._replaced(keys, old, new) if self._done else self._alone(keys, old)
         added = [key for key in keys if key not in alone]
         replaced = [key for key in keys if key in alone]
         return self._rows(added, old, new), self._rows(replaced, old, new, replacing=True)
@@ -207,6 +217,20 @@ class DifferenceRows:
         return {
             key for key, values in found if values is not None and self._holds(values, old.get(key))
         }
+
+    def _replaced(
+        self, keys: list[Cells], old: Mapping[Cells, Cells], new: Mapping[Cells, Cells]
+    ) -> set[Cells]:
+        nothing = (None,) * len(self.columns.values)
+        values = self.columns.values.values()
+        absorbs = all(can_invert(each) or getattr(each, "idempotent", False) for each in values)
+
+        def replaces(key: Cells) -> bool:
+            if key not in old:
+                return not absorbs
+            return self._done == "all" or not self._holds(new.get(key, nothing), old[key])
+
+        return set(filter(replaces, keys))
 
     def _holds(self, values: Cells, old: Cells | None) -> bool:
         """Compare: a person may have changed a value, and what came since is not to be lost."""
@@ -372,13 +396,14 @@ def difference_of(
     staged: bool = False,
     gone: Set[str] = frozenset(),
     sole: Sole | None = None,
+    done: ReplacedThen = "",
 ) -> Difference:
     """Form the difference of two contributions, in flat memory if they are large.
 
     :param old: what counts now; `new`: what counts once the restatement is committed.
     :param staged: whether even a few rows are staged, as Spark takes no others.
     :param gone: the keys of `old` that the state has lost since, which are not taken back.
-    :param sole: as `DifferenceRows` takes it.
+    :param sole: as `DifferenceRows` takes it, and `done`.
     :raises NotTakenBack: what counts now cannot be taken back.
     :raises StateError: a row does not fit the state.
     """
@@ -390,7 +415,7 @@ def difference_of(
     if not isinstance(new, Sized):
         new = list(new)
     coming = Side(columns, key_types, new, "what this transaction contributes")
-    compared = DifferenceRows(columns, list(counting.columns.values), place.remedy, sole)
+    compared = DifferenceRows(columns, list(counting.columns.values), place.remedy, sole, done=done)
     count = old.count + len(new)
     if count <= FEW and not staged:
         before = counting.by_key(counting.portions())

@@ -210,10 +210,20 @@ def take_skip(
             raise skip_refused(txid, stuck, noted=True)
     for state in states.values():
         state.pass_over(grant)
-    done = ledger.commit_skip(grant.token, states=list(states))
+    done = ledger.commit_skip(grant.token, states=list(states), began=began(states, grant))
     log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)
     Metric.SKIPPED.send(ledger.paths)
     return done
+
+
+def began(states: Mapping[str, FencedState], grant: Grant) -> dict[str, bool]:
+    """Say of states that get their first transaction under a grant whether their place was empty before it."""
+    new = {name: state.fence() for name, state in states.items() if name not in grant.last_txids}
+    return {
+        name: fence.began
+        for name, fence in new.items()
+        if fence is not None and fence.began is not None
+    }
 
 
 def take_skip_or_wait(

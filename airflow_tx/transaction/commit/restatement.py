@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger import dumps, keys_gone
+from airflow_tx.ledger import LedgerView, Life, dumps, renamed_since
 from airflow_tx.outputs import Contribution, Entry, JournalArea, StagedFiles
 from airflow_tx.state import (
     FencedState,
@@ -137,7 +137,7 @@ def refuses_restatement(
 
     :param updates: of all committers of the block.
     :param inside: ids of the tasks between the first and the last one of its commit phase.
-    :param renamed: per earlier name of a state, its name now.
+    :param renamed: per name that a state had then, its name now.
     :param columns: per state, since which transaction each of its columns holds values.
     """
     by_name = {update.state.name: update for update in updates}
@@ -169,6 +169,7 @@ def refused_by_dag(
     """Say, as a clause, why a DAG cannot replace what an entry contributed; None: it can.
 
     :param dag: with all committers of the block.
+    :param topology: whose `renamed` says what the states of the entry are called now.
     """
     updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
     return refuses_restatement(
@@ -180,10 +181,13 @@ def refused_by_dag(
     )
 
 
-def check_entry(spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord) -> None:
+def check_entry(
+    spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord
+) -> Collection[str]:
     """Refuse a restatement that the DAG cannot commit, before anything is allocated.
 
     :param dag: with all committers of the block.
+    :return: the states that it is taken back from; a table takes out the rows that are there.
     :raises RestateRefused: it says which state or column stands against it.
     """
     problem = refused_by_dag(spec, dag, entry, topology)
@@ -193,6 +197,9 @@ def check_entry(spec: TransactionSpec, dag: Any, entry: Entry, topology: Topolog
         raise RestateRefused(
             txid=entry.txid, topology=spec.topology, problem=problem, remedy=remedy
         )
+    updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
+    tables = {each.state.name for each in updates if each.state.takes_back_by_txid}
+    return contributions(entry, topology.renamed).keys() - tables
 
 
 def _inside(spec: TransactionSpec) -> tuple[str, ...]:
@@ -200,7 +207,10 @@ def _inside(spec: TransactionSpec) -> tuple[str, ...]:
 
 
 def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contribution]:
-    """Give the contributions of an entry by the names that their states have now."""
+    """Give the contributions of an entry by the names that their states have now.
+
+    :param renamed: as `renamed_since` gives it.
+    """
     return {renamed.get(name, name): each for name, each in entry.contributions.items()}
 
 
@@ -273,13 +283,15 @@ def differences(
     if replaces is None:
         return NOTHING_REPLACED
     topology = case.ledger.topology()
+    repairs = LedgerView(case.ledger.store, case.ledger.paths).repairs()
     journal = JournalArea(case.spec.staging(), topology.incarnation)
     entry = journal.read(replaces.entry)
+    renamed = renamed_since(repairs, entry.contributions, entry.txid)
     problem = refuses_restatement(
         case.updates,
         entry,
         inside=_inside(case.spec),
-        renamed=topology.renamed,
+        renamed=renamed,
         columns=topology.columns,
     )
     if problem is not None:
@@ -287,8 +299,13 @@ def differences(
         raise NotTakenBack(state=", ".join(case.states), problem=problem, remedy=INSTEAD)
     own = case.begun.attempt
     place = StagingPlace(case.area, case.spec.topology, own, case.run.task_id)
-    taken = contributions(entry, topology.renamed)
-    taken_back = {name: topology.renamed.get(name, name) for name in entry.contributions}
+    taken = contributions(entry, renamed)
+    # A table takes out the rows that are there, and needs no values of the entry.
+    taken_back = {
+        name: now
+        for name, now in zip(entry.contributions, taken, strict=True)
+        if not case.states[now].takes_back_by_txid
+    }
     spark = {update.state.name for update in case.updates if update.writers == "spark"}
     sole = {
         name: partial(state.sole_values, txids=replaced_txids(journal, entry), own=own.txid)
@@ -310,7 +327,7 @@ def differences(
             new,
             place,
             staged=staged or update.writers == "spark",
-            gone=keys_gone(case.ledger, state.name, replaces.txid, topology.renamed),
+            gone=Life.of(state.name, topology, repairs).gone(replaces.txid),
             sole=sole.get(state.name),
         )
         _log(case, state.name, found[state.name], replaces.txid)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base.errors import JournalError, NotTakenBack, RollForwardRefused, StateError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
+    CHANGE,
     Grant,
     Outcome,
     Receipt,
+    RepairRecord,
     RolledState,
     Rolling,
     Token,
@@ -24,15 +26,17 @@ from airflow_tx.ledger import (
     dumps,
     fence_batch,
     is_shortened,
+    renamed_since,
 )
 from airflow_tx.state import FencedState, QueryableState, RowTally, StateKind, StoredState
-from airflow_tx.transaction.commit.contributions import StagingPlace, difference_of
-from airflow_tx.transaction.commit.restatement import contributions, misfit, still_held
+from airflow_tx.transaction.commit.contributions import ReplacedThen, StagingPlace, difference_of
+from airflow_tx.transaction.commit.restatement import contributions, is_asked, misfit, still_held
 from airflow_tx.transaction.commit.state_history import StateHistory, StateLook
 from airflow_tx.transaction.commit.write import (
     ROWS_A_WRITE,
     output_digest,
     portions,
+    write_instead,
     write_portions,
 )
 
@@ -75,7 +79,7 @@ class FilledTally(RowTally):
 class MissingTransaction:
     """A transaction that is written again.
 
-    :param rows: what the state got; none of a skip.
+    :param rows: what the state got; none of a skip. `instead`: of a restatement, what replaced values as a whole.
     :param written: what its receipt says of them.
     :param added_later: see `FilledTally`.
     :param outputs: of a transactional state, the digest of the whole output.
@@ -83,6 +87,7 @@ class MissingTransaction:
 
     receipt: Receipt
     rows: _Rows = ()
+    instead: _Rows = ()
     written: Written = field(default_factory=Written)
     added_later: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict)
@@ -99,6 +104,7 @@ class RollForward:
     :param ledger: read at one moment.
     :param until: the last transaction to write; None: all.
     :param changed: numbers of the repairs whose accepted change the values have by now.
+    :param unchanged: of repairs whose accepted change they do not have, and are not to have.
     """
 
     def __init__(
@@ -110,12 +116,14 @@ class RollForward:
         *,
         until: int | None = None,
         changed: Collection[int] = (),
+        unchanged: Collection[int] = (),
     ) -> None:
         self._ledger = ledger
         self._journal = journal
         self._area = area
         self._until = until
-        self._changed = changed
+        self._settled = {*changed, *unchanged}
+        self._unchanged = set(unchanged)
         self._given = state
 
     def history(self) -> StateHistory:
@@ -145,68 +153,85 @@ class RollForward:
         :raises RollForwardRefused: one is not there whole, or differs; or a person has changed values since.
         """
         last = self._end(history, look)
-        unknown = (
-            txid
-            for txid in range(look.first, last + 1)
-            if txid not in self._ledger.histories or txid not in history.receipts
-        )
-        if (lost := next(unknown, None)) is not None:
+        lost = history.life.forgotten(max(look.first, history.life.first), last)
+        if lost is not None:
             raise history.refused(
                 f"the ledger remembers transaction {lost} no more: it was rebuilt since, or [tx] history is shorter"
             )
         return [
-            self._missing(history, txid) for txid in history.written if look.first <= txid <= last
+            self._missing(history, txid)
+            for txid in history.written
+            if look.first <= txid <= last and (look.heals or history.life.kept(txid))
         ]
 
     def _end(self, history: StateHistory, look: StateLook) -> int:
         """Return the last transaction to write: it stops before a change by hand, which no journal has."""
         last = history.last if self._until is None else min(self._until, history.last)
-        ended = {txid: each.ended for txid, each in self._ledger.histories.items()}
-        done = look.changes
-        pending = [
-            each
-            for number, each in enumerate(history.accepted)
-            if each.number not in self._changed
-            and (number >= done if done is not None else each.when > ended.get(look.first - 1, ""))
-        ]
+        pending = [each for each in look.pending.missing if each.number not in self._settled]
         for each in pending:
-            stop = max((txid for txid, when in ended.items() if when <= each.when), default=0)
-            if stop >= last:
+            stop: int = each.change["txid"]
+            if stop >= last and look.first <= last:
                 continue
             if stop < look.first:
-                raise history.refused(
-                    f"{each.who} has changed its values by hand at this place (repair {each.number}, {each.when}: "
-                    f"{each.told})",
-                    f"Change them again, then repeat with --changed {each.number}.",
-                )
+                problem, remedy = self._change(each, asked=look.pending.asked)
+                raise history.refused(problem, remedy)
             last = stop
         return last
+
+    def left(self, history: StateHistory, look: StateLook) -> list[str]:
+        """Say which accepted changes the state lacks once everything is written: a person makes them again."""
+        last = history.last if self._until is None else min(self._until, history.last)
+        pending = (each for each in look.pending.missing if each.number not in self._settled)
+        return [
+            ". ".join(self._change(each, asked=look.pending.asked))
+            for each in pending
+            if each.change["txid"] >= last
+        ]
+
+    def _change(self, repair: RepairRecord, *, asked: bool) -> tuple[str, str]:
+        """Say which change its values lack, or may lack, and what to do."""
+        what = f"(repair {repair.number}, {repair.when}: {repair.told})"
+        again = f"--changed {repair.number}"
+        never = f"If it is wanted no more, with --unchanged {repair.number}."
+        if asked:
+            problem = f"{repair.who} has changed its values by hand {what}, and nothing says whether the values have it"
+            return (
+                problem,
+                f"Look at them. If they lack it, change them again; then repeat with {again}. {never}",
+            )
+        problem = f"{repair.who} has changed its values by hand at this place {what}"
+        return problem, f"Change them again, then repeat with {again}. {never}"
 
     def _missing(self, history: StateHistory, txid: int) -> MissingTransaction:
         receipt = history.receipts[txid]
         if receipt.outcome == Outcome.SKIPPED.value:
             return MissingTransaction(receipt, metadata=self._skipped_rows(receipt))
-        try:
-            found = self._read(history, receipt)
-            tally = RowTally(found.rows, history.state.added_up)
-            count = sum(1 for _ in tally)
-        except (JournalError, NotTakenBack, StateError) as error:
-            raise history.refused(f"transaction {txid}: {error}") from error
-        written = tally.written(count)
-        got, said = dumps(written.to_json()), dumps(history.written[txid])
-        if got != said:
-            problem = (
-                f"transaction {txid}: its journal entry gives {got}, and its receipt says {said}"
-            )
-            raise history.refused(problem)
-        return replace(found, written=written)
+        said = dumps(history.written[txid])
+        got = ""
+        ways: list[ReplacedThen] = ["changed"]
+        if receipt.replaces is not None and is_asked(history.state):
+            ways.append("all")  # only the receipt says whether an equal maximum was written again
+        for done in ways:
+            try:
+                found = self._read(history, receipt, done)
+                written = _written(found, history.state)
+            except (JournalError, NotTakenBack, StateError) as error:
+                raise history.refused(f"transaction {txid}: {error}") from error
+            got = got or dumps(written.to_json())
+            if dumps(written.to_json()) == said:
+                return replace(found, written=written)
+        raise history.refused(
+            f"transaction {txid}: its journal entry gives {got}, and its receipt says {said}"
+        )
 
     def _skipped_rows(self, receipt: Receipt) -> Any:
         decisive = self._ledger.decisive
         kept = None if decisive is None else decisive.skipped.get(receipt.txid)
         return receipt.metadata if kept is None or kept.rows is None else kept.rows
 
-    def _read(self, history: StateHistory, receipt: Receipt) -> MissingTransaction:
+    def _read(
+        self, history: StateHistory, receipt: Receipt, done: ReplacedThen
+    ) -> MissingTransaction:
         state = history.state
         if not receipt.journal:
             raise history.refused(f"transaction {receipt.txid} has no journal entry")
@@ -220,10 +245,11 @@ class RollForward:
             outputs[state.name] = output_digest(rows, state)
         assert state.columns is not None
         later = tuple(name for name in state.columns.values if name not in own.values)
+        instead: _Rows = ()
         if receipt.replaces is not None:
-            rows = self._difference(history, receipt, rows, later)
+            rows, instead = self._difference(history, receipt, rows, later, done=done)
         return MissingTransaction(
-            receipt, rows, added_later=later, outputs=outputs, metadata=entry.metadata
+            receipt, rows, instead, added_later=later, outputs=outputs, metadata=entry.metadata
         )
 
     def _contribution(
@@ -231,7 +257,8 @@ class RollForward:
     ) -> Contribution | None:
         """Return what an entry says of the state; None: it got nothing."""
         state = history.state
-        own = contributions(entry, self._ledger.topology.renamed).get(state.name)
+        renamed = renamed_since(self._ledger.repairs, entry.contributions, entry.txid)
+        own = contributions(entry, renamed).get(state.name)
         if own is None:
             return None
         lives = self._ledger.topology.columns.get(state.name)
@@ -248,23 +275,26 @@ class RollForward:
         receipt: Receipt,
         rows: _Rows,
         later: Collection[str],
-    ) -> _Rows:
+        *,
+        done: ReplacedThen,
+    ) -> tuple[_Rows, _Rows]:
         state = history.state
         assert receipt.replaces is not None
         assert isinstance(state, QueryableState)
         entry = self._journal.check(receipt.replaces["entry"])
         old = self._contribution(history, receipt, entry)
         if old is None:
-            return rows
+            return rows, ()
         if later:
             names = ", ".join(later)
             raise history.refused(
                 f"transaction {receipt.txid} is a restatement from before column {names}, which its journal entry lacks"
             )
-        gone = history.gone(entry.txid, receipt.txid)
+        gone = history.life.gone(entry.txid, receipt.txid)
         attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
         place = StagingPlace(self._area, self._ledger.name, attempt, "roll-forward")
-        return difference_of(state, old, rows, place, gone=gone).rows
+        found = difference_of(state, old, rows, place, gone=gone, done=done)
+        return found.rows, found.instead
 
     # --- the writes -------------------------------------------------------------------------------------------------
 
@@ -277,6 +307,7 @@ class RollForward:
         :raises RollForwardRefused: the values do not say what they are; the fence is the one from before.
         :raises FenceOutranked: another run of the command has taken over.
         """
+        self._take_over(history, look)
         birth = rolling.birth or rolling.nonce
         if look.over is not None and look.over.txid == rolling.current:
             birth = look.over.birth  # of the open transaction, or of a run that has died
@@ -293,7 +324,7 @@ class RollForward:
         failpoint("roll_forward.looking", state=history.state.name)
         try:
             found = history.look_at_values(replace(look, over=token))
-            return found, self.proved(history, found)
+            return replace(found, change=0), self.proved(history, found)
         except RollForwardRefused:
             history.state.put_back(grant)
             failpoint("roll_forward.put_back", state=history.state.name)
@@ -306,21 +337,56 @@ class RollForward:
         missing: Sequence[MissingTransaction],
         rolling: Rolling,
     ) -> RolledState:
-        """Write the missing transactions, in their order; at least one.
+        """Write the missing transactions, in their order, and note which accepted changes the values have.
 
         :raises FenceOutranked: another run of the command has taken over.
         :raises StateError, StateUnavailable: repeat the command: it continues.
         """
+        self._take_over(history, look)
+        change = self.change(history, look)
+        if change > look.change and not look.apart:
+            history.state.accept_values(change)
+            failpoint("roll_forward.accepted", state=history.state.name)
         before = None if look.apart else history.before(look.first)
         over: Mapping[str, Token | None] = {history.state.name: look.over}
         for each in missing:
-            grant = replace(self._grant(history, each, rolling, before), over=over)
+            grant = replace(
+                self._grant(history, each, rolling, before),
+                over=over,
+                accepted={history.state.name: {CHANGE: change}} if over else {},
+            )
             _write(history.state, grant, each)
             failpoint("roll_forward.wrote", txid=each.receipt.txid, state=history.state.name)
             before = each.receipt.txid
             over = {}
-        whole = before == history.last
-        return RolledState.of(missing[-1].receipt, look.found, whole=whole)
+        last = missing[-1].receipt if missing else history.receipts[history.last]
+        return self.rolled(history, last, look)
+
+    def rolled(self, history: StateHistory, last: Receipt, look: StateLook) -> RolledState:
+        """Say that a state was written again.
+
+        :param last: the receipt of the last transaction that it has now; `look`: what it had before.
+        """
+        changes = {each.number for each in history.life.changes} - self._unchanged
+        whole = last.txid == history.last
+        change = max(changes, default=0)
+        return RolledState.of(last, look.found, whole=whole, change=change, heals=look.heals)
+
+    def change(self, history: StateHistory, look: StateLook) -> int:
+        """Give the newest accepted change that the values have, with all before it."""
+        lacks = {each.number for each in look.pending.missing} - self._settled
+        has = [
+            each.number
+            for each in history.life.changes
+            if each.number < min(lacks, default=each.number + 1)
+        ]
+        return max(has, default=0)
+
+    def _take_over(self, history: StateHistory, look: StateLook) -> None:
+        """Take the fence that a backup of before a renaming has under the name of then."""
+        if look.named:
+            history.state.take_over(look.named)
+            failpoint("roll_forward.took_over", state=history.state.name)
 
     def _grant(
         self,
@@ -362,6 +428,13 @@ class RollForward:
         return fence_batch(receipt, receipt.granted, batch)
 
 
+def _written(found: MissingTransaction, state: FencedState) -> Written:
+    """Say what a state gets of a transaction, as its receipt does."""
+    tallies = [RowTally(rows, state.added_up) for rows in (found.rows, found.instead)]
+    one, other = (each.written(sum(1 for _ in each)) for each in tallies)
+    return one + other
+
+
 def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
     """Write one transaction: in one store transaction, or in portions if it is large."""
     if missing.is_skip:
@@ -372,7 +445,7 @@ def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> Non
     def tally(rows: _Rows) -> RowTally:
         return FilledTally(rows, state.added_up, missing.added_later)
 
-    if missing.written.keys <= ROWS_A_WRITE:
+    if missing.written.keys <= ROWS_A_WRITE and not missing.instead:
         state.raise_and_write(grant, tally(missing.rows))
         return
 
@@ -382,4 +455,6 @@ def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> Non
             failpoint("roll_forward.between_portions", state=state.name)
 
     state.raise_fence(grant)
+    if missing.instead:
+        grant = write_instead(state, grant, missing.instead, None)
     write_portions(state, grant, tallies())

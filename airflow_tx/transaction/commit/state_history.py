@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from airflow_tx.base.errors import RollForwardRefused, UnreadableRecord
-from airflow_tx.ledger import ACCEPT_CHANGE, LedgerEvidence, Receipt, RepairRecord, Token
+from airflow_tx.base.errors import RollForwardRefused, StateError, UnreadableRecord
+from airflow_tx.ledger import NOTHING_PENDING, LedgerEvidence, Life, Pending, Receipt, Token
 from airflow_tx.state import Fence, StoredState
 
 
@@ -22,14 +22,20 @@ class StateLook:
     :param first: the first transaction to write again; behind the last one: none.
     :param over: the grant in the fence, which must be there still when it is raised.
     :param apart: whether its values are of another moment than its fence, so that they decide.
-    :param changes: how many of the changes that a person has accepted the values have already; None: unknown.
+    :param pending: the changes that a person has accepted, and that the values may lack.
+    :param change: the newest accepted change that the fence names.
+    :param heals: whether what was lost and accepted is to be written, too.
+    :param named: the name that the state had when its fence was raised; "": the one it has now.
     """
 
     found: int
     first: int
     over: Token | None
     apart: bool = False
-    changes: int | None = None
+    pending: Pending = NOTHING_PENDING
+    change: int = 0
+    named: str = ""
+    heals: bool = True
 
 
 class StateHistory:
@@ -41,16 +47,11 @@ class StateHistory:
     def __init__(self, ledger: LedgerEvidence, state: StoredState) -> None:
         self.ledger = ledger
         self.state = state
-        renamed = ledger.topology.renamed
-        self._names = {state.name, *(old for old, now in renamed.items() if now == state.name)}
 
     @cached_property
     def receipts(self) -> Mapping[int, Receipt]:
         """Return the receipts of final transactions, of the ledger, and older ones that the state keeps."""
-        found = dict[int, Receipt]()
-        for stored in self.state.receipts() or ():
-            with suppress(ValueError, UnreadableRecord):
-                found[stored.txid] = Receipt.from_json(json.loads(stored.text))
+        found = dict(self._own)
         for txid, history in self.ledger.histories.items():
             if history.receipt is not None:
                 found[txid] = Receipt.from_json(history.receipt)
@@ -62,13 +63,24 @@ class StateHistory:
         }
 
     @cached_property
+    def _own(self) -> Mapping[int, Receipt]:
+        found = dict[int, Receipt]()
+        for stored in self.state.receipts() or ():
+            with suppress(ValueError, UnreadableRecord):
+                found[stored.txid] = Receipt.from_json(json.loads(stored.text))
+        own = self.ledger.topology.incarnation
+        return {txid: each for txid, each in found.items() if each.incarnation == own}
+
+    @cached_property
+    def life(self) -> Life:
+        """Tell the life of the state."""
+        ledger = self.ledger
+        return Life.of(self.state.name, ledger.topology, ledger.repairs, self.receipts, self._own)
+
+    @property
     def written(self) -> Mapping[int, Mapping[str, Any]]:
         """Return what each transaction gave to the state, in the order of the txids."""
-        return {
-            txid: each.written[name]
-            for txid, each in self.receipts.items()
-            for name in self._names & each.written.keys()
-        }
+        return self.life.given
 
     @cached_property
     def last(self) -> int:
@@ -76,20 +88,6 @@ class StateHistory:
         return max(
             max(self.written, default=0), self.ledger.topology.states.get(self.state.name, 0)
         )
-
-    @cached_property
-    def accepted(self) -> Sequence[RepairRecord]:
-        """Return the changes of its values that people have accepted, in their order."""
-        return [
-            each
-            for each in self.ledger.life
-            if each.what == ACCEPT_CHANGE and each.change["state"] == self.state.name
-        ]
-
-    def gone(self, first: int, before: int) -> frozenset[str]:
-        """Name the keys that were deleted on purpose after one transaction, and before another one."""
-        changes = [each.change for each in self.accepted if first <= each.change["txid"] < before]
-        return frozenset(key for change in changes for key in change["keys"])
 
     def before(self, txid: int) -> int | None:
         """Return the transaction of the state before another one."""
@@ -114,18 +112,44 @@ class StateHistory:
 
         :raises RollForwardRefused: this is unknown.
         """
+        named, fence = self._fence()
+        return replace(self._look(fence), named=named)
+
+    def _fence(self) -> tuple[str, Fence | None]:
+        """Read its fence, which a backup of before a renaming has under the name of then."""
         fence = self.state.fence()
+        for segment in reversed(self.life.segments[:-1]):
+            if fence is not None:
+                break
+            try:
+                fence = self.state.fence_of(segment.name)
+            except StateError as error:
+                raise self.refused(str(error)) from error
+            if fence is not None:
+                return segment.name, fence
+        return "", fence
+
+    def _look(self, fence: Fence | None) -> StateLook:
         if fence is None:
             if self.state.read(limit=1):
                 raise self.refused("it has values, and no fence")
-            return StateLook(0, 1, None)
+            if not self.life.began_empty:
+                raise self.refused(
+                    "it is empty, and nothing says that it was so before its first transaction"
+                )
+            life = self.life
+            heals = None in map(life.kept, life.given)
+            changes = Pending(life.changes)
+            return StateLook(0, life.first, None, pending=changes, heals=heals or not life.losses)
         found = fence.token.txid
         if fence.incarnation != self.ledger.topology.incarnation:
             raise self.refused(f"its fence is of another ledger ({fence.incarnation})")
         if fence.token.is_look:
             # That run has died before it wrote. The values decide: no transaction has raised this fence.
             before = fence.covered or fence
-            return StateLook(before.token.txid, self.last, fence.token, apart=True)
+            return StateLook(
+                before.token.txid, self.last, fence.token, apart=True, change=fence.change
+            )
         if found >= self.ledger.current:
             return self._look_at_open(fence)
         receipt = self.receipts.get(found)
@@ -137,9 +161,8 @@ class StateHistory:
             raise self.refused(f"its fence says transaction {found}, another one of that number")
         marked = (receipt.attempt, receipt.epoch)
         whole = fence.applied and (fence.token.attempt, fence.token.epoch) == marked
-        if whole:
-            return self._compared(StateLook(found, found + 1, fence.token), undone=0)
-        return self._compared(StateLook(found, found, fence.token), undone=found)
+        look = StateLook(found, found + whole, fence.token, change=fence.change)
+        return self._compared(look, fence, undone=0 if whole else found)
 
     def _look_at_open(self, fence: Fence) -> StateLook:
         """Look at a state whose fence the open transaction has raised."""
@@ -152,7 +175,8 @@ class StateHistory:
             raise self.refused(
                 f"its fence says transaction {found}, which the ledger does not know", remedy
             )
-        return self._compared(StateLook(found, found, fence.token), undone=found)
+        look = StateLook(found, found, fence.token, change=fence.change)
+        return self._compared(look, fence, undone=found)
 
     def look_at_values(self, look: StateLook) -> StateLook:
         """Find out by the values alone what a state has; no one else writes it, and no row of the open one is left.
@@ -163,42 +187,50 @@ class StateHistory:
 
     def _looked_at(self, look: StateLook, rows: Mapping[tuple[int, int, int], int]) -> StateLook:
         newest = self._newest(rows)
-        first = newest or 1
-        agree = self._changes_in(first - 1, undone=first)
-        if agree is not None and agree < 0 and self._fits(rows, newest + 1, 0, lacks=False):
+        first = newest or self.life.first
+        told = self._totals(first)
+        if told is None or self.life.unknown(first - 1):
+            raise self._apart(f"nothing says what the values up to transaction {first} add up to")
+        pending = self.life.changes_after(first - 1, 0, told)
+        if pending is None and self._fits(rows, newest + 1, 0, lacks=False):
             # Rows that were undone later hide what was there before the newest transaction, which is whole.
             first = newest + 1
-            agree = self._changes_in(newest, undone=0)
-        if agree is None or agree < 0:
-            what = "nothing says what the values up to" if agree is None else "the values up to"
-            rest = "add up to" if agree is None else "do not add up to what its receipts say"
-            raise self.refused(
-                f"its fence and its values are of different moments, and {what} transaction {first} {rest}"
-            )
-        return StateLook(look.found, min(first, self.last), look.over, apart=True, changes=agree)
+            pending = self.life.changes_after(newest, 0, self._totals(0))
+        if pending is None:
+            what = f"the values up to transaction {first}"
+            raise self._apart(f"{what} do not add up to what its receipts say")
+        first = min(first, self.last)
+        return replace(look, first=first, apart=True, pending=pending)
 
-    def _compared(self, look: StateLook, *, undone: int) -> StateLook:
+    def _apart(self, problem: str) -> RollForwardRefused:
+        return self.refused(f"its fence and its values are of different moments, and {problem}")
+
+    def _compared(self, look: StateLook, fence: Fence, *, undone: int) -> StateLook:
         """Compare the fence with the values.
 
         :param undone: the transaction whose rows the next raise takes back; 0: none.
         """
         rows = self.state.rows_by_grant()
+        totals = self._totals(undone)
+        pending = self.life.changes_after(
+            look.first - 1, fence.change, totals, as_of=fence.token.generation
+        )
         if rows is None:
-            return look  # the raise of the fence compares the values with what it has noted of them
-        agree = self._changes_in(look.first - 1, undone=undone)
-        if self._fits(rows, look.first, undone, lacks=bool(agree)) and (
-            agree is None or agree >= 0
-        ):
-            return StateLook(look.found, look.first, look.over, changes=agree)
+            # The raise of the fence compares the values with what it has noted of them.
+            return replace(look, pending=pending or Pending(self.life.changes, asked=True))
+        told = totals is not None and not self.life.unknown(look.first - 1, fence.token.generation)
+        has_changes = told and pending is not None and len(pending.missing) < len(self.life.changes)
+        if pending is not None and self._fits(rows, look.first, undone, lacks=has_changes):
+            return replace(look, pending=pending)
         taken_out = any(txid >= self.ledger.current and epoch for txid, _, epoch in rows)
         if taken_out or self._has_moved(look):
             # Only under a look do the values say what they are.
-            return StateLook(look.found, self._newest(rows) or 1, look.over, apart=True)
+            return replace(look, first=self._newest(rows) or self.life.first, apart=True)
         return self._looked_at(look, rows)
 
     def _has_moved(self, look: StateLook) -> bool:
         """Whether a commit has begun since the fence was read: then the values may be of two moments."""
-        fence = self.state.fence()
+        _, fence = self._fence()
         return fence is None or fence.token != look.over
 
     def _fits(
@@ -229,38 +261,8 @@ class StateHistory:
             (txid for txid, _, epoch in rows if txid < self.ledger.current and epoch), default=0
         )
 
-    def _changes_in(self, last: int, *, undone: int) -> int | None:
-        """Compare the totals with what the receipts up to a transaction say, and the first accepted changes.
-
-        :return: how many of these changes the values have; −1: the totals are others; None: they cannot be compared.
-        """
+    def _totals(self, undone: int) -> Mapping[str, int] | None:
+        """Add up the values before a transaction; None: they cannot be added up."""
         names = self.state.added_up
-        expected = self._expected(last)
-        if expected is None or not names:
-            return None
-        totals = self.state.totals_before(names, undone)
-        if totals is None:
-            return None
-        for count in range(len(self.accepted) + 1):
-            if all(totals[name] == expected.get(name, 0) for name in names):
-                return count
-            if count < len(self.accepted):
-                for name, by in self.accepted[count].change["columns"].items():
-                    expected[name] = expected.get(name, 0) + by
-        return -1
-
-    def _expected(self, last: int) -> dict[str, int] | None:
-        """Add up what the receipts up to a transaction say; None: that is not known of all of them."""
-        if any(txid not in self.receipts for txid in range(1, last + 1)):
-            return None
-        found = dict[str, int]()
-        for name in self.state.added_up:
-            parts = [
-                each.get("sums", {}).get(name)
-                for txid, each in self.written.items()
-                if txid <= last and each["keys"]
-            ]
-            if None in parts:
-                return None
-            found[name] = sum(parts)
-        return found
+        totals = self.state.totals_before(names, undone) if names else None
+        return None if totals is None else {name: totals[name] for name in names}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from airflow_tx.ledger import (
     Batch,
     BeginRequest,
     Begun,
+    LedgerView,
     NoData,
     Outside,
     Paths,
@@ -31,6 +33,7 @@ from airflow_tx.ledger import (
     WindowFull,
     dumps,
     is_shortened,
+    renamed_since,
 )
 from airflow_tx.sources import Source, SourceKind, order_end
 from airflow_tx.transaction.metrics import send_lag
@@ -219,8 +222,8 @@ def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reas
 # --- begin --------------------------------------------------------------------------------------------------------
 
 
-CheckEntry = Callable[["Entry", TopologyRecord], None]
-"""Refuses a journal entry whose contributions the states of the DAG cannot take back."""
+CheckEntry = Callable[["Entry", TopologyRecord], "Collection[str] | None"]
+"""Refuses an entry that the states of the DAG cannot take back; names the states that need its values, None: all."""
 _NOT_ALLOCATED = "Nothing was allocated; correct the source, then clear this task."
 RUN_CONF = "airflow_tx"
 """Where a run's configuration says what it is for."""
@@ -367,7 +370,10 @@ def _read_entry(
 
     topology = ledger.topology()
     entry = JournalArea(spec.staging(), topology.incarnation).read(replaces.entry)
-    check(entry, topology)
+    repairs = LedgerView(ledger.store, ledger.paths).repairs()
+    renamed = renamed_since(repairs, entry.contributions, entry.txid)
+    states = check(entry, replace(topology, renamed=renamed))
+    states = renamed.values() if states is None else states
     rows = entry.metadata
     # The source is asked for changed rows later, and says what it lacks of them.
     if rows is not None and not changed_rows:
@@ -380,7 +386,6 @@ def _read_entry(
                 problem=f"its rows cannot be read again: {gone}",
                 remedy=f"To withdraw it: airflow tx restate {spec.topology} {replaces.txid} --withdraw",
             )
-    states = (topology.renamed.get(name, name) for name in entry.contributions)
     return RestatedBatch(rows, tuple(states), same=source.keeps_rows)
 
 

@@ -14,7 +14,8 @@ import pytest
 from airflow_tx.base.errors import ConfigError, Outranked, StagingError
 from airflow_tx.base.failpoints import VARIABLE, FailpointError
 from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.spark import new_values as spark_new_values

@@ -18,11 +18,13 @@ from airflow_tx.base.errors import AcceptanceRefused, ConfigError, NotTakenBack,
 from airflow_tx.base.failpoints import VARIABLE, FailpointError
 from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Create
-from airflow_tx.ledger.audit.rebuild import keys_gone, reset
+from airflow_tx.ledger.audit.rebuild import reset
+from airflow_tx.ledger.life import Life
 from airflow_tx.ledger.records import Binding, encode
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.replay import wishes
 from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.view import LedgerView
 from airflow_tx.operations.actions import request
 from airflow_tx.operations.actions.action import ActionTarget, EffectLine, dated_transactions
 from airflow_tx.operations.actions.request import ChangeAcceptance
@@ -478,7 +480,7 @@ def test_a_journal_that_is_too_large_for_a_look_ends_what_can_be_restated(
     deleted(world)
     assert accepted(world)[-1].startswith("accepted: no transaction until now can be restated: ")
     world.execute("r6")
-    with pytest.raises(SeveralRefused, match="a repair has accepted what state 'words' held before transaction 6"):
+    with pytest.raises(SeveralRefused, match="keys of state 'words' were deleted since transaction 2"):
         world.restate(2)
     assert world.follow(6) == ["All 1 are restated."]
 
@@ -487,8 +489,12 @@ def test_keys_that_were_lost_before_a_reset_say_nothing_of_the_next_life(world: 
     deleted(world)
     accepted(world)
     ledger = world.ledger
-    assert keys_gone(ledger, "words", 5, {})
-    assert not keys_gone(ledger, "words", 6, {})
-    assert keys_gone(ledger, "terms", 5, {"words": "terms"})
+
+    def gone(first: int) -> frozenset[str]:
+        repairs = LedgerView(ledger.store, ledger.paths).repairs()
+        return Life.of("words", ledger.topology(), repairs).gone(first)
+
+    assert gone(5)
+    assert not gone(6)
     ledger.run(reset, TopologyRequest("numbers", "opaque", 4, False), Audit("ada", "again"))
-    assert not keys_gone(ledger, "words", 1, {})
+    assert not gone(1)

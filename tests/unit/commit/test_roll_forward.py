@@ -17,6 +17,7 @@ import pytest
 from airflow_tx.base.errors import FenceOutranked, RepairRefused, RestateRefused, RollingForward, StateBehind, TxError
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import close_for_reset, note_change, rename_state, state_lost
+from airflow_tx.ledger.life import NOTHING_PENDING, Life
 from airflow_tx.ledger.steps import roll_forward as roll_forward_protocol
 from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.replay import WishRequest, want
@@ -222,6 +223,7 @@ def test_it_stops_before_a_change_by_hand(makes: Any, place: Any) -> None:
     ledger = run.spec.ledger(run.spec.memory)
     receipt = ledger.topology().receipt
     ledger.run(note_change, place.state.name, {"count": 3}, keys=[], receipt=receipt, audit=ADA)
+    place.state.accept_values(2)
     committed(makes, rows(a=1))
     backups["2"]()
     assert rolled(run, place) == []
@@ -294,13 +296,13 @@ def any_entry(self: JournalArea, name: str) -> Any:
 PROVED: Any = RollForward.proved
 LEFT_OUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "whether a fence is whole": ((StateHistory, "look", never_behind(StateHistory.look)),),
-    "the values as a witness": ((StateHistory, "_compared", lambda self, look, *, undone: look),),
+    "the values as a witness": ((StateHistory, "_compared", lambda self, look, fence, *, undone: look),),
     "who wrote the newest rows": (
         (StateHistory, "_fits", lambda self, rows, first, undone, *, lacks: True),
-        (StateHistory, "_changes_in", lambda self, last, *, undone: 0),
+        (Life, "changes_after", lambda self, *a, **how: NOTHING_PENDING),
     ),
     "skips": ((RollForward, "proved", lambda self, *a: [m for m in PROVED(self, *a) if not m.is_skip]),),
-    "the difference of a restatement": ((RollForward, "_difference", lambda self, h, r, rows, later: rows),),
+    "the difference of a restatement": ((RollForward, "_difference", lambda self, h, r, rows, *_, **how: (rows, ())),),
     "the entry that a receipt names, and the proof": (
         (JournalArea, "check", any_entry),
         (module, "dumps", lambda value: ""),
@@ -441,6 +443,10 @@ def test_a_state_that_came_back_empty_is_refused_where_the_ledger_does_not_reach
     assert values(place) == {"a": 15, "b": -7, "c": 9, "e": 1}
     (place.values_of if apart and isinstance(place, InMemory) else lambda restore: restore())(empty)
     monkeypatch.setattr(actions, "ledger_evidence", forgetful)
-    (refused,) = rolled(run, place)
-    assert "transaction 1" in refused
+    refused = rolled(run, place)
+    if apart and isinstance(place, InMemory):
+        # The state keeps the receipt that the ledger has forgotten.
+        assert values(place) == {"a": 15, "b": -7, "c": 9, "e": 1}
+        return
+    assert "transaction 1" in refused[0]
     assert values(place) == {}

@@ -11,7 +11,8 @@ import pytest
 from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.audit.chain import Chain
-from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, rename_state, state_lost
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs, rename_state, state_lost
 from airflow_tx.ledger.audit.verification import compare_decisive
 from airflow_tx.ledger.records import Binding, Counter, Skipped, encode
 from airflow_tx.ledger.steps import end

@@ -12,7 +12,8 @@ import pytest
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord
 from airflow_tx.ledger.api import Create, Delete, Paths, Put
 from airflow_tx.ledger.attempt import Token
-from airflow_tx.ledger.audit.rebuild import HeldState, RebuildPlan, ledger_lost, plan_rebuild
+from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild
+from airflow_tx.ledger.audit.rebuild import ledger_lost
 from airflow_tx.ledger.records import Binding, History, Metadata, Outcome, Skipped, encode
 from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.state.api import Fence
@@ -52,7 +53,7 @@ def plan(*states: HeldState) -> RebuildPlan:
 
 
 def fence(batch: str) -> Any:
-    return SimpleNamespace(batch=batch, token=Token(1, 7, 1, 1, "n"), incarnation="L", applied=True)
+    return SimpleNamespace(batch=batch, token=Token(1, 7, 1, 1, "n"), incarnation="L", applied=True, change=0)
 
 
 def test_a_fence_says_what_its_transaction_was() -> None:

@@ -13,7 +13,9 @@ from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.audit import rebuild
-from airflow_tx.ledger.audit.rebuild import RENAMED, RESET, STATE_LOST, HeldState, Repairs, ResetIncomplete, reason_of
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs, ResetIncomplete, reason_of
+from airflow_tx.ledger.life import RENAMED, RESET, STATE_LOST
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
 from airflow_tx.ledger.steps import commit
 from airflow_tx.ledger.steps.commit import AcquireRequest

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_tx.base.errors import NotSkipped, SkippedTransaction
 from airflow_tx.ledger.attempt import Receipt, as_kept
-from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.records import Binding, Skipped
 from airflow_tx.ledger.steps.end import note_readmission

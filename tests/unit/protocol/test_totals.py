@@ -150,13 +150,38 @@ def test_what_cannot_be_compared_is_named(books: Books) -> None:
     assert not_compared("the receipts do not go back to transaction 1") in verified(short, states).notes
 
 
-@pytest.mark.parametrize("what", ["state-lost", "state-renamed", "ledger-lost"])
-def test_after_a_repair_nobody_knows_from_what_the_values_go_on(books: Books, what: str) -> None:
-    repair = RepairRecord(1, what, "ada", "then", "why", "told", 1, "op")
-    ledger = replace(books.ledger, repairs=[repair])
+OLD_WORDS = "state s0 was at transaction 5; what it holds now is accepted"
+
+
+@pytest.mark.parametrize(
+    ("what", "told", "change", "why"),
+    [
+        ("state-lost", "", {"state": "s0", "txid": 6}, "a repair has accepted what it held, and it is not known what"),
+        ("state-lost", OLD_WORDS, {}, "a repair has accepted what it held, and it is not known what"),
+        ("state-forgotten", "", {"state": "s0", "txid": 2}, "nothing says that it was empty before its first"),
+        ("ledger-lost", "", {}, "the ledger was rebuilt after transaction 2"),
+    ],
+)
+def test_after_some_repairs_nobody_knows_from_what_the_values_go_on(
+    books: Books, what: str, told: str, change: Any, why: str
+) -> None:
+    repair = RepairRecord(1, what, "ada", "then", "why", told, 1, "op", change=change)
+    topology = replace(books.ledger.topology, accepted={}, rebuilt=2 if what == "ledger-lost" else 0)
+    ledger = replace(books.ledger, repairs=[repair], topology=topology)
     states = [replace(each, totals={"n": 16}) for each in books.evidence[:1]]
-    why = f"the ledger was repaired ({what}), so their starting values are unknown"
-    assert verified(ledger, states).notes == (not_compared(why),)
+    assert not_compared(why) in verified(ledger, states).notes[-1]
+
+
+def test_of_a_loss_that_was_looked_at_it_is_known_what_the_values_add_up_to(books: Books) -> None:
+    change = {"state": "s0", "txid": 6, "found": 3}
+    repair = RepairRecord(1, "state-lost", "ada", "then", "why", "", 9, "op", change=change)
+    ledger = replace(books.ledger, repairs=[repair])
+    sums = [
+        (each.receipt or {})["written"]["s0"]["sums"]["n"] for txid, each in books.ledger.histories.items() if txid < 4
+    ]
+    for total, found in ((sum(sums), 0), (sum(sums) + 1, 1)):
+        states = [replace(each, totals={"n": total}) for each in books.evidence[:1]]
+        assert len([each for each in verified(ledger, states).findings if "adds up" in each]) == found
 
 
 @pytest.mark.parametrize("what", ["accept-loss", "rename"])

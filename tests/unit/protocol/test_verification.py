@@ -11,8 +11,8 @@ import pytest
 
 from airflow_tx.ledger.attempt import Receipt, as_kept
 from airflow_tx.ledger.audit.chain import Chain, LedgerEvidence, StateEvidence, in_short
-from airflow_tx.ledger.audit.rebuild import RENAMED
 from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.life import RENAMED
 from airflow_tx.ledger.records import History, Outcome, RepairRecord
 from airflow_tx.state.api import StoredReceipt
 from tests.unit.protocol.books import Books
@@ -78,8 +78,8 @@ def rechained(ledger: LedgerEvidence, **changes: dict[str, Any]) -> LedgerEviden
     return replace(ledger, histories=histories, topology=replace(ledger.topology, receipt=previous, states={}))
 
 
-def repaired(ledger: LedgerEvidence, what: str, told: str, generation: int) -> LedgerEvidence:
-    return replace(ledger, repairs=[RepairRecord(1, what, "ada", "then", "restored", told, generation, "op")])
+def repaired(ledger: LedgerEvidence, what: str, told: str, generation: int, **how: Any) -> LedgerEvidence:
+    return replace(ledger, repairs=[RepairRecord(1, what, "ada", "then", "restored", told, generation, "op", **how)])
 
 
 # --- what a state keeps
@@ -116,19 +116,22 @@ def test_what_a_state_has_forgotten_is_told_of_the_range_alone(ledger: LedgerEvi
 
 
 @pytest.mark.parametrize(
-    ("what", "told", "generation", "accepted"),
+    ("what", "state", "txid", "accepted"),
     [
-        ("state-lost", "state s0 was empty", 2, True),
-        ("state-lost", "state s0 was empty", 1, False),
-        ("state-lost", "state s01 was empty", 2, False),
-        ("state-renamed", "state s0 was empty", 2, False),
+        ("state-lost", "s0", 3, True),
+        ("state-lost", "s0", 1, False),
+        ("state-lost", "s01", 3, False),
+        ("state-lost", "s0 and", 3, False),
+        ("accept-loss", "s0", 3, False),
     ],
 )
 def test_a_person_may_have_accepted_that_a_state_went_back(
-    ledger: LedgerEvidence, states: Any, what: str, told: str, generation: int, accepted: bool
+    ledger: LedgerEvidence, states: Any, what: str, state: str, txid: int, accepted: bool
 ) -> None:
     evidence = [holding(states[0], (3, 4, 5)), states[1]]
-    findings, notes = said(verified(repaired(ledger, what, told, generation), evidence))
+    told = f"state {state} was at transaction {txid - 1}; what it holds now is accepted"
+    lost = repaired(ledger, what, told, 2, change={"state": state, "txid": txid})
+    findings, notes = said(verified(lost, evidence))
     assert len(findings) == (0 if accepted else 2)
     assert notes == ([f"transactions 1 to 2: state s0 {ALONE}"] if accepted else [])
 
@@ -137,20 +140,17 @@ def test_a_state_that_was_renamed_keeps_its_receipts_under_the_name_of_then(
     ledger: LedgerEvidence, states: Any
 ) -> None:
     renamed = replace(ledger, topology=replace(ledger.topology, states={"new": 5, "s1": 5}))
+    renamed = repaired(renamed, RENAMED, "state s0, at transaction 5, is called new now", 9)
     assert said(verified(renamed, [replace(states[0], name="new"), states[1]])) == ([], [])
 
 
-@pytest.mark.parametrize(("begins", "missing"), [(3, 0), (2, 1), (0, 2)])
+@pytest.mark.parametrize(("txids", "missing"), [((3, 4, 5), 0), ((4, 5), 1)])
 def test_a_state_that_took_the_name_of_a_renamed_one_has_its_own_receipts_alone(
-    ledger: LedgerEvidence, states: Any, begins: int, missing: int
+    ledger: LedgerEvidence, states: Any, txids: Any, missing: int
 ) -> None:
-    told = "state s0, at transaction 2, is called new now"
-    renamed = repaired(
-        replace(ledger, topology=replace(ledger.topology, taken_back_from={"s0": begins})), RENAMED, told, 9
-    )
-    findings, notes = said(verified(renamed, [holding(states[0], (3, 4, 5)), states[1]]))
+    renamed = repaired(ledger, RENAMED, "state s0, at transaction 2, is called new now", 9)
+    findings, _ = said(verified(renamed, [holding(states[0], txids), states[1]]))
     assert len(findings) == missing
-    assert bool(notes) is (missing < 2)
 
 
 def test_a_receipt_of_a_state_that_the_ledger_does_not_name_is_found(ledger: LedgerEvidence, states: Any) -> None:

@@ -1,0 +1,224 @@
+"""The plan of a rebuilt ledger: what the fences of its states say. Pure. Source: docs/protocol.md §§5, 7."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_tx.base.errors import RepairRefused, UnreadableRecord
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.attempt import Receipt, Token
+from airflow_tx.ledger.life import LEDGER_LOST
+from airflow_tx.ledger.records import Binding, Metadata
+
+_KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
+"""The record of a transaction in a fence, see `make_grant`."""
+
+
+@dataclass(frozen=True)
+class HeldState:
+    """The evidence of the fence of a state.
+
+    :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
+    :param holds: whether something of the token's transaction may be in the state.
+    :param applied: whether the whole update is.
+    :param batch: {"rows", "position", "prev"} of that transaction, and whose it is, as `make_grant` keeps them.
+    :param receipts: of the transactions that ended, as the state keeps them.
+    :param change: the newest accepted change that the fence names.
+    """
+
+    state: str
+    undoable: bool
+    holds: bool
+    incarnation: str
+    token: Token
+    applied: bool
+    batch: Any = field(hash=False)
+    receipts: tuple[Receipt, ...] = field(hash=False, default=())
+    change: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        state: str,
+        *,
+        undoable: bool,
+        fence: Any,
+        holds: Callable[[int], bool | None] = lambda txid: None,
+        receipts: Iterable[Any] | None = None,
+    ) -> HeldState:
+        """Read a fence as the state gives it.
+
+        :param holds: whether the state has something of a transaction; None: it cannot tell.
+        :param receipts: from the state; changed ones are left out.
+        :raises UnreadableRecord: the batch kept beside the fence is not one.
+        """
+        try:
+            batch = json.loads(fence.batch)
+            complete = _KEPT <= batch.keys()
+        except (ValueError, AttributeError):
+            complete = False
+        if not complete:
+            raise UnreadableRecord(
+                path=f"the fence of state {state!r}",
+                reason=f"it keeps no batch ({fence.batch[:40]!r})",
+            )
+        held = holds(fence.token.txid) is not False
+        known = tuple(
+            each for stored in receipts or () if (each := _receipt_of(stored, fence.incarnation))
+        )
+        return cls(
+            state,
+            undoable,
+            held,
+            fence.incarnation,
+            fence.token,
+            fence.applied,
+            batch,
+            known,
+            fence.change,
+        )
+
+
+def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
+    """Read a receipt as a state keeps it; None: it was changed, or is of another ledger."""
+    try:
+        receipt = Receipt.from_json(json.loads(stored.text))
+    except (ValueError, UnreadableRecord):
+        return None
+    return receipt if receipt.hash == stored.hash and receipt.incarnation == incarnation else None
+
+
+@dataclass(frozen=True)
+class RebuildPlan:
+    """Where the ledger continues, as the states say.
+
+    :param last: per state, the last txid that is final in it.
+    :param births: per state, the birth that its fence holds.
+    :param meta: metadata of transaction `current` − 1; None if there is none.
+    :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
+    :param granted: when the states' newest grant was given: what began later, no state knows.
+    :param bound: by key, which transaction counts of the run of the newest grant, if the fences have it.
+    :param ended: by txid, the receipts that the states keep of transactions before `current`.
+    :param change: the newest accepted change that a fence names.
+    """
+
+    incarnation: str
+    generation: int
+    current: int
+    meta: Metadata | None
+    last: dict[str, int]
+    births: dict[str, str]
+    summary: str
+    granted: str
+    transaction: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    bound: Mapping[str, Binding] = field(hash=False, default_factory=dict)
+    ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
+    change: int = 0
+
+
+def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
+    """Decide where the ledger continues, and what the states know of transactions that ended before.
+
+    :raises RepairRefused: there is no fence, or the states do not fit together.
+    """
+    _check_one_life(paths, held)
+    # The fence of every state is raised before the first write to any state: all of them have begun the greatest txid.
+    newest = max(held, key=lambda each: each.token.rank)
+    txid = newest.token.txid
+    if _is_complete(held, txid):
+        current = txid + 1
+        meta: Metadata | None = Metadata(
+            newest.token.attempt, newest.batch["rows"], newest.batch["position"]
+        )
+        transaction = newest.batch
+        summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
+    else:
+        _check_open(paths, held, txid)
+        current = txid
+        meta = Metadata(1, None, newest.batch["prev"]) if txid > 1 else None
+        transaction = {}
+        summary = (
+            f"transaction {txid} is not complete in every state; "
+            f"it is next, from where transaction {txid - 1} ended"
+        )
+        if "replaces" in newest.batch:
+            summary += (
+                f"; it restated transaction {newest.batch['replaces']['txid']}, which counts: what the states hold of "
+                "it goes with the next commit"
+            )
+    final = current - 1
+    return RebuildPlan(
+        incarnation=newest.incarnation,
+        generation=max(each.token.generation for each in held) + 1,
+        current=current,
+        meta=meta,
+        last={each.state: final for each in held} if final else {},
+        births={each.state: each.token.birth for each in held},
+        summary=summary,
+        transaction=transaction,
+        bound=_bound(newest.batch, final if transaction else 0),
+        granted=min(each.batch["granted"] for each in held if each.token.txid == txid),
+        ended={each.txid: each for state in held for each in state.receipts if each.txid < current},
+        change=max(each.change for each in held),
+    )
+
+
+def _bound(batch: Mapping[str, Any], final: int) -> dict[str, Binding]:
+    """Say which transaction counts of the run of the newest grant.
+
+    :param final: that transaction, if it is complete; 0: it begins again.
+    """
+    replaces = batch.get("replaces")
+    if replaces is not None and (not final or batch["skip"] is not None):
+        return {batch["key"]: Binding(replaces["txid"], replaces["entry"])}
+    return {batch["key"]: Binding(final, batch.get("journal", ""))} if final else {}
+
+
+def _is_complete(held: Sequence[HeldState], txid: int) -> bool:
+    """Ask whether one and the same transaction of this number is applied in every state."""
+    applied = all(each.token.txid == txid and each.applied for each in held)
+    return applied and len({each.token.birth for each in held}) == 1
+
+
+def _check_one_life(paths: Paths, held: Sequence[HeldState]) -> None:
+    if not held:
+        raise rebuild_refused(
+            paths,
+            "no state of the DAG has a fence",
+            "Nothing was ever committed to them: use --reset.",
+        )
+    lives = {each.incarnation: each.state for each in held}
+    if len(lives) > 1:
+        of = "; ".join(f"{state!r} of ledger {life}" for life, state in sorted(lives.items()))
+        raise rebuild_refused(
+            paths,
+            f"its states belong to different ledgers ({of})",
+            "One state serves one topology.",
+        )
+
+
+def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
+    for each in held:
+        behind = each.token.txid < txid - 1 or (each.token.txid == txid - 1 and not each.applied)
+        if behind:
+            raise rebuild_refused(
+                paths,
+                f"state {each.state!r} is at transaction {each.token.txid}, another one at {txid}",
+                "It went back: restore it to the same moment as the others, or start from the beginning: --reset.",
+            )
+        if each.token.txid == txid and each.holds and not each.undoable:
+            much = "complete" if each.applied else "half written"
+            others = ", but not in all others" if each.applied else ""
+            raise rebuild_refused(
+                paths,
+                f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
+                f"Restore all states from backups of one moment, then repeat it. Or start from the beginning: "
+                f'airflow tx repair {paths.topology} --reset --why TEXT. kind="opaque" states can undo it.',
+            )
+
+
+def rebuild_refused(paths: Paths, problem: str, remedy: str) -> RepairRefused:
+    return RepairRefused(what=LEDGER_LOST, topology=paths.topology, problem=problem, remedy=remedy)

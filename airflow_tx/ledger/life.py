@@ -1,0 +1,398 @@
+"""The life of a state: its transactions, changes and losses, from its beginning until now. Source: docs/protocol.md §7.
+
+A state may have been renamed, forgotten, lost and changed by hand since a transaction. All of these are repairs, each
+at a transaction. No clock is asked here, and a name is always the name of then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.records import RepairRecord, TopologyRecord
+
+LEDGER_LOST = "ledger-lost"
+STATE_LOST = "state-lost"
+STATE_FORGOTTEN = "state-forgotten"
+RENAMED = "state-renamed"
+RESET = "reset"
+ACCEPT_CHANGE = "accept-change"
+ROLL_FORWARD = "roll-forward"
+BEGAN = "began"
+"""The key, in what the topology record keeps of a state, of its first transaction; 0: there were values before it."""
+EMPTIED = "emptied"
+"""The key there of the transaction before which its place was empty after an accepted loss."""
+CHANGE = "change"
+"""The key there, and in its fence, of the number of the newest change of its values that a person accepted."""
+
+_TOLD_OF_LOSS = re.compile(r"state (.+) was at transaction (\d+); what it holds now is accepted")
+_TOLD_OF_RENAME = re.compile(r"state (.+), at transaction (\d+), is called (.+) now")
+
+
+class Segment(NamedTuple):
+    """The transactions that a state got under one name.
+
+    :param last: the last of them; None: it has this name now.
+    """
+
+    name: str
+    first: int
+    last: int | None
+
+    def has(self, txid: int) -> bool:
+        return self.first <= txid and (self.last is None or txid <= self.last)
+
+
+class StateLoss(NamedTuple):
+    """A loss that a person accepted.
+
+    :param number: of the repair; `generation`: of the ledger after it, so that an older fence is from before it.
+    :param txid: whose turn it was.
+    :param found: the last transaction that the state had; 0: it was empty; None: unknown.
+    :param change: the newest accepted change that it had.
+    """
+
+    number: int
+    txid: int
+    generation: int
+    found: int | None
+    change: int
+
+
+class Pending(NamedTuple):
+    """The accepted changes that a state may lack.
+
+    :param missing: in the order in which they were made.
+    :param asked: whether a person has to say which of them the values have; else all of them are missing.
+    """
+
+    missing: tuple[RepairRecord, ...]
+    asked: bool = False
+
+
+NOTHING_PENDING = Pending(())
+
+
+@dataclass(frozen=True)
+class Life:
+    """The life of one state.
+
+    :param segments: under each of its names, the oldest first; `began_empty`: whether nothing was there before.
+    :param changes: of its values by hand that people accepted, in the order in which they were made.
+    :param losses: that no roll forward has healed.
+    :param rebuilt: up to this transaction the ledger remembers nothing; `vouched`: the last one that a rebuild found
+        whole in all states.
+    :param receipts: the known ones of final transactions; `own`: the receipts that the state keeps itself.
+    """
+
+    state: str
+    segments: tuple[Segment, ...]
+    began_empty: bool
+    changes: tuple[RepairRecord, ...] = ()
+    losses: tuple[StateLoss, ...] = ()
+    rebuilt: int = 0
+    vouched: int = 0
+    receipts: Mapping[int, Receipt] = field(default_factory=dict)
+    own: Mapping[int, Receipt] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        state: str,
+        topology: TopologyRecord,
+        repairs: Sequence[RepairRecord],
+        receipts: Mapping[int, Receipt] | None = None,
+        own: Mapping[int, Receipt] | None = None,
+    ) -> Life:
+        """Read the life of a state from what people have done to the ledger.
+
+        :param repairs: all, the oldest first; of an earlier life of the ledger they count for nothing.
+        """
+        walk = _Walk(state)
+        for each in reversed(since_reset(repairs)):
+            if walk.begins_after(each):
+                break
+        began = topology.accepted.get(state, {}).get(BEGAN)
+        # An older release has not noted what was there before a state: of one as old as the ledger, nothing.
+        empty = began > 0 if began is not None else walk.first == 1
+        emptied = topology.accepted.get(state, {}).get(EMPTIED, 0)
+        losses = [
+            each._replace(found=0) if each.found is None and each.txid <= emptied else each
+            for each in walk.losses
+        ]
+        segments = [*reversed(walk.later), Segment(walk.name, began or walk.first, walk.until)]
+        segments.sort(key=lambda each: each.first)
+        return cls(
+            state,
+            tuple(segments),
+            empty and walk.vouched is None,
+            tuple(_still_there(walk.changes, losses)),
+            tuple(losses),
+            0 if walk.vouched is None else topology.rebuilt,
+            (walk.vouched or {}).get(state, 0),
+            receipts or {},
+            own or {},
+        )
+
+    @cached_property
+    def given(self) -> Mapping[int, Mapping[str, Any]]:
+        """Return what each transaction gave to the state, in the order of the txids."""
+        found = {
+            txid: each.written[segment.name]
+            for segment in self.segments
+            for txid, each in self.receipts.items()
+            if segment.has(txid) and segment.name in each.written
+        }
+        # Names of before a rebuild are lost, and a state keeps what it got itself.
+        kept = {
+            txid: next(iter(each.written.values()))
+            for txid, each in self.own.items()
+            if txid <= self.rebuilt and each.written
+        }
+        return dict(sorted((kept | found).items()))
+
+    @property
+    def first(self) -> int:
+        """Return the transaction that it may have begun with."""
+        return self.segments[0].first
+
+    def name_at(self, txid: int) -> str | None:
+        """Give the name that the state had in a transaction; None: it was no state of the topology then."""
+        return next((each.name for each in self.segments if each.has(txid)), None)
+
+    def held(self, txid: int, as_of: int | None = None) -> bool | None:
+        """Ask whether the state has a transaction; None: unknown.
+
+        :param as_of: the generation of a fence: the values are of then; None: as of now.
+        """
+        if txid not in self.given:
+            return False
+        return self.kept(txid, as_of)
+
+    def kept(self, txid: int, as_of: int | None = None) -> bool | None:
+        """Ask as `held` of a transaction that was given to the state, which need not be remembered."""
+        if txid <= self.rebuilt and txid != self.vouched and txid not in self.own:
+            return None
+        unknown = False
+        for loss in self.losses:
+            if txid >= loss.txid or (as_of is not None and loss.generation > as_of):
+                continue
+            if loss.found is not None and txid > loss.found:
+                return False
+            unknown = unknown or loss.found is None
+        # Its own receipt may be there still, beside values that went back without it.
+        return None if unknown else True
+
+    def expected(self, last: int, as_of: int | None = None) -> tuple[int, ...] | None:
+        """List the transactions up to one whose rows the values have; None: unknown."""
+        if self.unknown(last, as_of):
+            return None
+        return tuple(txid for txid in self.given if txid <= last and self.kept(txid, as_of))
+
+    def unknown(self, last: int, as_of: int | None = None) -> str:
+        """Say why it is not known what the values add up to that have the transactions up to one; "": it is known."""
+        if self.rebuilt:
+            return f"the ledger was rebuilt after transaction {self.rebuilt}"
+        if not self.began_empty:
+            return "nothing says that it was empty before its first transaction"
+        if self.forgotten(self.first, last) is not None:
+            return f"the receipts do not go back to transaction {self.first}"
+        if None in (self.kept(txid, as_of) for txid in self.given if txid <= last):
+            return "a repair has accepted what it held, and it is not known what that was"
+        return ""
+
+    def forgotten(self, first: int, last: int) -> int | None:
+        """Name the first of these transactions of which nothing is known any more; None: all are known."""
+        return next((t for t in range(first, last + 1) if t not in self.receipts), None)
+
+    def sums(
+        self, columns: Iterable[str], txids: Iterable[int], changes: Sequence[RepairRecord] = ()
+    ) -> dict[str, int] | None:
+        """Add up what transactions and changes added to columns; None: this is not known of all of them."""
+        found = dict[str, int]()
+        wrote = [each for txid in txids if (each := self.given[txid])["keys"]]
+        for name in columns:
+            parts = [each.get("sums", {}).get(name) for each in wrote]
+            if None in parts:
+                return None
+            found[name] = sum(parts) + sum(each.change["columns"].get(name, 0) for each in changes)
+        return found
+
+    def changes_after(
+        self, last: int, mark: int, totals: Mapping[str, int] | None, *, as_of: int | None = None
+    ) -> Pending | None:
+        """Find the changes that values lack which have all transactions up to one; None: the totals fit no number.
+
+        :param mark: the newest change that the fence says they have.
+        :param totals: by column; None: they cannot be compared.
+        :param as_of: the generation of the fence.
+        """
+        open_ = [
+            each for each in self.changes if each.change["txid"] >= last and each.number > mark
+        ]
+        sure = [each for each in self.changes if each not in open_]
+        fits = list(range(len(open_) + 1))
+        held = self.expected(last, as_of)
+        if totals and held is not None:
+            wanted = [self.sums(totals, held, [*sure, *open_[:count]]) for count in fits]
+            if None not in wanted:
+                fits = [count for count in fits if wanted[count] == totals]
+        if not fits:
+            return None
+        missing = tuple(open_[fits[0] :])
+        # A change after an accepted loss may have made up for it, and the loss is healed now.
+        after = as_of is not None and any(
+            each.generation > as_of and change.number > each.number
+            for each in self.losses
+            for change in missing
+        )
+        return Pending(missing, bool(missing) and (len(fits) > 1 or after))
+
+    def gone(self, first: int, before: int | None = None) -> frozenset[str]:
+        """Name the keys that were deleted on purpose after one transaction, and before another one."""
+        return frozenset(
+            key
+            for each in self.changes
+            if first <= each.change["txid"] and (before is None or each.change["txid"] < before)
+            for key in each.change["keys"]
+        )
+
+    def cannot_restate(self, txid: int) -> str:
+        """Say why what a transaction gave to the state cannot be taken back from it; "": it can."""
+        if self.kept(txid) is not True:
+            done = "the ledger was rebuilt" if txid <= self.rebuilt else "what it held was accepted"
+            return f"{done} since, so state {self.state!r} may lack transaction {txid}"
+        if any(each.change.get("unknown") and each.change["txid"] >= txid for each in self.changes):
+            return f"keys of state {self.state!r} were deleted since transaction {txid}, and it is not known which"
+        return ""
+
+
+@dataclass
+class _Walk:
+    """The walk from now to the beginning of a state, one repair after the other.
+
+    :param name: that the state had then; `until`: its last transaction of that name.
+    :param healed: the lowest transaction that a later roll forward has begun from.
+    :param vouched: of a rebuilt ledger, per state the last transaction that was whole in all states.
+    :param unwanted: numbers of the changes that a person wants no more.
+    """
+
+    name: str
+    until: int | None = None
+    first: int = 1
+    later: list[Segment] = field(default_factory=list)
+    changes: list[RepairRecord] = field(default_factory=list)
+    losses: list[StateLoss] = field(default_factory=list)
+    healed: int | None = None
+    vouched: Mapping[str, int] | None = None
+    unwanted: set[int] = field(default_factory=set)
+
+    def begins_after(self, each: RepairRecord) -> bool:
+        """Take one repair; True: what comes before it was another state."""
+        change = each.change
+        renamed = renaming(each)
+        if renamed is not None:
+            return self._takes_name(*renamed)
+        if each.what == LEDGER_LOST:
+            if self.vouched is None:
+                self.vouched = change.get("states", {})
+        elif each.what == ROLL_FORWARD and self.name in change["states"]:
+            self.unwanted |= {*change.get("unchanged", ())}
+            rolled = change["states"][self.name]
+            found = rolled["found"]
+            if rolled.get("heals", True):
+                self.healed = found if self.healed is None else min(self.healed, found)
+        elif _state_of(each) != self.name:
+            return False
+        elif each.what == STATE_FORGOTTEN:
+            self.first = change["txid"]
+            return True
+        elif each.what == ACCEPT_CHANGE and each.number not in self.unwanted:
+            self.changes.insert(0, each)
+        elif each.what == STATE_LOST and self.vouched is None:
+            self._takes_loss(each)
+        return False
+
+    def _takes_name(self, old: str, new: str, txid: int) -> bool:
+        if new == self.name:
+            self.later.append(Segment(new, txid, self.until))
+            self.until = txid - 1
+            self.name = old
+            return False
+        if old == self.name:
+            self.first = txid
+        return old == self.name
+
+    def _takes_loss(self, each: RepairRecord) -> None:
+        change = each.change
+        told = _TOLD_OF_LOSS.fullmatch(each.told)
+        txid = change["txid"] if change or told is None else int(told[2]) + 1
+        if self.healed is None or self.healed >= txid:
+            seen = (txid, each.generation, change.get("found"), change.get("change", 0))
+            self.losses.insert(0, StateLoss(each.number, *seen))
+
+
+def _still_there(
+    changes: Sequence[RepairRecord], losses: Sequence[StateLoss]
+) -> list[RepairRecord]:
+    """List the changes that did not go with an accepted loss, in the order in which they were made."""
+    kept = (
+        each
+        for each in changes
+        if not any(loss.change < each.number < loss.number for loss in losses)
+    )
+    return sorted(kept, key=lambda each: (each.change["txid"], each.number))
+
+
+def since_reset(repairs: Sequence[RepairRecord]) -> Sequence[RepairRecord]:
+    """List the repairs since the ledger was last reset: none before it explains anything after it."""
+    first = max((place for place, each in enumerate(repairs, 1) if each.what == RESET), default=0)
+    return repairs[first:]
+
+
+def _state_of(repair: RepairRecord) -> str | None:
+    """Name the state of a repair, which an older release has kept in the sentence about a loss."""
+    told = _TOLD_OF_LOSS.fullmatch(repair.told) if repair.what == STATE_LOST else None
+    found: str | None = repair.change.get("state")
+    return told[1] if not repair.change and told is not None else found
+
+
+def renaming(repair: RepairRecord) -> tuple[str, str, int] | None:
+    """Give the old and the new name of a state, and the first transaction of the new one; None: it renames none."""
+    if repair.what != RENAMED:
+        return None
+    if repair.change:
+        return repair.change["state"], repair.change["to"], repair.change["txid"]
+    # An older release has kept it in this sentence alone.
+    told = _TOLD_OF_RENAME.fullmatch(repair.told)
+    return None if told is None else (told[1], told[3], int(told[2]) + 1)
+
+
+def renamed_since(
+    repairs: Sequence[RepairRecord], names: Iterable[str], txid: int
+) -> dict[str, str]:
+    """Give, per name that states had in a transaction, their names now, see `name_now`."""
+    return {name: name_now(repairs, name, txid) for name in names}
+
+
+def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
+    """Give the name that a state has now.
+
+    :param name: that it had in a transaction.
+    :return: of a state that was forgotten since, a text that is no name.
+    """
+    for each in since_reset(repairs):
+        renamed = renaming(each)
+        if renamed is not None and renamed[0] == name and renamed[2] > txid:
+            name = renamed[1]
+        elif (
+            each.what == STATE_FORGOTTEN
+            and each.change["state"] == name
+            and each.change["txid"] > txid
+        ):
+            return f"{name} (forgotten before transaction {each.change['txid']})"
+    return name
