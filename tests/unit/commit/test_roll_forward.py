@@ -22,7 +22,8 @@ from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
 from airflow_tx.operations.actions import roll_forward as actions
-from airflow_tx.outputs.journal import JOURNAL, JournalArea
+from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.outputs.staging.area import JOURNAL
 from airflow_tx.state import Max, MemoryState, Sum
 from airflow_tx.state.lake.state import DeltaTable
 from airflow_tx.state.sql.state import SqlState
