@@ -10,21 +10,37 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from deltalake import DeltaTable as DeltaLake
+from sqlalchemy import MetaData, create_engine, inspect, text
 
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.operations.actions.roll_forward import RollForwardRepair
+from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from tests.cluster.committer import REPOSITORY, Committer, expected
+from tests.cluster.committer import REPOSITORY, Answer, Committer, expected
+from tests.cluster.kinds import states
 from tests.integration.pipeline import Pipeline
 from tests.servers.postgres import LocalPostgres
 
-# Nothing was released yet. This is a state of the package.
-EARLIER = "fc4cc9e2"  # the first with the names of modules of now, which serialized sources and states have in them
+# Nothing was released yet. These are states of the package.
+EARLIER = {
+    "b37eace5": "nothing below the staging area is of one ledger, nor a name of a door",
+    "a467194c": "the staging area is of one ledger, and modules have no rooms",
+}
+MakeKinds = Callable[[int], tuple[Committer, Committer]]
+ADA = Audit("ada", "the disk is gone")
 
 
 def unpacked(commit: str, folder: Path, *paths: str) -> Path:
@@ -37,9 +53,13 @@ def unpacked(commit: str, folder: Path, *paths: str) -> Path:
     return folder
 
 
-@pytest.fixture
-def earlier(tmp_path: Path) -> Path:
-    return unpacked(EARLIER, tmp_path / "earlier", "tests/unit/bench.py", "tests/cluster/runs.py")
+@pytest.fixture(params=EARLIER)
+def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    programs = ["bench.py", "runs.py", "earlier_release.py", "pipeline.py"]
+    folders = ["unit", "cluster", "cluster", "integration"]
+    return unpacked(
+        request.param, tmp_path / "earlier", *(f"tests/{f}/{p}" for f, p in zip(folders, programs, strict=True))
+    )
 
 
 @pytest.fixture
@@ -56,18 +76,17 @@ def pipeline(zookeeper: LocalZooKeeper, zookeeper_root: str, url: str) -> Iterat
     disconnect(client)
 
 
-def leave(commit: str, folder: Path, *arguments: str) -> None:
-    """Let that release run `earlier_release.py`."""
-    old = unpacked(commit, folder / "earlier", "tests/integration/pipeline.py")
-    program = [sys.executable, str(Path(__file__).with_name("earlier_release.py")), *arguments]
+def leave(old: Path, *arguments: str) -> None:
+    """Let that release run its own `earlier_release.py`."""
+    program = [sys.executable, str(old / "tests/cluster/earlier_release.py"), *arguments]
     done = subprocess.run(program, env={**os.environ, "PYTHONPATH": str(old)}, cwd=old, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_records_of_an_earlier_release_go_on_under_this_release(
-    tmp_path: Path, zookeeper: LocalZooKeeper, zookeeper_root: str, url: str, pipeline: Pipeline
+    earlier: Path, zookeeper: LocalZooKeeper, zookeeper_root: str, url: str, pipeline: Pipeline
 ) -> None:
-    leave(EARLIER, tmp_path, zookeeper.hosts, zookeeper_root, url)
+    leave(earlier, zookeeper.hosts, zookeeper_root, url)
     assert pipeline.totals() == [1 + 2 + 3]
     assert [pipeline.run(run) for run in ("r3", "r4", "r5", "r6")] == [3, 4, 5, 6]
     assert pipeline.totals() == [sum(range(1, 7))]
@@ -81,8 +100,8 @@ def worker(
     made = list[Committer]()
     connection = {"host": zookeeper.hosts, "extra": {"chroot": zookeeper_root}}
 
-    def make(package: Path = REPOSITORY, **env: str) -> Committer:
-        made.append(Committer(tmp_path, connection, url, package=package, env=env))
+    def make(package: Path = REPOSITORY, module: str = "tests.cluster.runs", **env: str) -> Committer:
+        made.append(Committer(tmp_path, connection, url, package=package, module=module, env=env))
         return made[-1]
 
     yield make
@@ -136,3 +155,150 @@ def test_a_replay_of_what_an_earlier_release_wrote_undoes_it(
     armed.release()
     zombie.get()
     assert new("totals") == {**expected(3), "of 1.1": 1, "of 2.2": 1, "of 3.1": 1}
+
+
+# --- a state of each kind, and the journal ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kinds(earlier: Path, worker: Callable[..., Committer], tmp_path: Path, url: str) -> MakeKinds:
+    """Makes a process of the earlier release and one of this one, with so many states."""
+    with create_engine(url).begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE counted (word text, n bigint)")
+
+    def make(count: int) -> tuple[Committer, Committer]:
+        env = {"FIRE_TABLE": str(tmp_path / "rows"), "FIRE_STATES": str(count)}
+        failpoints = Failpoints(tmp_path / "failpoints").environment
+        module = "tests.cluster.kinds"
+        return worker(earlier, module, **env, **failpoints), worker(REPOSITORY, module, **env)
+
+    return make
+
+
+def counts(url: str, table: str) -> dict[str, int]:
+    """What each state has counted of all rows; all are the same."""
+    with create_engine(url).connect() as connection:
+        found: dict[str, dict[str, int]] = {}
+        for name in ("opaque", "transactional", "counted"):
+            query = text(f"SELECT word, sum(n) FROM {name} WHERE word IN ('all', 'count') GROUP BY word")
+            found[name] = {word: int(n) for word, n in connection.execute(query)}
+    rows = DeltaLake(table).to_pyarrow_table().to_pylist()
+    found["delta"] = {word: sum(row["n"] for row in rows if row["word"] == word) for word in ("all", "count")}
+    first, *others = found.values()
+    assert others == [first] * 3, found
+    return first
+
+
+def test_states_of_each_kind_go_on_from_every_phase(kinds: MakeKinds, tmp_path: Path, url: str) -> None:
+    old, new = kinds(4)
+    assert old("many", "r1,r2") == []
+    for run in ("r3", "r4"):
+        old("begin", run)
+        old("work", run)
+    old("begin", "r5")
+    for run in ("r3", "r4", "r5"):
+        hand_over(old, new, run)
+    armed = Failpoints(tmp_path / "failpoints").arm("commit.before_mark", "kill", txid=3)
+    old.ask("commit", "r3")
+    eventually(lambda: armed.reached, 240, "the earlier release was killed between its write and its mark")
+    old.process.wait()
+    new("work", "r5")
+    assert [new("commit", run) for run in ("r3", "r4", "r5")] == ["committed"] * 3
+    assert new("many", "r6") == []
+    assert counts(url, str(tmp_path / "rows")) == expected(6)
+
+
+@pytest.fixture
+def ledger(zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[Ledger]:
+    """The ledger of the processes."""
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield Ledger(ZooKeeperStore(client), Paths(f"{zookeeper_root}/airflow_tx", "flights"))
+    disconnect(client)
+
+
+def rows_of(url: str) -> dict[str, list[dict[str, Any]]]:
+    """Every row of the tables of the states."""
+    with create_engine(url).connect() as connection:
+        names = inspect(connection).get_table_names()
+        return {
+            name: [dict(row) for row in connection.execute(text(f"SELECT * FROM {name}")).mappings()] for name in names
+        }
+
+
+def restore(url: str, backup: dict[str, list[dict[str, Any]]]) -> None:
+    """Bring the tables back from a backup."""
+    tables = MetaData()
+    tables.reflect(engine := create_engine(url))
+    with engine.begin() as connection:
+        for name, rows in backup.items():
+            connection.execute(tables.tables[name].delete())
+            if rows:
+                connection.execute(tables.tables[name].insert(), rows)
+
+
+def test_states_roll_forward_with_the_journal_of_an_earlier_release(
+    kinds: MakeKinds, tmp_path: Path, ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = kinds(2)
+    assert old("many", "r1") == []
+    backup = rows_of(url)
+    assert old("many", "r2,r3") == []
+    assert new("many", "r4") == []
+    truth = new("totals")
+    restore(url, backup)
+    monkeypatch.setenv("AIRFLOW__TX__STAGING", f"file://{tmp_path}/staging")
+    area = StagingArea.of_ledger("zk", "/airflow_tx")
+    repair = RollForwardRepair(
+        ledger,
+        {state.name: state for state in states(url, str(tmp_path / "rows"))[:2]},
+        JournalArea(area, ledger.incarnation()),
+        area,
+    )
+    repair.execute(ADA)
+    assert [str(each.what) for each in repair.refused] == []
+    assert new("totals") == truth
+    assert new("many", "r5") == []
+
+
+def test_a_transaction_of_an_earlier_release_is_restated(kinds: MakeKinds, ledger: Ledger) -> None:
+    old, new = kinds(3)
+    assert old("many", "r1,r2") == []
+    ledger.run(want, WishRequest(1, "r1", "r1"), ADA)
+    assert new("many", "r1") == []
+    assert new("totals") == {**expected(2), "of 1.1": 0, "of 3.1": 1, "of 2.1": 1}
+
+
+# --- releases beside each other --------------------------------------------------------------------------------------
+
+
+def answered(step: Answer) -> str:
+    """What a step gives; "refused": the process has met a record of another release, and says so in one line."""
+    said = step.get()
+    if "result" in said:
+        return str(said["result"])
+    assert said["error"] == "UnreadableRecord", said
+    assert "\n" not in said["text"]
+    assert "upgrade airflow-provider-tx" in said["text"]
+    return "refused"
+
+
+def test_while_releases_are_mixed_the_earlier_one_goes_on_or_refuses_and_the_totals_stay_exact(
+    earlier: Path, worker: Callable[..., Committer]
+) -> None:
+    old, new = worker(earlier), worker()
+    assert old("many", "r1") == []
+    assert new("many", "r2") == []
+    for run, processor in (("r3", old), ("r4", new)):
+        begun = answered(old.ask("begin", run)) != "refused"
+        if not begun:
+            new("begin", run)
+        hand_over(old if begun else new, new, run)
+        hand_over(new, old, run)
+        if answered(processor.ask("work", run)) == "refused":
+            processor = new
+            new("work", run)
+        hand_over(processor, old if processor is new else new, run)
+        if answered(old.ask("commit", run)) == "refused":
+            assert new("commit", run) == "committed"
+    assert new("many", "r5") == []
+    assert new("totals") == {**expected(5), **{f"of {txid}.1": 1 for txid in range(1, 6)}}

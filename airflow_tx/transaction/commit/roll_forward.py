@@ -62,8 +62,10 @@ class FilledTally(RowTally):
     :param added_later: value columns of the state that the rows lack: NULL adds nothing.
     """
 
-    def __init__(self, rows: _Rows, added: Collection[str], added_later: Collection[str]) -> None:
-        super().__init__(rows, added)
+    def __init__(
+        self, rows: _Rows, added: Collection[str], added_later: Collection[str], *, named: bool
+    ) -> None:
+        super().__init__(rows, added, named=named)
         self._lacking = dict.fromkeys(added_later)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
@@ -77,7 +79,7 @@ class MissingTransaction:
 
     :param rows: what the state got; none of a skip.
     :param written: what its receipt says of them.
-    :param added_later: see `FilledTally`.
+    :param added_later: see `FilledTally`; `named`: see `RowTally`.
     :param outputs: of a transactional state, the digest of the whole output.
     """
 
@@ -85,6 +87,7 @@ class MissingTransaction:
     rows: _Rows = ()
     written: Written = field(default_factory=Written)
     added_later: tuple[str, ...] = ()
+    named: bool = True
     outputs: Mapping[str, str] = field(default_factory=dict)
     metadata: Any = None
 
@@ -186,20 +189,22 @@ class RollForward:
         receipt = history.receipts[txid]
         if receipt.outcome == Outcome.SKIPPED.value:
             return MissingTransaction(receipt, metadata=self._skipped_rows(receipt))
+        said = dumps(history.written[txid])
+        got = list[str]()
         try:
             found = self._read(history, receipt)
-            tally = RowTally(found.rows, history.state.added_up)
-            count = sum(1 for _ in tally)
+            for named in (True, False):
+                tally = RowTally(found.rows, history.state.added_up, named=named)
+                written = tally.written(sum(1 for _ in tally))
+                got.append(dumps(written.to_json()))
+                if got[-1] == said:
+                    return replace(found, written=written, named=named)
         except (JournalError, NotTakenBack, StateError) as error:
             raise history.refused(f"transaction {txid}: {error}") from error
-        written = tally.written(count)
-        got, said = dumps(written.to_json()), dumps(history.written[txid])
-        if got != said:
-            problem = (
-                f"transaction {txid}: its journal entry gives {got}, and its receipt says {said}"
-            )
-            raise history.refused(problem)
-        return replace(found, written=written)
+        problem = (
+            f"transaction {txid}: its journal entry gives {got[0]}, and its receipt says {said}"
+        )
+        raise history.refused(problem)
 
     def _skipped_rows(self, receipt: Receipt) -> Any:
         decisive = self._ledger.decisive
@@ -370,7 +375,7 @@ def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> Non
         return
 
     def tally(rows: _Rows) -> RowTally:
-        return FilledTally(rows, state.added_up, missing.added_later)
+        return FilledTally(rows, state.added_up, missing.added_later, named=missing.named)
 
     if missing.written.keys <= ROWS_A_WRITE:
         state.raise_and_write(grant, tally(missing.rows))
