@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable as DeltaLake
-from sqlalchemy import MetaData, create_engine, inspect, text
+from sqlalchemy import MetaData, create_engine, inspect, make_url, text
 
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.ledger import Ledger
@@ -31,6 +31,7 @@ from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.cluster.committer import REPOSITORY, Answer, Committer, expected
 from tests.cluster.kinds import states
+from tests.integration.databases import owner_statements, query
 from tests.integration.pipeline import Pipeline
 from tests.servers.postgres import LocalPostgres
 
@@ -163,16 +164,30 @@ def test_a_replay_of_what_an_earlier_release_wrote_undoes_it(
 @pytest.fixture
 def kinds(earlier: Path, worker: Callable[..., Committer], tmp_path: Path, url: str) -> MakeKinds:
     """Makes a process of the earlier release and one of this one, with so many states."""
-    with create_engine(url).begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE counted (word text, n bigint)")
+    query(url, "CREATE TABLE counted (word text, n bigint)")
 
     def make(count: int) -> tuple[Committer, Committer]:
         env = {"FIRE_TABLE": str(tmp_path / "rows"), "FIRE_STATES": str(count)}
         failpoints = Failpoints(tmp_path / "failpoints").environment
         module = "tests.cluster.kinds"
-        return worker(earlier, module, **env, **failpoints), worker(REPOSITORY, module, **env)
+        own = {**env, "FIRE_URL": without_ddl(url)}
+        return worker(earlier, module, **env, **failpoints), worker(REPOSITORY, module, **own)
 
     return make
+
+
+def without_ddl(url: str) -> str:
+    """The database, for a user who may change no table."""
+    user = f"worker_{make_url(url).database}"
+    query(url, f"CREATE USER {user} PASSWORD 'of the worker'")
+    return make_url(url).set(username=user, password="of the worker").render_as_string(hide_password=False)
+
+
+def hand_the_tables_over(url: str) -> None:
+    """Let their owner do what the changelog says, and give the user of this release its four rights."""
+    query(url, owner_statements())
+    user = f"worker_{make_url(url).database}"
+    query(url, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {user}")
 
 
 def counts(url: str, table: str) -> dict[str, int]:
@@ -202,6 +217,7 @@ def test_states_of_each_kind_go_on_from_every_phase(kinds: MakeKinds, tmp_path: 
     old.ask("commit", "r3")
     eventually(lambda: armed.reached, 240, "the earlier release was killed between its write and its mark")
     old.process.wait()
+    hand_the_tables_over(url)
     new("work", "r5")
     assert [new("commit", run) for run in ("r3", "r4", "r5")] == ["committed"] * 3
     assert new("many", "r6") == []
@@ -243,6 +259,7 @@ def test_states_roll_forward_with_the_journal_of_an_earlier_release(
     assert old("many", "r1") == []
     backup = rows_of(url)
     assert old("many", "r2,r3") == []
+    hand_the_tables_over(url)
     assert new("many", "r4") == []
     truth = new("totals")
     restore(url, backup)
@@ -260,9 +277,10 @@ def test_states_roll_forward_with_the_journal_of_an_earlier_release(
     assert new("many", "r5") == []
 
 
-def test_a_transaction_of_an_earlier_release_is_restated(kinds: MakeKinds, ledger: Ledger) -> None:
+def test_a_transaction_of_an_earlier_release_is_restated(kinds: MakeKinds, ledger: Ledger, url: str) -> None:
     old, new = kinds(3)
     assert old("many", "r1,r2") == []
+    hand_the_tables_over(url)
     ledger.run(want, WishRequest(1, "r1", "r1"), ADA)
     assert new("many", "r1") == []
     assert new("totals") == {**expected(2), "of 1.1": 0, "of 3.1": 1, "of 2.1": 1}

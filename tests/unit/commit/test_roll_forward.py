@@ -160,7 +160,7 @@ def test_what_an_earlier_release_has_digested_without_names_of_columns_is_writte
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setitem(RowTally.__init__.__kwdefaults__, "named", False)
+        earlier.setitem(RowTally.__init__.__kwdefaults__ or {}, "named", False)
         run, backups = story(makes, place)
     truth = place.content()
     backups["1"]()
