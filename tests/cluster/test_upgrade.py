@@ -26,6 +26,7 @@ from airflow_tx.operations.actions.roll_forward import RollForwardRepair
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import SqlState, Sum
+from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
@@ -320,3 +321,113 @@ def test_while_releases_are_mixed_the_earlier_one_goes_on_or_refuses_and_the_tot
             assert new("commit", run) == "committed"
     assert new("many", "r5") == []
     assert new("totals") == {**expected(5), **{f"of {txid}.1": 1 for txid in range(1, 6)}}
+
+
+# --- Airflow ---------------------------------------------------------------------------------------------------------
+
+
+DAG_FILE = """
+from pathlib import Path
+
+from airflow.sdk import DAG, task
+
+from airflow_tx import CommitOperator, MemorySource, Transaction, current_batch, persistent_aggregate
+from airflow_tx.state import SqlState, Sum
+
+numbers = SqlState("tx_state", table="numbers", keys=["key"], values={"n": Sum()})
+
+
+@task
+def add():
+    assert Path("FOLDER/go").exists()
+    return [{"key": "all", "n": row["n"]} for row in current_batch().read()]
+
+
+with DAG("numbers", schedule=None, max_active_runs=4):
+    with Transaction(source=MemorySource({"all": [{"n": 1}, {"n": 2}, {"n": 4}]}, per_batch=1), max_pending=1):
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(add(), state=numbers)])
+"""
+
+
+class UpgradedAirflow(LocalAirflow):
+    """An Airflow whose processes have a package of their own."""
+
+    def install(self, package: Path) -> None:
+        """Let what is started from now on have a package."""
+        self._env["PYTHONPATH"] = str(package)
+
+    def deferred_to(self) -> list[str]:
+        """What tasks wait for."""
+        engine = create_engine(self.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+        with engine.connect() as connection:
+            return [path for (path,) in connection.execute(text("SELECT classpath FROM trigger"))]
+
+
+@pytest.fixture
+def airflow(earlier: Path, tmp_path: Path, zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[UpgradedAirflow]:
+    """An Airflow of the earlier release."""
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "numbers.py").write_text(DAG_FILE.replace("FOLDER", str(tmp_path)))
+    ledger = connection("zookeeper", host=zookeeper.hosts, extra={"chroot": zookeeper_root})
+    env = {
+        "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": ledger,
+        "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(tmp_path / "state.db")),
+        "AIRFLOW__TX__STAGING": f"file://{tmp_path}/staging",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db",
+    }
+    made = UpgradedAirflow(tmp_path / "airflow", dags, env)
+    made.install(earlier)
+    with made:
+        yield made
+
+
+def one_waits_for_another(airflow: UpgradedAirflow) -> None:
+    """Let the task of a run fail; the next run waits until that transaction is committed."""
+    airflow.wait_dag("numbers")
+    airflow.trigger("numbers", "r1")
+    airflow.wait_run("numbers", "r1", state="failed")
+    airflow.trigger("numbers", "r2")
+
+
+def both_commit(airflow: UpgradedAirflow, tmp_path: Path, *cleared: str) -> None:
+    """Let all tasks go on, and compare what is counted."""
+    (tmp_path / "go").touch()
+    for run in cleared:
+        airflow.clear_run("numbers", run)
+    for run in ("r1", "r2"):
+        airflow.wait_run("numbers", run)
+    state = SqlState.from_url(f"sqlite:///{tmp_path}/state.db", table="numbers", keys=["key"], values={"n": Sum()})
+    assert list(state.read()) == [{"key": "all", "n": 3}]
+
+
+@pytest.mark.long
+def test_a_task_that_was_deferred_by_an_earlier_release_is_woken_by_this_one(
+    airflow: UpgradedAirflow, tmp_path: Path
+) -> None:
+    one_waits_for_another(airflow)
+    airflow.wait_task("numbers", "r2", "begin", "deferred")
+    assert airflow.deferred_to() == ["airflow_tx.triggers.ready.ReadyTrigger"]
+    airflow.stop()
+    airflow.install(REPOSITORY)
+    airflow.start()
+    both_commit(airflow, tmp_path, "r1")
+    assert airflow.task("numbers", "r2", "begin")["try_number"] == 1
+
+
+@pytest.mark.long
+def test_workers_of_this_release_wait_beside_a_triggerer_of_an_earlier_one_until_it_is_upgraded(
+    airflow: UpgradedAirflow, earlier: Path, tmp_path: Path
+) -> None:
+    airflow.stop()
+    airflow.install(REPOSITORY)
+    airflow.start()
+    airflow.kill_component("triggerer")
+    airflow.install(earlier)
+    airflow.start_component("triggerer")
+    one_waits_for_another(airflow)
+    airflow.wait_task("numbers", "r2", "begin", "up_for_retry")
+    airflow.kill_component("triggerer")
+    airflow.install(REPOSITORY)
+    airflow.start_component("triggerer")
+    both_commit(airflow, tmp_path, "r1")
