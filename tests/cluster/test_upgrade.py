@@ -16,7 +16,9 @@ import pytest
 from deltalake import DeltaTable as DeltaLake
 from sqlalchemy import MetaData, create_engine, inspect, make_url, text
 
+from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
@@ -26,6 +28,7 @@ from airflow_tx.operations.actions.roll_forward import RollForwardRepair
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import SqlState, Sum
+from airflow_tx.state.api import StateKind
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
@@ -285,6 +288,32 @@ def test_a_transaction_of_an_earlier_release_is_restated(kinds: MakeKinds, ledge
     ledger.run(want, WishRequest(1, "r1", "r1"), ADA)
     assert new("many", "r1") == []
     assert new("totals") == {**expected(2), "of 1.1": 0, "of 3.1": 1, "of 2.1": 1}
+
+
+def test_a_ledger_that_was_lost_since_the_upgrade_restates_what_an_earlier_release_committed(
+    kinds: MakeKinds, ledger: Ledger, url: str, tmp_path: Path, zookeeper: LocalZooKeeper
+) -> None:
+    old, new = kinds(3)
+    assert old("many", "r1,r2") == []
+    hand_the_tables_over(url)
+    client = connect(ClientConfig(zookeeper.hosts))
+    client.delete(ledger.paths.base, recursive=True)
+    disconnect(client)
+    held = [
+        HeldState.of(
+            state.name,
+            undoable=state.kind is StateKind.OPAQUE,
+            fence=state.fence(),
+            holds=state.holds,
+            receipts=state.receipts(),
+        )
+        for state in states(url, str(tmp_path / "rows"))[:3]
+    ]
+    Repairs(ledger).ledger_lost(held, TopologyRequest("flights", "transactional", 4), ADA)
+    ledger.run(want, WishRequest(2, "r2", "r2"), ADA)
+    assert new("many", "r2,r3") == []
+    totals = new("totals")
+    assert {word: totals[word] for word in ("all", "count", "of 2.1")} == {**expected(3), "of 2.1": 0}
 
 
 # --- releases beside each other --------------------------------------------------------------------------------------
