@@ -16,8 +16,8 @@ from dataclasses import replace
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.outputs.journal import JOURNAL, Contribution, JournalArea, KeptFiles, StagedFiles
-from airflow_tx.outputs.staging.area import Output, StagedFile, StagingArea, write_manifest, write_rows
+from airflow_tx.outputs.journal import Contribution, JournalArea, KeptFiles, StagedFiles
+from airflow_tx.outputs.staging.area import JOURNAL, Output, StagedFile, StagingArea, write_manifest, write_rows
 from airflow_tx.state import MemoryState, Sum
 from airflow_tx.transaction.commit.contributions import StagingPlace, difference_of
 from airflow_tx.transaction.commit.write import StagedRows
@@ -32,9 +32,10 @@ STATE = MemoryState("sums", keys=["key"], values={"n": Sum(), "total": Sum("doub
 def kept(area: StagingArea, rows: StagedRows) -> Contribution:
     """Give an output as the journal keeps it."""
     path = rows.where.child("sums")
-    files = StagedFiles([(f"{path}/{file.name}", file.rows) for file in rows.output.files], rows.columns)
+    named = [(f"{path}/{file.name}", file.rows) for file in rows.output.files]
+    files = StagedFiles(named, rows.columns, incarnation="")
     found = JournalArea(area, "life").contribution(STATE.columns, rows, day="2026-01-01", staged=files)
-    return replace(found, place=KeptFiles(area.files, f"{JOURNAL}/life", "benchmark"))
+    return replace(found, place=KeptFiles(area.files, f"life/{JOURNAL}", "benchmark"))
 
 
 def staged(area: StagingArea, name: str, keys: int, first: int, step: int) -> StagedRows:

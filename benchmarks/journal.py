@@ -35,7 +35,8 @@ def staged(area: StagingArea, found: list[dict[str, Any]]) -> StagedFiles:
     """What a task has staged, as one file."""
     where = area.try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "a"))
     output = write_rows(where, "counts", found)
-    return StagedFiles([(where.child(f"counts/{file.name}"), file.rows) for file in output.files], output.columns)
+    files = [(where.child(f"counts/{file.name}"), file.rows) for file in output.files]
+    return StagedFiles(files, output.columns, incarnation="")
 
 
 def timed(work: Callable[[], Any]) -> float:

@@ -45,8 +45,8 @@ class Described:
         return self._told(self.always_written)
 
     def described(self) -> tuple[str, dict[str, Any]]:
-        """Give the path of the class, and the arguments that make the object again."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", self.arguments()
+        """Give the stored name of the class, and the arguments that make the object again."""
+        return stored_name(type(self)), self.arguments()
 
     def __repr__(self) -> str:
         told = self._told(self.always_shown)
@@ -72,6 +72,14 @@ class Described:
             if name in written or value != plain_form(default):
                 found[name] = value
         return found
+
+
+def stored_name(cls: type) -> str:
+    """Name a class as records and Airflow's database keep it: by the door of its room, so its module may move."""
+    module = cls.__module__
+    if module.startswith("airflow_tx."):
+        module = ".".join(module.split(".")[:2])
+    return f"{module}.{cls.__qualname__}"
 
 
 def plain_form(value: Any) -> Any:

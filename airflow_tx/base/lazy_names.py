@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,11 @@ Lazy: TypeAlias = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]
 _PUBLIC = {"": "__init__.py", ".acks": "acks.py"} | {
     f".{room}": f"{room}/__init__.py" for room in ("sources", "spark", "state", "testing")
 }
+_MOVED = {
+    "airflow_tx.sources": ("rabbit.source", "run.next_interval", "sql.shards"),
+    "airflow_tx.triggers": ("committed", "messages", "order", "ready"),
+}
+"""By room: modules of an earlier release whose classes have stored names. A stored name outlives its module."""
 _BLOCK = "\nif TYPE_CHECKING:\n"
 _IMPORT = re.compile(r"^    from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 _NAME = re.compile(r"(\w+) as ")
@@ -41,6 +47,8 @@ def lazy_names(package: str, file: str, *, gone: Mapping[str, str] | None = None
     :param gone: names that an earlier release had, each with what to use instead.
     """
     public, home = _homes(Path(file))
+    for module in _MOVED.get(package, ()):
+        sys.modules[f"{package}.{module}"] = sys.modules[package]
 
     def load(name: str) -> Any:
         if gone and name in gone:

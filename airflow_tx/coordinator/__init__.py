@@ -8,6 +8,7 @@ from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.dag import coordinator_dag as coordinator_dag
+    from airflow_tx.coordinator.trigger import CoordinatorTrigger as CoordinatorTrigger
 
     __all__: list[str]
 else:

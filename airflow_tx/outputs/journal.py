@@ -10,13 +10,14 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError, StagingNotRemoved
+from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError
 from airflow_tx.ledger import (
     LedgerView,
     Metadata,
@@ -32,7 +33,7 @@ from airflow_tx.ledger import (
     encode,
     moment,
 )
-from airflow_tx.outputs.staging.area import StagingArea, batches_by_group
+from airflow_tx.outputs.staging.area import JOURNAL, StagingArea, batches_by_group, quoted
 from airflow_tx.state import CONVERT, Columns, from_arrow, from_plain, to_plain, type_of
 
 if TYPE_CHECKING:
@@ -366,13 +367,12 @@ def sha256_of(files: Files, path: str) -> str:
 # <root>/<ledger>/<incarnation>/@journal/<day>/<txid>-<sha256>
 # <root>/<ledger>/<incarnation>/@journal/<day>/rows/<sha256>.parquet
 # <root>/<ledger>/<incarnation>/@journal/<day>/restated/<later day>
+# <root>/<ledger>/@journal/<incarnation>/<day>/...   what an earlier release wrote: it is read and removed there
 #
 # A renamed topology keeps its incarnation, and so its journal. Files are named by their content: an entry that is
 # written twice is the same entry, and no writer overwrites what another one has written.
 
 
-JOURNAL = "@journal"
-"""Folder of the journal of a topology. No topology has its name."""
 INLINE_ROWS = 1_000
 """Rows of a contribution that its entry holds itself, at most."""
 INLINE_SIZE = 256 * 1024
@@ -392,10 +392,12 @@ class StagedFiles:
 
     :param files: names below the root of the staging area of the topology, each with the number of its rows.
     :param columns: the columns that the state takes.
+    :param incarnation: of the topology, as its tasks know it; "": an earlier release began the transaction.
     """
 
     files: Sequence[tuple[str, int]]
     columns: Sequence[str]
+    incarnation: str
 
 
 class JournalArea:
@@ -406,8 +408,10 @@ class JournalArea:
     """
 
     def __init__(self, area: StagingArea, incarnation: str) -> None:
-        self._files = area.of_topology(incarnation).files
-        self._folder = JOURNAL
+        own = quoted(incarnation)
+        self._files = area.files
+        self._folders = (f"{own}/{JOURNAL}", f"{JOURNAL}/{own}")
+        """Where it is, and where an earlier release has put it."""
 
     # --- write --------------------------------------------------------------------------------------------------
 
@@ -427,7 +431,10 @@ class JournalArea:
         """
         if staged is not None and sum(count for _, count in staged.files) > INLINE_ROWS:
             first = next(iter(rows), {})
-            files = [self._copied(name, count, day) for name, count in staged.files if count]
+            below = f"{quoted(staged.incarnation)}/".lstrip("/")
+            files = [
+                self._copied(below + name, count, day) for name, count in staged.files if count
+            ]
             own = _described(columns, first)
             return replace(own.of(files), columns=tuple(staged.columns))
         try:
@@ -476,7 +483,7 @@ class JournalArea:
         return KeptFile(name, self._files.size(self._path(name)), count, found)
 
     def _path(self, name: str) -> str:
-        return f"{self._folder}/{name}"
+        return f"{self._folders[0]}/{name}"
 
     # --- read ---------------------------------------------------------------------------------------------------
 
@@ -491,18 +498,19 @@ class JournalArea:
             problem = "it is no name of an entry"
             remedy = "Give one as airflow tx show prints it: DAY/TXID-SHA256."
             raise JournalError(entry=name, problem=problem, remedy=remedy)
-        path = self._path(name)
-        uri = self._files.uri(path)
-        try:
-            content = self._files.read(path)
-        except FileNotFoundError:
-            raise EntryMissing(entry=name, uri=uri) from None
+        folder, content = self._found(name)
         found = hashlib.sha256(content).hexdigest()
         if found != parts[3]:
+            uri = self._files.uri(f"{folder}/{name}")
             raise EntryDiffers(entry=name, uri=uri, found=found, expected=parts[3])
-        return Entry.from_content(name, content).read_from(
-            KeptFiles(self._files, self._folder, name)
-        )
+        return Entry.from_content(name, content).read_from(KeptFiles(self._files, folder, name))
+
+    def _found(self, name: str) -> tuple[str, bytes]:
+        """Give the folder that has an entry, and its content."""
+        for folder in self._folders:
+            with suppress(FileNotFoundError):
+                return folder, self._files.read(f"{folder}/{name}")
+        raise EntryMissing(entry=name, uri=self._files.uri(self._path(name)))
 
     def check(self, name: str) -> Entry:
         """Read an entry and every file of it. Raises as `read`."""
@@ -535,7 +543,10 @@ class JournalArea:
         return [name for parts, name in named if txid is None or int(parts[2]) == txid]
 
     def _entries(self, day: str) -> list[str]:
-        return sorted(self._files.list(self._path(day)))
+        return sorted(self._listed(f"/{day}"))
+
+    def _listed(self, name: str) -> set[str]:
+        return {each for folder in self._folders for each in self._files.list(f"{folder}{name}")}
 
     def keep_change(self, repair: RepairRecord) -> None:
         """Keep a copy of an accepted change, for a ledger that is lost."""
@@ -555,15 +566,14 @@ class JournalArea:
 
         :param before: only days before this one.
         """
-        found = sorted(self._files.list(self._folder), reverse=True)
-        days = [day for day in found if day != CHANGES]
-        return [day for day in days if before is None or day < before.isoformat()]
+        found = sorted(self._listed("") - {CHANGES}, reverse=True)
+        return [day for day in found if before is None or day < before.isoformat()]
 
     # --- remove -------------------------------------------------------------------------------------------------
 
     def _restated(self, day: str) -> str:
         """Name the last day with an entry that restates one of this day; "": there is none."""
-        return max(self._files.list(self._path(f"{day}/{RESTATED}")), default="")
+        return max(self._listed(f"/{day}/{RESTATED}"), default="")
 
     def sweep(self, before: date, kept: Callable[[], Collection[str]]) -> list[str]:
         """Remove the folders of days before a day, unless a kept name is in one.
@@ -581,17 +591,12 @@ class JournalArea:
             day for day in due if day not in held and self._restated(day) < before.isoformat()
         ]
         for day in removed:
-            self._files.remove_tree(self._path(day))
+            self._remove(f"/{day}")
         return removed
 
-    def forget(self) -> None:
-        """Remove the whole journal: another life of the topology begins.
-
-        :raises StagingNotRemoved: a part is still there.
-        """
-        self._files.remove_tree(self._folder)
-        if self._files.list(self._folder):
-            raise StagingNotRemoved(uri=self._files.uri(self._folder))
+    def _remove(self, name: str) -> None:
+        for folder in self._folders:
+            self._files.remove_tree(f"{folder}{name}")
 
 
 def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:

@@ -64,7 +64,10 @@ if TYPE_CHECKING:
     from airflow_tx.sources.redis.list import RedisListSource as RedisListSource
     from airflow_tx.sources.redis.numbered import RedisNumberedSource as RedisNumberedSource
     from airflow_tx.sources.redis.stream import RedisStreamSource as RedisStreamSource
-    from airflow_tx.sources.run.data_interval import DataIntervalSource as DataIntervalSource
+    from airflow_tx.sources.run.data_interval import (
+        DataIntervalSource as DataIntervalSource,
+        NextIntervalSource as NextIntervalSource,
+    )
     from airflow_tx.sources.run.partition import RunPartitionSource as RunPartitionSource
     from airflow_tx.sources.sql.source import (
         PartitionedSqlSource as PartitionedSqlSource,

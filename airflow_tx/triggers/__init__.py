@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TurnTrigger as TurnTrigger,
     )
     from airflow_tx.triggers.watcher import (
+        CommitsTrigger as CommitsTrigger,
         CommittedTrigger as CommittedTrigger,
         commit_of as commit_of,
         committed_asset as committed_asset,

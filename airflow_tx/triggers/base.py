@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_tx.base import compat
+from airflow_tx.base.described import stored_name
 from airflow_tx.base.errors import StoreError, UnreadableRecord
 from airflow_tx.ledger import (
     Bidding,
@@ -73,8 +74,7 @@ class LedgerTrigger(BaseTrigger):
         return Paths(self.root, self.topology)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        own = type(self)
-        return f"{own.__module__}.{own.__qualname__}", {
+        return stored_name(type(self)), {
             each.name: getattr(self, each.name) for each in fields(self)
         }
 

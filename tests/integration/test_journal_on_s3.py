@@ -36,7 +36,7 @@ def written(area: StagingArea, rows: list[dict[str, Any]] = ROWS, day: str = DAY
     own = area.of_topology("life")
     where = own.try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "a"))
     (file,) = write_rows(where, "counts", rows).files
-    staged = StagedFiles([(where.child(f"counts/{file.name}"), file.rows)], ["carrier", "n"])
+    staged = StagedFiles([(where.child(f"counts/{file.name}"), file.rows)], ["carrier", "n"], "life")
     contribution = journal.contribution(COLUMNS, rows, day=day, staged=staged)
     own.sweep("flights")
     parts = {"flights": contribution}

@@ -162,7 +162,7 @@ def test_the_next_life_of_a_topology_knows_nothing_that_the_one_before_it_has_st
     life = before.ledger(shop.store).incarnation()
 
     def clear() -> None:
-        shop.area.forget(life)
+        shop.area.forget("orders", life)
 
     if ended_by == "reset":
         ledger = before.ledger(shop.store)

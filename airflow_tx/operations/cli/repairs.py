@@ -240,6 +240,7 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
     if is_shown(args, of_rebuilt(ledger, planned, found)):
         return
     for incarnation in {fence.incarnation for fence in found.values() if fence is not None}:
+        staging_of(args).adopt_earlier(args.topology, incarnation)
         if made_anew not in ("", incarnation):
             staging_of(args).adopt_taken(made_anew, incarnation)
     print_done("Repaired", repairs.ledger_lost(held, request, audit, changes=changes))
@@ -271,7 +272,7 @@ def _reset(args: Namespace, store: Store) -> None:
         for state in states.values():
             state.clear()
         if incarnation:
-            staging_of(args).forget(incarnation)
+            staging_of(args).forget(args.topology, incarnation)
 
     print_done("Repaired", repairs.reset(request, audit, clear=clear))
 

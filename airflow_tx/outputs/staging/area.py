@@ -8,7 +8,8 @@ No two writers share a folder: nothing is ever overwritten, and a driver that ou
 that is not read. The area is swept at every commit: a task beside or after the block may read output of its
 transaction as long as its run lives, and such a driver may write even later. Other installations may stage in the same
 place, with the same names of connections and topologies. Only the incarnation of a topology tells them apart, so a
-topology sweeps only what is below its own.
+topology sweeps only what is below its own. An earlier release had no incarnation in its paths: ``<root>/<ledger>`` and
+one of ``<topology>``, ``@kept/<topology>``, ``@taken/<topology>``, ``@journal/<incarnation>``.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ else:
 
 
 DESCRIPTOR = "_descriptor.json"
+JOURNAL = "@journal"
+"""Folder of the journal of a topology. No topology has its name."""
 KEPT = "@kept"
 TAKEN = "@taken"
 """Folder of what a source has taken out of a queue. No topology has its name."""
@@ -123,7 +126,7 @@ class StagingArea:
     def of_topology(self, incarnation: str) -> StagingArea:
         """Open the part that belongs to one topology.
 
-        :param incarnation: of the topology, as its record has it.
+        :param incarnation: of the topology, as its record has it; "": the part that an earlier release used.
         """
         return StagingArea(f"{self.root}/{quoted(incarnation)}")
 
@@ -207,15 +210,28 @@ class StagingArea:
                 for name in self.files.list(folder):
                     self.files.copy(f"{folder}/{name}", f"{place}/{int(number):020}-{name}")
 
-    def forget(self, incarnation: str) -> None:
+    def adopt_earlier(self, topology: str, incarnation: str) -> None:
+        """Give a rebuilt ledger the messages that runs took under an earlier release. You may repeat this."""
+        theirs = f"{TAKEN}/{quoted(topology)}"
+        for queue in self.files.list(theirs):
+            for folder in ("messages", "committed"):
+                for number in self.files.list(f"{theirs}/{queue}/{folder}"):
+                    part = f"{queue}/{folder}/{number}"
+                    for name in self.files.list(f"{theirs}/{part}"):
+                        own = f"{quoted(incarnation)}/{TAKEN}/{part}/{name}"
+                        self.files.copy(f"{theirs}/{part}/{name}", own)
+
+    def forget(self, topology: str, incarnation: str) -> None:
         """Remove everything that a topology has staged, kept, journaled and taken out of queues: its life is over.
 
         :raises StagingNotRemoved: something is still there.
         """
-        name = quoted(incarnation)
-        self.files.remove_tree(name)
-        if self.files.list(name):
-            raise StagingNotRemoved(uri=self.files.uri(name))
+        own, named = quoted(incarnation), quoted(topology)
+        earlier = (f"{JOURNAL}/{own}", named, f"{KEPT}/{named}", f"{TAKEN}/{named}")
+        for name in (own, *earlier):
+            self.files.remove_tree(name)
+            if self.files.list(name):
+                raise StagingNotRemoved(uri=self.files.uri(name))
 
 
 def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:

@@ -103,7 +103,7 @@ def _contribution(
     assert columns is not None
     staged = None
     if isinstance(rows, StagedRows):
-        staged = StagedFiles(rows.paths, rows.columns)
+        staged = StagedFiles(rows.paths, rows.columns, case.begun.incarnation)
     return journal.contribution(columns, rows, day=day, staged=staged)
 
 

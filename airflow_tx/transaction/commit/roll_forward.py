@@ -66,8 +66,10 @@ class FilledTally(RowTally):
     :param added_later: value columns of the state that the rows lack: NULL adds nothing.
     """
 
-    def __init__(self, rows: _Rows, added: Collection[str], added_later: Collection[str]) -> None:
-        super().__init__(rows, added)
+    def __init__(
+        self, rows: _Rows, added: Collection[str], added_later: Collection[str], *, named: bool
+    ) -> None:
+        super().__init__(rows, added, named=named)
         self._lacking = dict.fromkeys(added_later)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
@@ -81,7 +83,7 @@ class MissingTransaction:
 
     :param rows: what the state got; none of a skip. `instead`: of a restatement, what replaced values as a whole.
     :param written: what its receipt says of them.
-    :param added_later: see `FilledTally`.
+    :param added_later: see `FilledTally`; `named`: see `RowTally`.
     :param outputs: of a transactional state, the digest of the whole output.
     """
 
@@ -90,6 +92,7 @@ class MissingTransaction:
     instead: _Rows = ()
     written: Written = field(default_factory=Written)
     added_later: tuple[str, ...] = ()
+    named: bool = True
     outputs: Mapping[str, str] = field(default_factory=dict)
     metadata: Any = None
 
@@ -207,22 +210,24 @@ class RollForward:
         if receipt.outcome == Outcome.SKIPPED.value:
             return MissingTransaction(receipt, metadata=self._skipped_rows(receipt))
         said = dumps(history.written[txid])
-        got = ""
+        got = list[str]()
         ways: list[ReplacedThen] = ["changed"]
         if receipt.replaces is not None and is_asked(history.state):
             ways.append("all")  # only the receipt says whether an equal maximum was written again
-        for done in ways:
-            try:
+        try:
+            for done in ways:
                 found = self._read(history, receipt, done)
-                written = _written(found, history.state)
-            except (JournalError, NotTakenBack, StateError) as error:
-                raise history.refused(f"transaction {txid}: {error}") from error
-            got = got or dumps(written.to_json())
-            if dumps(written.to_json()) == said:
-                return replace(found, written=written)
-        raise history.refused(
-            f"transaction {txid}: its journal entry gives {got}, and its receipt says {said}"
+                for named in (True, False):
+                    written = _written(found, history.state, named=named)
+                    got.append(dumps(written.to_json()))
+                    if got[-1] == said:
+                        return replace(found, written=written, named=named)
+        except (JournalError, NotTakenBack, StateError) as error:
+            raise history.refused(f"transaction {txid}: {error}") from error
+        problem = (
+            f"transaction {txid}: its journal entry gives {got[0]}, and its receipt says {said}"
         )
+        raise history.refused(problem)
 
     def _skipped_rows(self, receipt: Receipt) -> Any:
         decisive = self._ledger.decisive
@@ -428,9 +433,10 @@ class RollForward:
         return fence_batch(receipt, receipt.granted, batch)
 
 
-def _written(found: MissingTransaction, state: FencedState) -> Written:
+def _written(found: MissingTransaction, state: FencedState, *, named: bool) -> Written:
     """Say what a state gets of a transaction, as its receipt does."""
-    tallies = [RowTally(rows, state.added_up) for rows in (found.rows, found.instead)]
+    both = (found.rows, found.instead)
+    tallies = [RowTally(rows, state.added_up, named=named) for rows in both]
     one, other = (each.written(sum(1 for _ in each)) for each in tallies)
     return one + other
 
@@ -443,7 +449,7 @@ def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> Non
         return
 
     def tally(rows: _Rows) -> RowTally:
-        return FilledTally(rows, state.added_up, missing.added_later)
+        return FilledTally(rows, state.added_up, missing.added_later, named=missing.named)
 
     if missing.written.keys <= ROWS_A_WRITE and not missing.instead:
         state.raise_and_write(grant, tally(missing.rows))

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 # Python rows that are counted and digested as a task reads them.
 
 
-PYTHON = "python"
-"""The form of rows that are hashed as Python has them."""
+PYTHON = "python-2"
+"""The form of rows that are hashed as Python has them. An earlier release hashed dates and Decimals otherwise."""
 # Without references, which depend on who else holds a value.
 _MARSHAL = 2
 _AS_IS = frozenset((bool, int, float, str, bytes, type(None)))

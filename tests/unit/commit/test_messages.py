@@ -373,7 +373,7 @@ def test_the_trigger_is_made_again_from_its_fields(
         monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: store)
     beside.ack(*beside.work())
     path, fields = _trigger(beside).serialize()
-    assert path == "airflow_tx.triggers.turn.MessagesTrigger"
+    assert path == "airflow_tx.triggers.MessagesTrigger"
 
     async def first() -> Any:
         return await anext(MessagesTrigger(**fields).run())

@@ -31,7 +31,6 @@ from airflow_tx.operations.actions.request import ChangeAcceptance
 from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement, WishWithdrawal
 from airflow_tx.operations.cli.actions import RestatedWork, left_over
 from airflow_tx.operations.cli.context import Progress, WorkStatus
-from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.dates import key_of_interval
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, Max, MemoryState, SqlTable, Sum
@@ -309,7 +308,7 @@ def test_a_state_that_the_dag_does_not_write_any_more(world: World) -> None:
 
 
 def test_an_entry_that_is_gone(world: World) -> None:
-    JournalArea(world.spec.staging(), world.ledger.incarnation()).forget()
+    world.spec.staging().forget("numbers", world.ledger.incarnation())
     assert re.search(r"entry \S+/1-\w+", refusal(world, 1), re.IGNORECASE)
 
 

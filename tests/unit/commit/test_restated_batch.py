@@ -10,7 +10,6 @@ from airflow_tx.base.errors import EntryMissing, RestateRefused
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.transaction.processing.begin import note_committed
 from tests.unit.bench import Numbers
 from tests.unit.commit.run import Run
@@ -96,8 +95,7 @@ def test_changed_rows_are_decided_again_and_may_differ(run: Run, source: Told) -
 
 def test_an_entry_that_is_gone_is_refused_by_name(run: Run) -> None:
     wanted(run)
-    journal = JournalArea(run.spec.staging(), run.spec.ledger(run.spec.memory).incarnation())
-    journal.forget()
+    run.spec.staging().forget("numbers", run.spec.ledger(run.spec.memory).incarnation())
     with pytest.raises(EntryMissing, match="/1-"):
         run.begin()
     assert run.spec.ledger(run.spec.memory).status(2) is None

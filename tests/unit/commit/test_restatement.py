@@ -19,7 +19,7 @@ from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.audit.rebuild import rename_state, state_lost
 from airflow_tx.ledger.steps.replay import note_changed
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.outputs.journal import JOURNAL
+from airflow_tx.outputs.staging.area import JOURNAL
 from airflow_tx.state import Avg, Count, First, Last, Max, MemoryDatabase, MemoryState, Min, SqlState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.trident.maps import OpaqueValue

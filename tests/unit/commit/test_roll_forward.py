@@ -23,8 +23,10 @@ from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
 from airflow_tx.operations.actions import roll_forward as actions
-from airflow_tx.outputs.journal import JOURNAL, JournalArea
+from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.outputs.staging.area import JOURNAL
 from airflow_tx.state import Max, MemoryState, Sum
+from airflow_tx.state.api import RowTally
 from airflow_tx.state.lake.state import DeltaTable
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.transaction.commit import roll_forward as module
@@ -153,6 +155,19 @@ def test_the_preview_names_what_is_missing_and_changes_nothing(makes: Any, place
         "2 keys, count +4: as its receipt says",
     ]
     assert place.content() == before
+
+
+def test_what_an_earlier_release_has_digested_without_names_of_columns_is_written_again(
+    makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setitem(RowTally.__init__.__kwdefaults__ or {}, "named", False)
+        run, backups = story(makes, place)
+    truth = place.content()
+    backups["1"]()
+    assert rolled(run, place) == []
+    assert place.content() == truth
+    assert findings(run, place) == ()
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------

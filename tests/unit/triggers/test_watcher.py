@@ -207,7 +207,7 @@ def test_an_asset_has_its_watcher_and_a_uri_that_airflow_knows() -> None:
     assert asset.uri == "airflow-tx://zookeeper_default/airflow_tx/sales%2Feu/every-10"
     (watcher,) = asset.watchers
     classpath, arguments = watcher.trigger.serialize()
-    assert classpath == "airflow_tx.triggers.watcher.CommitsTrigger"
+    assert classpath == "airflow_tx.triggers.CommitsTrigger"
     assert CommitsTrigger(**arguments).every == 10
     assert asset.normalized_uri == asset.uri
     for every in (0, True, "2"):
