@@ -18,7 +18,8 @@ from sqlalchemy import MetaData, create_engine, inspect, make_url, text
 
 from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.audit.rebuild import HeldState, Repairs
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
