@@ -332,8 +332,8 @@ class _Walk:
         told = _TOLD_OF_LOSS.fullmatch(each.told)
         txid = change["txid"] if change or told is None else int(told[2]) + 1
         if self.healed is None or self.healed >= txid:
-            seen = (txid, each.generation, change.get("found"), change.get("change", 0))
-            self.losses.insert(0, StateLoss(each.number, *seen))
+            found, mark = change.get("found"), change.get(CHANGE, 0)
+            self.losses.insert(0, StateLoss(each.number, txid, each.generation, found, mark))
 
 
 def _still_there(

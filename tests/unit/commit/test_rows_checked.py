@@ -83,7 +83,7 @@ def test_a_batch_that_all_have_read_is_committed_with_its_count_and_digest(store
     assert node is not None
     history = decode(History, "", node.data)
     assert history.rows == 10
-    assert history.digest.startswith("python:")
+    assert history.digest.startswith("python-2:")
 
 
 def test_a_task_that_read_half_is_refused_and_committed_once_it_has_read_all(store: CountingStore) -> None:
