@@ -246,6 +246,11 @@ ARG_VALUES = _arg(
     action="store_true",
     help="Add up the values of the states, and compare the totals with the receipts",
 )
+ARG_STRICT = _arg(
+    "--strict",
+    action="store_true",
+    help="Exit with 1, too, if transactions were given up by repair --state-lost",
+)
 FIND_DESCRIPTION = (
     "With a topology, its source is asked. Without one, the records of all topologies are searched for a text, in "
     "upper or lower case: in txids, runs, names of batches and errors. A date is found within the interval of a batch. "
@@ -351,6 +356,7 @@ TX_COMMANDS = (
             ARG_TO,
             ARG_RECOUNT,
             ARG_VALUES,
+            ARG_STRICT,
             ARG_DAG_ID,
             ARG_OUTPUT,
             *_LEDGER,

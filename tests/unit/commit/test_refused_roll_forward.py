@@ -14,12 +14,15 @@ import pytest
 from airflow_tx.base.errors import FenceOutranked, StateBehind, TxError
 from airflow_tx.ledger import Grant, Token
 from airflow_tx.ledger.answers import Blocked, ReplayNoted
+from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps import roll_forward as steps
 from airflow_tx.ledger.steps.recovery import ReplayRequest, note_replay
 from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
 from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.operations.actions.request import evidence_of
 from airflow_tx.state import Max, Sum, fence
 from airflow_tx.state.sql.fence import FencedStore
 from airflow_tx.transaction.commit import roll_forward as module
@@ -185,6 +188,26 @@ def test_without_rows_of_the_open_transaction_the_plan_is_refused_and_nothing_is
     assert command.execute(ADA) is None
     assert case.ledger.topology() == before
     assert case.is_unchanged()
+
+
+@BOTH
+@pytest.mark.parametrize("known", [True, False], ids=["the ledger knows of it", "the ledger does not"])
+def test_verify_names_the_fence_of_a_run_that_died_with_the_command_to_repeat(
+    cases: Any, points: Any, where: Any, known: bool
+) -> None:
+    case = cases(where, wrote=True)
+    dies_at(case, points, "looking")
+    ledger = ledger_evidence(case.run.spec.memory, case.run.spec.paths)
+    if not known:
+        ledger = replace(ledger, topology=replace(ledger.topology, rolling=None, generation=1))
+    state = case.place.state.name
+    found = verified(ledger, evidence_of({state: case.place.state}, values=True))
+    told = [each for each in (found.notes if known else found.findings) if "roll forward" in each]
+    assert told == [
+        f"state {state}: a roll forward has covered the fence of transaction 4 to look at the values, and has not "
+        f"ended. If it has died, repeat it: airflow tx repair numbers --roll-forward {state}"
+    ]
+    assert known is not bool(found.findings)
 
 
 @BOTH
