@@ -22,6 +22,7 @@ from airflow_tx.ledger.steps import roll_forward as steps
 from airflow_tx.ledger.steps.recovery import ReplayRequest, note_replay
 from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
 from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import topology_health, topology_view
 from airflow_tx.operations.actions.request import evidence_of
 from airflow_tx.state import Max, Sum, fence
 from airflow_tx.state.sql.fence import FencedStore
@@ -29,6 +30,7 @@ from airflow_tx.transaction.commit import roll_forward as module
 from airflow_tx.transaction.commit.roll_forward import RollForward
 from airflow_tx.transaction.commit.state_history import StateHistory
 from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.processing.task import advice_of
 from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
 from tests.unit.commit.backups import ADA, InMemory, InSqlite, findings, repair, rolled, values
@@ -578,3 +580,23 @@ def test_a_rule_that_is_left_out_is_noticed(rule: Any, cases: Any, points: Any, 
     with applied(Mutant(told, ((function, old, new),), ONE)):
         with pytest.raises((AssertionError, TxError, pytest.fail.Exception)):
             noticed_by(given)
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_list_says_no_more_what_a_repair_that_was_made_has_done(cases: Any, repaired: bool) -> None:
+    case = cases()
+    with pytest.raises(StateBehind) as refused:
+        case.run.commit_now()
+    error: TxError = refused.value
+    remedy = advice_of(error)
+    assert remedy is not None
+    assert "--state-lost" in remedy
+    found = case.record()
+    case.ledger.note_commit_failed(case.run.begun.attempt, found.epoch, reason=str(error), remedy=remedy, for_good=True)
+    if repaired:
+        case.lost()
+    view = topology_view(case.run.spec.memory, case.run.spec.paths)
+    (listed,) = view.opened
+    told = " ".join(map(str, (listed.waiting_for, listed.to_do, listed.error, topology_health(view))))
+    assert ("--state-lost" in told) is not repaired
+    assert listed.failed
