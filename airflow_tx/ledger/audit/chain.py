@@ -32,6 +32,7 @@ from airflow_tx.ledger.records import (
     TopologyRecord,
     TransactionRecord,
 )
+from airflow_tx.ledger.steps.roll_forward import taken_back
 from airflow_tx.ledger.steps.step import Reader
 
 if TYPE_CHECKING:
@@ -411,7 +412,11 @@ class Chain:
     def _missing(self, txid: int) -> None:
         if txid in self.ledger.histories:
             return  # its receipt was changed, which is a finding
-        if txid <= self.ledger.topology.rebuilt:
+        if any(txid in taken_back(each) for each in self.ledger.life):
+            self.notes.append(
+                f"transaction {txid}: it is taken_back, its rows are in none or in a later one"
+            )
+        elif txid <= self.ledger.topology.rebuilt:
             self.notes.append(
                 f"transaction {txid}: the ledger was rebuilt after it, and has no record of it"
             )

@@ -23,7 +23,7 @@ from airflow_tx.ledger.audit.loss import ACCEPT_LOSS, losses_behind
 from airflow_tx.ledger.audit.rebuild import ACCEPT_CHANGE, LEDGER_LOST, RENAMED, STATE_LOST
 from airflow_tx.ledger.records import Outcome, Phase, RepairRecord, Skipped, TransactionRecord
 from airflow_tx.ledger.steps.move import RENAME
-from airflow_tx.ledger.steps.roll_forward import ROLL_FORWARD, heals, nonces
+from airflow_tx.ledger.steps.roll_forward import BACK, ROLL_FORWARD, heals, nonces
 
 # --- decisive -----------------------------------------------------------------------------------------------------
 # Compares what decides later transactions with the receipts, and with itself. Pure. Source: docs/protocol.md §10.
@@ -365,7 +365,7 @@ def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:
 # --- verification -------------------------------------------------------------------------------------------------
 
 
-_HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME, ROLL_FORWARD})
+_HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, BACK, RENAME, ROLL_FORWARD})
 """Repairs after which it is still known what the values of states add up to."""
 
 

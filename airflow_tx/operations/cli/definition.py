@@ -114,6 +114,12 @@ ARG_CHANGED = _arg(
     metavar="REPAIR",
     help="With --roll-forward: the values have the change by hand of this repair again. May be given several times",
 )
+ARG_BACK = _arg(
+    "--back",
+    type=int,
+    metavar="TXID",
+    help="Source and states were restored to one moment, after this transaction: take all later ones back",
+)
 ARG_LEDGER_LOST = _flag(
     "--ledger-lost",
     "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand",
@@ -527,8 +533,8 @@ TX_COMMANDS = (
         name="repair",
         help="Resume after a state or ZooKeeper went back in time",
         description=(
-            "Give exactly one of --roll-forward, --state-lost, --ledger-lost and --reset, as the error of the commit "
-            "task says. "
+            "Give exactly one of --roll-forward, --state-lost, --back, --ledger-lost and --reset, as the error of the "
+            "commit task says. "
             "First pause the DAG, end its runs, and try --dry-run. The ledger keeps every repair with who, when and "
             "--why."
         ),
@@ -539,6 +545,7 @@ TX_COMMANDS = (
             ARG_UNTIL,
             ARG_CHANGED,
             ARG_STATE_LOST,
+            ARG_BACK,
             ARG_LEDGER_LOST,
             ARG_RESET,
             ARG_DAG_ID,
