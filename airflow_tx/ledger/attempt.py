@@ -662,6 +662,21 @@ class Token:
         """Whether a roll forward has raised a fence only to look at the values; no transaction has attempt 0."""
         return (self.attempt, self.epoch) == (0, 0)
 
+    def by_hand(self, births: Mapping[str, int], state: str, topology: str) -> dict[str, str]:
+        """Word the refusal of a fence whose txid was raised by hand; empty: as far as is known it was not.
+
+        :param births: per birth, the txid of its transaction.
+        """
+        own = births.get(self.birth, self.txid) if self.birth else self.txid
+        if own >= self.txid:
+            return {}
+        return {
+            "problem": f"its fence says transaction {self.txid}, and transaction {own} has raised it: a person has "
+            "changed it",
+            "remedy": f"Put txid {own} back into the fence, or accept what the state holds: "
+            f"airflow tx repair {topology} --state-lost {state}",
+        }
+
     def __str__(self) -> str:
         return f"{self.generation}/{self.txid}.{self.attempt}#{self.epoch}"
 

@@ -443,6 +443,7 @@ class Ledger(ReadOnlyLedger):
     note_origin = Step(loss.note_origin)
     begin_roll_forward = Step(roll_forward.begin_roll_forward)
     end_roll_forward = Step(roll_forward.end_roll_forward)
+    back = Step(roll_forward.back)
 
     def run(
         self,

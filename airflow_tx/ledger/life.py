@@ -22,6 +22,7 @@ RENAMED = "state-renamed"
 RESET = "reset"
 ACCEPT_CHANGE = "accept-change"
 ROLL_FORWARD = "roll-forward"
+BACK = "back"
 BEGAN = "began"
 """The key, in what the topology record keeps of a state, of its first transaction; 0: there were values before it."""
 EMPTIED = "emptied"
@@ -87,6 +88,7 @@ class Life:
     :param rebuilt: up to this transaction the ledger remembers nothing; `vouched`: the last one that a rebuild found
         whole in all states.
     :param receipts: the known ones of final transactions; `own`: the receipts that the state keeps itself.
+    :param back: transactions that were taken back, with all of their rows.
     """
 
     state: str
@@ -98,6 +100,7 @@ class Life:
     vouched: int = 0
     receipts: Mapping[int, Receipt] = field(default_factory=dict)
     own: Mapping[int, Receipt] = field(default_factory=dict)
+    back: frozenset[int] = frozenset()
 
     @classmethod
     def of(
@@ -136,6 +139,7 @@ class Life:
             (walk.vouched or {}).get(state, 0),
             receipts or {},
             own or {},
+            frozenset(walk.back),
         )
 
     @cached_property
@@ -207,7 +211,8 @@ class Life:
 
     def forgotten(self, first: int, last: int) -> int | None:
         """Name the first of these transactions of which nothing is known any more; None: all are known."""
-        return next((t for t in range(first, last + 1) if t not in self.receipts), None)
+        known = self.receipts.keys() | self.back
+        return next((txid for txid in range(first, last + 1) if txid not in known), None)
 
     def sums(
         self, columns: Iterable[str], txids: Iterable[int], changes: Sequence[RepairRecord] = ()
@@ -278,7 +283,7 @@ class _Walk:
     :param name: that the state had then; `until`: its last transaction of that name.
     :param healed: the lowest transaction that a later roll forward has begun from.
     :param vouched: of a rebuilt ledger, per state the last transaction that was whole in all states.
-    :param unwanted: numbers of the changes that a person wants no more.
+    :param unwanted: numbers of the changes that a person wants no more; `back`: transactions that were taken back.
     """
 
     name: str
@@ -290,6 +295,7 @@ class _Walk:
     healed: int | None = None
     vouched: Mapping[str, int] | None = None
     unwanted: set[int] = field(default_factory=set)
+    back: set[int] = field(default_factory=set)
 
     def begins_after(self, each: RepairRecord) -> bool:
         """Take one repair; True: what comes before it was another state."""
@@ -297,15 +303,13 @@ class _Walk:
         renamed = renaming(each)
         if renamed is not None:
             return self._takes_name(*renamed)
-        if each.what == LEDGER_LOST:
-            if self.vouched is None:
-                self.vouched = change.get("states", {})
+        self.back |= {*taken_back(each)}
+        if each.what == LEDGER_LOST and self.vouched is None:
+            self.vouched = change.get("states", {})
+        elif each.what == BACK:
+            self._heals(change["txid"])
         elif each.what == ROLL_FORWARD and self.name in change["states"]:
-            self.unwanted |= {*change.get("unchanged", ())}
-            rolled = change["states"][self.name]
-            found = rolled["found"]
-            if rolled.get("heals", True):
-                self.healed = found if self.healed is None else min(self.healed, found)
+            self._takes_roll(change)
         elif _state_of(each) != self.name:
             return False
         elif each.what == STATE_FORGOTTEN:
@@ -326,6 +330,16 @@ class _Walk:
         if old == self.name:
             self.first = txid
         return old == self.name
+
+    def _takes_roll(self, change: Mapping[str, Any]) -> None:
+        self.unwanted |= {*change.get("unchanged", ())}
+        rolled = change["states"][self.name]
+        if rolled.get("heals", True):
+            self._heals(rolled["found"])
+
+    def _heals(self, found: int) -> None:
+        """The state went on from a backup: losses of after this transaction are made good, or taken back."""
+        self.healed = found if self.healed is None else min(self.healed, found)
 
     def _takes_loss(self, each: RepairRecord) -> None:
         change = each.change
@@ -352,6 +366,12 @@ def since_reset(repairs: Sequence[RepairRecord]) -> Sequence[RepairRecord]:
     """List the repairs since the ledger was last reset: none before it explains anything after it."""
     first = max((place for place, each in enumerate(repairs, 1) if each.what == RESET), default=0)
     return repairs[first:]
+
+
+def taken_back(repair: RepairRecord) -> range:
+    """Name the transactions that a repair has taken back."""
+    change = repair.change if repair.what == BACK else {"txid": 0, "last": 0}
+    return range(change["txid"] + 1, change["last"] + 1)
 
 
 def _state_of(repair: RepairRecord) -> str | None:

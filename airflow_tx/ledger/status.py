@@ -12,7 +12,15 @@ from airflow_tx.ledger.api import digest
 from airflow_tx.ledger.attempt import batch_in_words, counted, of_lane
 from airflow_tx.ledger.audit.loss import shortened
 from airflow_tx.ledger.reading import LedgerReading
-from airflow_tx.ledger.records import Ack, History, Outcome, Phase, Skipped, TransactionRecord
+from airflow_tx.ledger.records import (
+    Ack,
+    History,
+    Outcome,
+    Phase,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+)
 from airflow_tx.ledger.steps.processing import (
     Instance,
     ack_val,
@@ -247,7 +255,7 @@ def view_open(
 
     :param acks: what the instances of its tasks contributed.
     """
-    record = ledger.opened[txid]
+    record = _of_now(ledger.opened[txid], ledger.topology)
     rows = [entry.rows for entry in acks.values() if entry.rows is not None]
     waiting = _waiting_for(topology, txid, ledger, acks)
     return TransactionView(
@@ -289,6 +297,16 @@ def view_open(
         key=record.key,
         begun=record.request != "",
         checks={**((record.claim or {}).get("checks") or {}), **record.checks},
+    )
+
+
+def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionRecord:
+    """Leave out what a refusal says to do, if a repair has been made since: it may be done."""
+    if record.remedy is None or record.for_good in (0, topology.generation):
+        return record
+    error = (record.error or "").removesuffix(record.remedy).strip()
+    return replace(
+        record, error=f"{error} A repair was made since." if error else None, remedy=None
     )
 
 
@@ -390,7 +408,7 @@ class _Waiting:
 def _waiting_for(
     topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]
 ) -> _Waiting:
-    record = ledger.opened[txid]
+    record = _of_now(ledger.opened[txid], ledger.topology)
     replay = f"airflow tx replay {topology} {txid}"
     if (reason := _blocked(txid, ledger)) is not None:
         to_do = f"{replay}, or airflow tx skip"

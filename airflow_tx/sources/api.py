@@ -551,6 +551,15 @@ class Source(Described, ABC):
         """
         return None
 
+    def lacks(self, position: Json) -> str | None:
+        """Say, as a clause, that the source went back to before this position; None: as far as is known it did not.
+
+        A roll forward asks before it writes: rows that the source hands out again would be counted twice.
+
+        :param position: where the last final transaction ended.
+        """
+        return None
+
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         """Explain the error of a Spark application that read rows of this source; None if it has no better text.
 

@@ -250,6 +250,14 @@ def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, stat
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=found)
 
 
+def _check_by_hand(found: Token, grant: Grant, last: int | None, *, state: str) -> None:
+    """Refuse a fence whose birth is that of another transaction than its txid: the ledger did not go back."""
+    births = {grant.births.get(state, ""): last or found.txid, grant.token.birth: grant.txid}
+    refusal = found.by_hand(births, state, grant.topology)
+    if refusal:
+        raise StateDiffers(state=state, **refusal)
+
+
 def _is_another(found: Token, mine: Token) -> bool:
     """Whether a ledger that had gone back has allocated a txid twice."""
     return found.txid == mine.txid and found.birth != mine.birth
@@ -296,6 +304,7 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
         # Or it went back to between two attempts of its last transaction.
         shown = f"{last}, without all of its updates" if mine else f"{last}.{stored.token.attempt}"
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
+    _check_by_hand(stored.token, grant, last, state=state)
     if found > grant.txid or found > (last if last is not None else 0):
         raise LedgerBehind(
             state=state,

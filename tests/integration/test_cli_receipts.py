@@ -283,6 +283,14 @@ def test_a_table_of_receipts_fits_into_a_narrow_terminal(airflow: Commands, root
         assert max(map(len, told.splitlines())) <= 80
 
 
+def test_transactions_that_were_given_up_fail_a_strict_verify(airflow: Commands, root: str) -> None:
+    execute(airflow, "DELETE FROM airflow_tx_receipts WHERE txid = 5")
+    airflow.run("tx", "repair", "flights", "--state-lost", "tx_state.words", "--why", "a test", "--yes", root=root)
+    assert findings(airflow, root) == []
+    (told,) = findings(airflow, root, "--strict")
+    assert told.startswith("state tx_state.words: transactions 5 to 5 were given up by repair 1 (")
+
+
 def test_a_program_reads_what_verify_found(airflow: Commands, root: str) -> None:
     told = airflow.json("tx", "verify", "flights", root=root)
     assert [each["kind"] for each in told] == ["result"]

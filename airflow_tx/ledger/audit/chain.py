@@ -19,7 +19,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger.api import Paths, Store, decode_name, dumps
 from airflow_tx.ledger.attempt import Receipt, Token, digest_of, is_shortened
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.life import LEDGER_LOST, Life, since_reset
+from airflow_tx.ledger.life import LEDGER_LOST, Life, since_reset, taken_back
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
@@ -60,6 +60,8 @@ class HeldFence(Protocol):
     def batch(self) -> str: ...
     @property
     def change(self) -> int: ...
+    @property
+    def covered(self) -> HeldFence | None: ...
 
 
 class HeldReceipt(Protocol):
@@ -414,7 +416,11 @@ class Chain:
     def _missing(self, txid: int) -> None:
         if txid in self.ledger.histories:
             return  # its receipt was changed, which is a finding
-        if txid <= self.ledger.topology.rebuilt:
+        if any(txid in taken_back(each) for each in self.ledger.life):
+            self.notes.append(
+                f"transaction {txid}: it is taken_back, its rows are in none or in a later one"
+            )
+        elif txid <= self.ledger.topology.rebuilt:
             self.notes.append(
                 f"transaction {txid}: the ledger was rebuilt after it, and has no record of it"
             )

@@ -14,6 +14,7 @@ from airflow_tx.base.errors import (
     RepairRefused,
     StateError,
     TxError,
+    UnreadableRecord,
 )
 from airflow_tx.ledger.answers import Done, Repaired, TopologyRequest
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, dumps
@@ -775,9 +776,20 @@ class Repairs:
         return self._ledger.preview(reset, request, audit)
 
     def _plan(self, held: Sequence[HeldState]) -> RebuildPlan:
+        self._check_by_hand(held)
         plan = plan_rebuild(self._ledger.paths, held)
         self._check_owner(plan.incarnation)
         return plan
+
+    def _check_by_hand(self, held: Sequence[HeldState]) -> None:
+        """Refuse a fence whose txid was raised by hand: the transactions up to it never were."""
+        paths, births = self._ledger.paths, dict[str, int]()
+        with suppress(UnreadableRecord):
+            births = {each.birth: txid for txid, each in self._ledger.open_records().items()}
+        for each in held:
+            known = births | {receipt.birth: receipt.txid for receipt in each.receipts}
+            if told := each.token.by_hand(known, each.state, paths.topology):
+                raise rebuild_refused(paths, **told)
 
     def _check_owner(self, incarnation: str) -> None:
         """Refuse a state of a topology that is well: two topologies on one state resemble a lost ledger.
@@ -786,7 +798,6 @@ class Repairs:
         """
         store = self._ledger.store
         own = self._ledger.paths
-
         for name in topologies(store, own.root):
             node = store.get(path := Paths(own.root, name).record)
             if name == own.topology or node is None or is_being_reset(node.data):

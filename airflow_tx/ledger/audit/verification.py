@@ -377,12 +377,14 @@ class Verified:
     :param last: the last final transaction that was looked at.
     :param findings: what does not fit, one line each.
     :param notes: skips, losses, repairs, and facts that are unknown.
+    :param given_up: transactions that a state lacks since a person has accepted that, one line a loss.
     """
 
     first: int | None
     last: int
     findings: tuple[str, ...]
     notes: tuple[str, ...]
+    given_up: tuple[str, ...] = ()
 
 
 def verified(
@@ -413,7 +415,25 @@ def verified(
     compare_decisive(chain, states, whole=end == final)
     chain.tell()
     vouched = None if chain.begins is None else max(chain.begins, first)
-    return Verified(vouched, end, tuple(chain.findings), tuple(chain.notes))
+    lost = [text for state in states for text in _given_up(chain, state)]
+    return Verified(vouched, end, tuple(chain.findings), tuple(chain.notes), tuple(lost))
+
+
+def _given_up(chain: Chain, state: StateEvidence) -> Iterator[str]:
+    """Say which transactions a state lacks that a person has given up by `--state-lost`."""
+    life = chain.life(state.name)
+    repairs = {each.number: each for each in chain.ledger.life}
+    for loss in life.losses:
+        gap = range(max(loss.found or 0, chain.first - 1) + 1, loss.txid)
+        held = chain.held[state.name]
+        exact = state.receipts is not None or loss.found is not None
+        lost = [txid for txid in gap if txid in life.given and txid not in held]
+        if lost:
+            repair = repairs[loss.number]
+            span = f"transactions {lost[0]} to {lost[-1]}"
+            said = "were given up" if exact else "may have been given up"
+            by = f"repair {repair.number} ({repair.who}, {repair.when}: {repair.why})"
+            yield f"state {state.name}: {span} {said} by {by}"
 
 
 def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
@@ -495,6 +515,11 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
     if fence.incarnation != topology.incarnation:
         said = f"its fence is of ledger {fence.incarnation}, this is ledger {topology.incarnation}"
         chain.findings.append(f"{where} {said}")
+    elif fence.token.is_look:
+        is_known = topology.rolling is not None or last is None
+        (chain.notes if is_known else chain.findings).append(
+            _look_in_words(chain, state.name, fence)
+        )
     elif last is not None and txid < last:
         chain.findings.append(
             f"{where} its fence says transaction {txid}, and {last} was committed to it"
@@ -507,10 +532,26 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
     elif txid > max(chain.ledger.current, chain.ledger.latest):
         said = f"its fence says transaction {txid}, and it is the turn of {chain.ledger.current}"
         chain.findings.append(f"{where} {said}")
-    change = topology.accepted.get(state.name, {}).get(CHANGE, 0)
+    _compare_change(chain, state.name, fence)
+
+
+def _compare_change(chain: Chain, state: str, fence: HeldFence) -> None:
+    """Compare the newest accepted change with the one that the fence names."""
+    change = chain.ledger.topology.accepted.get(state, {}).get(CHANGE, 0)
     if fence.change < change:
         said = f"its fence does not name the change that repair {change} accepted"
-        chain.findings.append(f"{where} {said}")
+        chain.findings.append(f"state {state}: {said}")
+
+
+def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
+    """Name a fence that a roll forward has raised to look at the values, and has not put back."""
+    before = fence.covered
+    found = "no fence" if before is None else f"the fence of transaction {before.token.txid}"
+    again = f"airflow tx repair {chain.ledger.name} --roll-forward {state}"
+    return (
+        f"state {state}: a roll forward has covered {found} to look at the values, and has not ended. "
+        f"If it has died, repeat it: {again}"
+    )
 
 
 @dataclass(frozen=True)
@@ -586,7 +627,13 @@ def _compare_rows(chain: Chain, state: StateEvidence) -> None:
     if state.rows is None:
         return
     for each in _compared(chain, state.name, "rows", _row_counts(chain, state)):
-        if each.is_changed:
+        if not each.is_changed:
+            continue
+        if chain.receipts.get(each.txid) is None:
+            chain.findings.append(
+                f"state {state.name}: it has {each.rows} rows of transaction {each.txid}, which has no receipt"
+            )
+        else:
             said = f"state {state.name} has {each.rows} rows of it instead of {each.expected}"
             chain.find(each.txid, said)
 
@@ -606,18 +653,35 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
     assert state.rows is not None
     life = chain.life(state.name)
     fence = state.fence
-    if fence is not None and not (fence.applied and fence.token.txid == max(life.given, default=0)):
-        return "it was being written to"
     written = {txid: part["keys"] for txid, part in life.given.items()}
-    for each in life.changes:
-        written |= {int(txid): rows for txid, rows in each.change.get("rows", {}).items()}
+    if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
+        return "it was being written to"
     replaced = restated(chain.receipts)
     expected = {
         txid: 0 if txid in replaced or not is_kept else rows
         for txid, rows in written.items()
         if (is_kept := life.kept(txid)) is not None
     }
+    expected |= {txid: 0 for txid in _rows_of_none(chain, state) if txid not in written}
+    for change in (each.change for each in life.changes):
+        # A txid that the change has found without a transaction may have been given since.
+        expected |= {
+            int(txid): 0 if int(txid) in replaced else rows
+            for txid, rows in change.get("rows", {}).items()
+            if int(txid) <= change["txid"] or int(txid) not in written
+        }
     return [RowCount(txid, state.rows.get(txid, 0), rows) for txid, rows in expected.items()]
+
+
+def _rows_of_none(chain: Chain, state: StateEvidence) -> Iterator[int]:
+    """Name the txids of rows in a table that no receipt names.
+
+    Nothing is known of transactions before the first receipt.
+    """
+    begins = chain.ledger.current if chain.begins is None else chain.begins
+    for txid in sorted(each for each in state.rows or {} if each is not None):
+        if txid >= begins and txid >= chain.first and not chain.changed & {("", txid)}:
+            yield txid
 
 
 def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | str:

@@ -10,18 +10,32 @@ from typing import Any
 
 from airflow_tx.base.errors import RepairRefused, RollingForward, UnreadableRecord
 from airflow_tx.ledger.answers import Repaired
-from airflow_tx.ledger.api import Paths, Put
-from airflow_tx.ledger.attempt import Receipt
-from airflow_tx.ledger.life import BEGAN, CHANGE, EMPTIED, ROLL_FORWARD
+from airflow_tx.ledger.api import Delete, Paths, Put, Write
+from airflow_tx.ledger.attempt import Receipt, Token, is_shortened
+from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, ROLL_FORWARD, taken_back
+from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
+    Binding,
     Counter,
+    History,
+    Metadata,
+    Outcome,
     RepairRecord,
+    Skipped,
     TopologyRecord,
     TransactionRecord,
     decode,
     encode,
 )
-from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp
+from airflow_tx.ledger.steps.step import (
+    Audit,
+    Decision,
+    Reader,
+    Stamp,
+    left,
+    put_or_create,
+    repairs_of,
+)
 
 GENERATIONS = 2
 """By how many a run raises the generation: one for a look at values that decide, one for what it writes."""
@@ -237,3 +251,184 @@ def nonces(topology: TopologyRecord, repairs: Sequence[RepairRecord], state: str
         if each.what == ROLL_FORWARD and state in each.change["states"]
     ]
     return {*now, *chain.from_iterable(done)}
+
+
+# --- back ---------------------------------------------------------------------------------------------------------
+# Source and states were restored together: later transactions are taken back. Source: docs/protocol.md §5.
+
+
+def back(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    to: int,
+    *,
+    tokens: Mapping[str, Token | None],
+    position: Any,
+    audit: Audit,
+) -> Decision[Repaired]:
+    """Take back every transaction after the one that source and states went back to. No txid is given again.
+
+    Their runs are bound to nothing, so they count the rows that the source hands out again.
+
+    :param to: that transaction.
+    :param tokens: per state of the DAG, the token in its fence; None: it has no fence, or is not whole.
+    :param position: where the source stands behind this transaction, as the fences keep it.
+    :raises RepairRefused: a fence says something else, or not enough is known of these transactions.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    current = read.get(Counter, paths.current).txid
+    last = read.get(Counter, paths.allocated).txid
+    opened = [int(name) for name in read.names_if_any(paths.transactions)]
+    records = {txid: read.get(TransactionRecord, paths.transaction(txid)) for txid in opened}
+    kept = _receipts_from(read, paths, to, current)
+    receipt = kept.pop(to)
+    _check_fences(paths, topology, tokens, receipt)
+    keys = {each.key: each.run_id for each in kept.values()}
+    keys |= {each.key: each.run_id for each in records.values()}
+    bound: dict[str, Binding | None] = dict.fromkeys(keys)
+    writes = list[Write]()
+    for txid, each in sorted(kept.items(), reverse=True):
+        if each.replaces is not None and each.replaces["txid"] <= to:
+            bound[each.key] = Binding(each.replaces["txid"], each.replaces["entry"])
+        writes.append(Delete(paths.history(txid)))
+    for txid, record in records.items():
+        if record.replaces is not None and record.replaces["txid"] <= to:
+            entry = Binding(record.replaces["txid"], record.replaces["entry"])
+            bound[record.key] = bound[record.key] or entry
+        writes.append(Delete(paths.transaction(txid)))
+    writes += _skipped_before(read, stamp, paths, to, kept, bound=bound)
+    for key, binding in bound.items():
+        path = paths.run(key)
+        if binding is not None:
+            writes.append(put_or_create(read, path, encode(binding)))
+        elif read.find(Binding, path) is not None:
+            writes.append(Delete(path))
+    state = RotatingTransactionalState(read, paths)
+    for name in read.names_if_any(paths.metas):
+        writes += state.remove_state(int(name)) if int(name) != last else ()
+    wishes = [name for name in read.names_if_any(paths.wishes) if int(name) > to]
+    whole = {name: token for name, token in tokens.items() if token is not None}
+    after = replace(
+        topology,
+        generation=topology.generation + 1,
+        states={**topology.states, **dict.fromkeys(whole, to)},
+        births={**topology.births, **{name: each.birth for name, each in whole.items()}},
+        grants={
+            **topology.grants,
+            **{name: [each.attempt, each.epoch] for name, each in whole.items()},
+        },
+        receipt=receipt.hash,
+        rolling=None,
+        blocked=None,
+        bid=None,
+        skips=[],
+        op=stamp.op,
+    )
+    acks = [paths.acks(name) for name in read.names_if_any(paths.all_acks)]
+    after = left(after, paths, *acks)
+    runs = sorted(set(keys.values()))
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        [
+            *writes,
+            *(Delete(f"{paths.wishes}/{name}") for name in wishes),
+            state.override_state(last, Metadata(receipt.attempt, None, position)),
+            Put(paths.current, encode(Counter(last + 1))),
+            Put(paths.record, encode(after)),
+        ],
+        what=BACK,
+        after=after,
+        current=last + 1,
+        summary=f"transactions {to + 1} to {last} are taken_back; their runs begin again when they are cleared: "
+        f"{', '.join(runs)}",
+        change={"txid": to, "last": last, "runs": runs},
+    )
+
+
+def _back_refused(paths: Paths, txid: int, problem: str, remedy: str = "") -> RepairRefused:
+    again = f"airflow tx repair {paths.topology} --back {txid}"
+    return RepairRefused(
+        what=BACK,
+        topology=paths.topology,
+        problem=problem,
+        remedy=remedy
+        or f"Restore all states and the source from backups of one moment, then repeat: {again}",
+    )
+
+
+def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[int, Receipt]:
+    """Read the receipts from the transaction to go back to up to the last final one.
+
+    :raises RepairRefused: it is no earlier transaction, or one is forgotten.
+    """
+    if not 0 < txid < current:
+        known = f"Name a transaction from 1 to {current - 1}."
+        raise _back_refused(paths, txid, f"--back {txid} is no final transaction", known)
+    found = dict[int, Receipt]()
+    for each in range(txid, current):
+        history = read.find(History, paths.history(each))
+        if history is None and each in _taken_back_before(read, paths):
+            continue
+        if history is None or history.receipt is None:
+            raise _back_refused(paths, txid, f"the ledger has no receipt of transaction {each}")
+        found[each] = Receipt.from_json(history.receipt)
+    if txid not in found:
+        raise _back_refused(paths, txid, f"transaction {txid} is taken_back itself")
+    return found
+
+
+def _taken_back_before(read: Reader, paths: Paths) -> set[int]:
+    """Name the transactions that earlier repairs of this kind have taken back."""
+    return {txid for each in repairs_of(read, paths) for txid in taken_back(each)}
+
+
+def _check_fences(
+    paths: Paths, topology: TopologyRecord, tokens: Mapping[str, Token | None], receipt: Receipt
+) -> None:
+    """Refuse states that are not all, and wholly, at the transaction of this receipt."""
+    for name in sorted({*topology.states, *tokens}):
+        token = tokens.get(name)
+        if token is None:
+            said = "has no whole fence" if name in tokens else "is not in the DAG"
+            raise _back_refused(paths, receipt.txid, f"state {name!r} {said}")
+        grant = (token.txid, token.birth, token.attempt, token.epoch)
+        if grant != (receipt.txid, receipt.birth, receipt.attempt, receipt.epoch):
+            problem = f"the fence of state {name!r} says transaction {token.txid}.{token.attempt}, not {receipt.txid}"
+            raise _back_refused(paths, receipt.txid, problem)
+
+
+def _skipped_before(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    txid: int,
+    kept: Mapping[int, Receipt],
+    *,
+    bound: dict[str, Binding | None],
+) -> Iterator[Write]:
+    """Forget later skips, and undo later re-admissions: the skipped transaction has its rows again.
+
+    :param bound: gets the binding of its run.
+    :raises RepairRefused: its rows are not kept.
+    """
+    state = RotatingTransactionalState(read, paths)
+    for number in map(int, read.names_if_any(paths.all_skipped)):
+        skipped = read.get(Skipped, paths.skipped(number))
+        again = skipped.readmitted_as
+        if number > txid:
+            yield Delete(paths.skipped(number))
+        elif again is not None and again > txid:
+            rows = kept[again].metadata if again in kept else state.get_state(again).rows
+            if is_shortened(rows):
+                problem = f"the rows of skipped transaction {number}, re-admitted as {again}, are not kept"
+                raise _back_refused(paths, txid, problem)
+            bound[skipped.key] = Binding(number)
+            own = replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)
+            yield Put(paths.skipped(number), encode(own))
+            history = read.find(History, paths.history(number))
+            if history is not None:
+                undone = replace(history, outcome=Outcome.SKIPPED, readmitted_as=None)
+                yield Put(paths.history(number), encode(undone))

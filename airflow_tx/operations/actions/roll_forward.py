@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,8 +27,10 @@ from airflow_tx.transaction import MissingTransaction, RollForward, StateHistory
 if TYPE_CHECKING:
     from airflow_tx.ledger import Audit, Ledger, Repaired
     from airflow_tx.outputs import JournalArea, StagingArea
+    from airflow_tx.sources import Source
     from airflow_tx.state import FencedState
 
+log = logging.getLogger(__name__)
 _SHOWN = 50
 """Missing transactions of a state that are printed."""
 
@@ -91,6 +95,7 @@ class RollForwardRepair:
     :param chosen: names of the states to write again; none: every state that is behind.
     :param until: the last transaction to write; None: all.
     :param changed: numbers of repairs, see `RollForward`, as are the `unchanged` ones.
+    :param source: of the DAG, which may have gone back, too; None: it is not asked.
     """
 
     def __init__(
@@ -104,8 +109,10 @@ class RollForwardRepair:
         until: int | None = None,
         changed: Collection[int] = (),
         unchanged: Collection[int] = (),
+        source: Source | None = None,
     ) -> None:
         self._ledger = ledger
+        self._source = source
         self._states = states
         self._chosen = chosen
         self._named = {*changed, *unchanged}
@@ -131,6 +138,7 @@ class RollForwardRepair:
         self._check("repair {} is no accepted change", self._named - changes, changes)
         found = list[StatePlan]()
         self.refused = []
+        asked = False
         for name in sorted(self._chosen or self._states):
             if not self._chosen and not _may_be_behind(self._states[name], evidence, name):
                 continue
@@ -139,6 +147,9 @@ class RollForwardRepair:
             except RollForwardRefused as refused:
                 self._note(name, refused)
             else:
+                if plan.missing and not asked:
+                    self._check_source(evidence, plan)
+                    asked = True
                 found += [plan] if plan.missing or plan.change else []
         return found
 
@@ -153,6 +164,27 @@ class RollForwardRepair:
             plan = StatePlan(roll, history, look, roll.proved(history, look))
             known = self._proved[name] = (asked, plan)
         return known[1]
+
+    def _check_source(self, evidence: LedgerEvidence, plan: StatePlan) -> None:
+        """Refuse if the source went back with the states: it hands out again what the journal would write.
+
+        :raises RepairRefused: naming the repair of both.
+        """
+        why = None
+        try:
+            why = None if self._source is None else self._source.lacks(evidence.position)
+        except Exception:
+            # A source that cannot be asked holds up no repair of the states.
+            log.warning("The source does not say whether it went back, too", exc_info=True)
+        if why is not None:
+            topology = self._ledger.paths.topology
+            again = f"airflow tx repair {topology} --back {plan.look.found}"
+            raise RepairRefused(
+                what=ROLL_FORWARD,
+                topology=topology,
+                problem=f"the source went back, too: {why}. Its next rows would be counted twice, or not at all",
+                remedy=f"Take the transactions after {plan.look.found} back: {again}",
+            )
 
     def _check(self, problem: str, unknown: Collection[Any], known: Collection[Any]) -> None:
         if unknown:
@@ -238,6 +270,25 @@ class RollForwardRepair:
 
     def _evidence(self) -> LedgerEvidence:
         return ledger_evidence(self._ledger.store, self._ledger.paths)
+
+
+NOT_TAKEN_BACK = (
+    "Not taken back: acks that the source has, what watchers and messages have handed on, DAGs that follow, other "
+    "databases."
+)
+
+
+def held_by(states: Mapping[str, FencedState], incarnation: str) -> dict[str, Any]:
+    """Read what the fences of all states say, for the repair that takes transactions back (`Ledger.back`)."""
+    fences = {name: state.fence() for name, state in states.items()}
+    whole = {
+        name: fence
+        for name, fence in fences.items()
+        if fence is not None and fence.applied and fence.incarnation == incarnation
+    }
+    position = next((json.loads(fence.batch)["position"] for fence in whole.values()), None)
+    tokens = {name: whole[name].token if name in whole else None for name in states}
+    return {"tokens": tokens, "position": position}
 
 
 def _may_be_behind(state: FencedState, evidence: LedgerEvidence, name: str) -> bool:

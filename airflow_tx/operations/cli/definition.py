@@ -132,6 +132,12 @@ ARG_MADE_AFTER = _arg(
     metavar="TXID",
     help="The last transaction that was committed when the values were changed (default: the last one now)",
 )
+ARG_BACK = _arg(
+    "--back",
+    type=int,
+    metavar="TXID",
+    help="Source and states were restored to one moment, after this transaction: take all later ones back",
+)
 ARG_LEDGER_LOST = _flag(
     "--ledger-lost",
     "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand",
@@ -264,6 +270,11 @@ ARG_VALUES = _arg(
     action="store_true",
     help="Add up the values of the states, and compare the totals with the receipts",
 )
+ARG_STRICT = _arg(
+    "--strict",
+    action="store_true",
+    help="Exit with 1, too, if transactions were given up by repair --state-lost",
+)
 FIND_DESCRIPTION = (
     "With a topology, its source is asked. Without one, the records of all topologies are searched for a text, in "
     "upper or lower case: in txids, runs, names of batches and errors. A date is found within the interval of a batch. "
@@ -369,6 +380,7 @@ TX_COMMANDS = (
             ARG_TO,
             ARG_RECOUNT,
             ARG_VALUES,
+            ARG_STRICT,
             ARG_DAG_ID,
             ARG_OUTPUT,
             *_LEDGER,
@@ -540,8 +552,8 @@ TX_COMMANDS = (
         name="repair",
         help="Resume after a state or ZooKeeper went back in time",
         description=(
-            "Give exactly one of --roll-forward, --state-lost, --ledger-lost and --reset, as the error of the commit "
-            "task says. "
+            "Give exactly one of --roll-forward, --state-lost, --back, --ledger-lost and --reset, as the error of the "
+            "commit task says. "
             "First pause the DAG, end its runs, and try --dry-run. The ledger keeps every repair with who, when and "
             "--why."
         ),
@@ -554,6 +566,7 @@ TX_COMMANDS = (
             ARG_UNCHANGED,
             ARG_STATE_LOST,
             ARG_UNSEEN,
+            ARG_BACK,
             ARG_LEDGER_LOST,
             ARG_RESET,
             ARG_DAG_ID,

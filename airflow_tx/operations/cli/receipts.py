@@ -99,9 +99,12 @@ def verify(args: Namespace) -> None:
     evidence = _evidence(args, values=args.values)
     found = verified(evidence.ledger, evidence.states, first=args.first or 1, last=args.last)
     recounted = _recounted(evidence, args) if args.recount else Verified(None, 0, (), ())
+    lost = found.given_up
     findings = (*found.findings, *_entries(evidence, args), *recounted.findings)
+    findings += lost if args.strict else ()
     notes = (*found.notes, *_unknown_states(evidence), *recounted.notes)
     result = _in_words(args.topology, found, len(findings))
+    notes += () if args.strict else lost
     told = [*(("finding", text) for text in findings), *(("note", text) for text in notes)]
     if args.output == "table":
         for kind, text in told:

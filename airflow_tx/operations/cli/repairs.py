@@ -147,13 +147,14 @@ def _in_words(found: Mapping[str, Any]) -> str:
 
 @action
 def repair(args: Namespace) -> None:
-    """`airflow tx repair TOPOLOGY (--roll-forward [STATE ...] | --state-lost STATE | --ledger-lost | --reset)`."""
+    """`airflow tx repair TOPOLOGY (--roll-forward [STATE ...] | --state-lost STATE | --back TXID | ...)`."""
     kinds = {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}
     chosen = [name for name in kinds if getattr(args, name)]
-    chosen += ["roll_forward"] if args.roll_forward is not None else []
+    kinds |= {"roll_forward": _roll_forward, "back": _back}
+    chosen += [name for name in ("roll_forward", "back") if getattr(args, name) is not None]
     if len(chosen) != 1:
         wrong_usage(
-            "Give exactly one of --roll-forward [STATE ...], --state-lost STATE, --ledger-lost and --reset."
+            "Give exactly one of --roll-forward [STATE ...], --state-lost STATE, --back TXID, --ledger-lost, --reset."
         )
     if args.roll_forward is None and (args.until is not None or args.changed or args.unchanged):
         wrong_usage("--until, --changed and --unchanged are for --roll-forward.")
@@ -162,7 +163,7 @@ def repair(args: Namespace) -> None:
     if args.reset and not args.dry_run:
         check_why(args, f"repair {args.topology} --reset")
     with store_of(args) as store:
-        {**kinds, "roll_forward": _roll_forward}[chosen[0]](args, store)
+        kinds[chosen[0]](args, store)
 
 
 def _state_lost(args: Namespace, store: Store) -> None:
@@ -254,6 +255,20 @@ def _kept_changes(args: Namespace, held: Sequence[HeldState]) -> list[RepairReco
     return [each for life in lives for each in JournalArea(staging_of(args), life).changes()]
 
 
+def _back(args: Namespace, store: Store) -> None:
+    """Take back the transactions after the one to which source and states went back."""
+    from airflow_tx.operations.actions.roll_forward import NOT_TAKEN_BACK, held_by
+
+    _, states = _dag(args, store, "back")
+    ledger = ledger_on(store, args)
+    audit = audit_of(args)
+    held = held_by(states, ledger.topology().incarnation)
+    planned = ledger.back.preview(args.back, audit=audit, **held)
+    sentence = f"Take back all transactions of topology {args.topology} after {args.back}. {NOT_TAKEN_BACK}"
+    if not is_shown(args, of_kept(ledger, planned, sentence)):
+        print_done("Repaired", ledger.back(args.back, audit=audit, **held))
+
+
 def _reset(args: Namespace, store: Store) -> None:
     from airflow_tx.ledger import RESET, Repairs
 
@@ -331,7 +346,7 @@ def _roll_forward(args: Namespace, store: Store) -> None:
     from airflow_tx.outputs import JournalArea
 
     record = ReadOnlyLedger(store, paths_of(args)).existing_topology()
-    _, states = checked_dag(args.dag_id or record.dag_id, paths_of(args), conn_id_of(args))
+    spec, states = checked_dag(args.dag_id or record.dag_id, paths_of(args), conn_id_of(args))
     area = staging_of(args)
     repair = RollForwardRepair(
         ledger_on(store, args),
@@ -342,6 +357,7 @@ def _roll_forward(args: Namespace, store: Store) -> None:
         until=args.until,
         changed=args.changed,
         unchanged=args.unchanged,
+        source=spec.source,
     )
     preview = repair.preview()
     if not args.dry_run and args.output == "table" and not args.yes:

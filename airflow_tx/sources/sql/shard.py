@@ -530,6 +530,22 @@ class Shard(PartitionLog):
             settling = self._settling(connection)
             return self._lost(settling, at, self._kept(settling, at))
 
+    def lacks(self, position: Json) -> str | None:
+        """Say that the table went back to before a position, if the database or the greatest key shows that."""
+        at = self.position(position)
+        if at.last is None:
+            return None
+        with self.database.connected() as connection:
+            settling = self._settling(connection)
+            newest = settling.newest(None)
+            drawn = settling.set_back(at.last)
+            # Rows that were deleted say nothing, if the database still knows which ids it has handed out.
+            is_before = settling.drawn() is None and newest is not None and newest < at.last
+            if drawn is None and not is_before and not self._is_other(settling, at.mark):
+                return None
+        found = "nothing" if newest is None else shown(newest)
+        return f"table {self.table} has {found} as its last row, and rows up to {shown(at.last)} were taken"
+
     def _settling(self, connection: Connection, deadline: float = 0.0) -> Settling:
         return _SETTLING[self.database.kind](
             connection, self.checked(connection), self.errors, deadline

@@ -189,6 +189,9 @@ class SqlSource(SqlRows, TransactionalSource):
         gone = self._shard().gone(position)
         return [] if gone is None else [Loss(WHOLE, position, gone.resume_at, gone.description)]
 
+    def lacks(self, position: Json) -> str | None:
+        return self._shard().lacks(position)
+
     def _shard(self, txid: int | None = None) -> Shard:
         return self.shard(self.conn_id, self.table, txid=txid)
 

@@ -171,12 +171,22 @@ class StateHistory:
         opened = None if decisive is None else decisive.opened.get(found)
         known = opened is not None and opened.birth == fence.token.birth
         if found > self.ledger.current or not known:
+            self._check_by_hand(fence)
             remedy = f"Repair the ledger first: airflow tx repair {self.ledger.name} --ledger-lost"
             raise self.refused(
                 f"its fence says transaction {found}, which the ledger does not know", remedy
             )
         look = StateLook(found, found, fence.token, change=fence.change)
         return self._compared(look, fence, undone=found)
+
+    def _check_by_hand(self, fence: Fence) -> None:
+        """Refuse a fence whose txid a person has raised: no ledger knows that transaction."""
+        births = {each.birth: txid for txid, each in self.receipts.items()}
+        opened = () if self.ledger.decisive is None else self.ledger.decisive.opened.items()
+        births |= {record.birth: txid for txid, record in opened}
+        told = fence.token.by_hand(births, self.state.name, self.ledger.name)
+        if told:
+            raise self.refused(**told)
 
     def look_at_values(self, look: StateLook) -> StateLook:
         """Find out by the values alone what a state has; no one else writes it, and no row of the open one is left.

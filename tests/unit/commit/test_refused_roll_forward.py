@@ -15,18 +15,23 @@ import pytest
 from airflow_tx.base.errors import FenceOutranked, StateBehind, TxError
 from airflow_tx.ledger import Grant, Token
 from airflow_tx.ledger.answers import Blocked, ReplayNoted
+from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps import roll_forward as steps
 from airflow_tx.ledger.steps.recovery import ReplayRequest, note_replay
 from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
 from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.view import topology_health, topology_view
+from airflow_tx.operations.actions.request import evidence_of
 from airflow_tx.state import Max, Sum, fence
 from airflow_tx.state.sql.fence import FencedStore
 from airflow_tx.transaction.commit import roll_forward as module
 from airflow_tx.transaction.commit.roll_forward import RollForward
 from airflow_tx.transaction.commit.state_history import StateHistory
 from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.processing.task import advice_of
 from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
 from tests.unit.commit.backups import ADA, InMemory, InSqlite, findings, repair, rolled, values
@@ -186,6 +191,26 @@ def test_without_rows_of_the_open_transaction_the_plan_is_refused_and_nothing_is
     assert command.execute(ADA) is None
     assert case.ledger.topology() == before
     assert case.is_unchanged()
+
+
+@BOTH
+@pytest.mark.parametrize("known", [True, False], ids=["the ledger knows of it", "the ledger does not"])
+def test_verify_names_the_fence_of_a_run_that_died_with_the_command_to_repeat(
+    cases: Any, points: Any, where: Any, known: bool
+) -> None:
+    case = cases(where, wrote=True)
+    dies_at(case, points, "looking")
+    ledger = ledger_evidence(case.run.spec.memory, case.run.spec.paths)
+    if not known:
+        ledger = replace(ledger, topology=replace(ledger.topology, rolling=None, generation=1))
+    state = case.place.state.name
+    found = verified(ledger, evidence_of({state: case.place.state}, values=True))
+    told = [each for each in (found.notes if known else found.findings) if "roll forward" in each]
+    assert told == [
+        f"state {state}: a roll forward has covered the fence of transaction 4 to look at the values, and has not "
+        f"ended. If it has died, repeat it: airflow tx repair numbers --roll-forward {state}"
+    ]
+    assert known is not bool(found.findings)
 
 
 @BOTH
@@ -563,3 +588,23 @@ def test_a_rule_that_is_left_out_is_noticed(rule: Any, cases: Any, points: Any, 
     with applied(Mutant(told, ((function, old, new),), ONE)):
         with pytest.raises((AssertionError, TxError, pytest.fail.Exception)):
             noticed_by(given)
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_list_says_no_more_what_a_repair_that_was_made_has_done(cases: Any, repaired: bool) -> None:
+    case = cases()
+    with pytest.raises(StateBehind) as refused:
+        case.run.commit_now()
+    error: TxError = refused.value
+    remedy = advice_of(error)
+    assert remedy is not None
+    assert "--state-lost" in remedy
+    found = case.record()
+    case.ledger.note_commit_failed(case.run.begun.attempt, found.epoch, reason=str(error), remedy=remedy, for_good=True)
+    if repaired:
+        case.lost()
+    view = topology_view(case.run.spec.memory, case.run.spec.paths)
+    (listed,) = view.opened
+    told = " ".join(map(str, (listed.waiting_for, listed.to_do, listed.error, topology_health(view))))
+    assert ("--state-lost" in told) is not repaired
+    assert listed.failed

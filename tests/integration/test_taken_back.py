@@ -1,0 +1,205 @@
+"""A database of source and state together is set back: each row of it is counted once, all the same."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.base.errors import RepairRefused
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.operations.actions.request import evidence_of
+from airflow_tx.operations.actions.roll_forward import RollForwardRepair, held_by
+from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.sources.sql.source import SqlSource
+from airflow_tx.state import SqlState, Sum
+from airflow_tx.testing.airflow import connection
+from airflow_tx.transaction.processing.batch import CurrentBatch
+from tests.integration.databases import query
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
+from tests.stage import Stage, update
+from tests.unit.commit.run import Run
+
+ADA = Audit("ada", "one backup of both")
+ALONE = {"isolation_level": "AUTOCOMMIT"}
+
+
+class Shop:
+    """A database with orders and with their totals, and its backup."""
+
+    def __init__(self, url: str, backup: Callable[[], None], restore: Callable[[], None]) -> None:
+        self.url, self.backup, self.restore = url, backup, restore
+        ids = "BIGSERIAL PRIMARY KEY" if url.startswith("postgres") else "INTEGER PRIMARY KEY"
+        query(url, f"CREATE TABLE orders (id {ids}, amount INTEGER)")
+        self.state = SqlState.from_url(url, table="totals", keys=["word"], values={"n": Sum()}, label="shop")
+        self.stage = Stage(source=SqlSource("shop", "orders"), inside=("count", "commit"))
+        self.runs = 0
+
+    def sell(self, amount: int) -> None:
+        query(self.url, f"INSERT INTO orders (amount) VALUES ({amount})")
+
+    def run(self, run_id: str = "") -> int:
+        """Count what is new."""
+        self.runs += 1
+        run = self.begun(run_id or f"run {self.runs}")
+        run.commit_now()
+        return int(run.begun.txid)
+
+    def begun(self, run_id: str) -> Any:
+        run = Run(self.stage.spec, run_id, [update(self.state)], logging.getLogger("task"))
+        assert isinstance(run.begin(), Begun)
+        processing = run.start()
+        rows = [{"word": "all", "n": row["amount"]} for row in CurrentBatch(processing).read()]
+        run.end(processing, rows)
+        return run
+
+    @property
+    def ledger(self) -> Any:
+        return self.stage.spec.ledger(self.stage.store)
+
+    def roll_forward(self) -> None:
+        spec = self.stage.spec
+        journal = JournalArea(spec.staging(), self.ledger.incarnation())
+        states = {self.state.name: self.state}
+        RollForwardRepair(self.ledger, states, journal, spec.staging(), source=spec.source).execute(ADA)
+
+    def back(self, txid: int) -> str:
+        held = held_by({self.state.name: self.state}, self.ledger.incarnation())
+        return str(self.ledger.back(txid, audit=ADA, **held).summary)
+
+    def total(self) -> int:
+        (row,) = self.state.read()
+        return int(row["n"])
+
+    def findings(self) -> tuple[str, ...]:
+        evidence = ledger_evidence(self.stage.store, self.stage.spec.paths)
+        return verified(evidence, evidence_of({self.state.name: self.state}, values=True)).findings
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    if request.param == "sqlite":
+        file, copy = tmp_path / "shop.db", tmp_path / "backup.db"
+        monkeypatch.setenv("AIRFLOW_CONN_SHOP", connection("sqlite", host=str(file)))
+        yield Shop(f"sqlite:///{file}", lambda: shutil.copy(file, copy), lambda: shutil.copy(copy, file))  # type: ignore[arg-type]
+        return
+    server: LocalPostgres = request.getfixturevalue("postgres")
+    name = server.new_database()
+    fields: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "schema": name}
+    made = connection("postgres", login=POSTGRES_USER, password=POSTGRES_PASSWORD, **fields)
+    monkeypatch.setitem(os.environ, "AIRFLOW_CONN_SHOP", made)
+
+    def copied(old: str, new: str) -> None:
+        query(server.url(), f'DROP DATABASE IF EXISTS "{new}" WITH (FORCE)', **ALONE)
+        ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{old}'"
+        query(server.url(), ended)
+        query(server.url(), f'CREATE DATABASE "{new}" TEMPLATE "{old}"', **ALONE)
+
+    kept = f"{name}_kept"
+    yield Shop(server.url(name), lambda: copied(name, kept), lambda: copied(kept, name))
+    query(server.url(), f'DROP DATABASE IF EXISTS "{kept}" WITH (FORCE)', **ALONE)
+
+
+def set_back(shop: Shop, opened: str = "") -> None:
+    """Set back source and state to transaction 2 of 4.
+
+    :param opened: the run of another one, which is open.
+    """
+    for amount in (1, 20):
+        shop.sell(amount)
+        shop.run()
+    shop.backup()
+    for amount in (300, 4000):
+        shop.sell(amount)
+        shop.run()
+    assert shop.total() == 4321
+    if opened:
+        shop.sell(9)
+        shop.begun(opened)
+    shop.restore()
+
+
+def test_a_roll_forward_of_both_is_refused_with_the_repair_that_works(shop: Shop) -> None:
+    set_back(shop)
+    with pytest.raises(RepairRefused, match="airflow tx repair numbers --back 2$"):
+        shop.roll_forward()
+    assert shop.total() == 21
+
+
+def test_each_row_is_counted_once_after_both_were_set_back(shop: Shop) -> None:
+    set_back(shop)
+    told = shop.back(2)
+    assert told == "transactions 3 to 4 are taken_back; their runs begin again when they are cleared: run 3, run 4"
+    for amount in (50000, 600000):
+        shop.sell(amount)
+        assert shop.run(f"run {len(str(amount)) - 2}") == len(str(amount))
+    assert shop.total() == 650021
+    assert query(shop.url, "SELECT sum(amount) FROM orders") == [(650021,)]
+    assert shop.findings() == ()
+    shop.restore()
+    assert shop.back(2).startswith("transactions 3 to 6 are taken_back")
+    shop.sell(7)
+    assert shop.run() == 7
+    assert shop.total() == 28
+    assert shop.findings() == ()
+
+
+def test_an_open_transaction_is_taken_back_with_the_later_ones(shop: Shop) -> None:
+    set_back(shop, "run 5")
+    assert "3 to 5" in shop.back(2)
+    shop.sell(9)
+    assert shop.run("run 5") == 6
+    assert shop.total() == 30
+    assert shop.findings() == ()
+
+
+@pytest.mark.parametrize(
+    ("txid", "why"),
+    [(1, "says transaction 2.1, not 1"), (3, "says transaction 2.1, not 3"), (9, "--back 9 is no final transaction")],
+)
+def test_a_state_that_is_elsewhere_refuses_the_repair(shop: Shop, txid: int, why: str) -> None:
+    set_back(shop)
+    before = shop.ledger.topology()
+    with pytest.raises(RepairRefused, match=why):
+        shop.back(txid)
+    assert shop.ledger.topology() == before
+
+
+def test_a_state_alone_is_rolled_forward(shop: Shop) -> None:
+    set_back(shop)
+    for number, amount in ((3, 300), (4, 4000)):
+        query(shop.url, f"INSERT INTO orders (id, amount) VALUES ({number}, {amount})")
+    if shop.url.startswith("postgres"):
+        query(shop.url, "SELECT setval('orders_id_seq', 4)")
+    shop.roll_forward()
+    assert shop.total() == 4321
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_repair_that_was_killed_is_repeated(shop: Shop, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
+    set_back(shop)
+    multi = shop.stage.store.multi
+
+    def dies(requirements: Any, writes: Any) -> None:
+        if written:
+            multi(requirements, writes)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.stage.store, "multi", dies)
+        with pytest.raises(KeyboardInterrupt):
+            shop.back(2)
+    assert "3 to 4 are taken_back" in shop.back(2)
+    shop.sell(9)
+    assert shop.run() == 5
+    assert shop.total() == 30
+    assert shop.findings() == ()

@@ -1,0 +1,76 @@
+"""What `airflow tx repair --back` makes of restatements, skips and re-admissions that it takes back."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow_tx.ledger.records import Binding, History, Outcome, Skipped
+from airflow_tx.ledger.steps.end import note_readmission
+from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.operations.actions.roll_forward import held_by
+from tests.stage import update
+from tests.unit.commit.backups import ADA, InSqlite, findings, skipped
+from tests.unit.commit.restated_run import begun, committed, entry_of, rows
+from tests.unit.commit.run import Run
+
+
+def taken_back(run: Run, place: Any, txid: int) -> str:
+    ledger = run.spec.ledger(run.spec.memory)
+    held = held_by({place.state.name: place.state}, ledger.incarnation())
+    return str(ledger.back(txid, audit=ADA, **held).summary)
+
+
+def made_in(folder: Path, make: Any) -> tuple[Any, Any]:
+    place: Any = InSqlite(folder, "opaque")
+    made = partial(make, updates=[update(place.state)])
+    made.runs = {}  # type: ignore[attr-defined]
+    return place, made
+
+
+def test_what_a_later_restatement_has_replaced_counts_again(tmp_path: Path, make: Any) -> None:
+    place, made = made_in(tmp_path, make)
+    run = committed(made, rows(a=1))
+    entry = entry_of(run, 1)
+    restore = place.backup()
+    committed(made, rows(a=5), instead_of=1)
+    run = begun(made, rows(a=7), instead_of=2)
+    restore()
+    assert "2 to 3 are taken_back" in taken_back(run, place, 1)
+    paths = run.spec.paths
+    assert Reader(run.spec.memory).peek(Binding, paths.run("run 1")) == Binding(1, entry)
+    last = committed(made, rows(a=30), instead_of=1)
+    assert last.begun.txid == 4
+    assert findings(last, place) == ()
+    assert {row["word"]: row["count"] for row in place.state.read()} == {"a": 30}
+
+
+def test_rows_of_a_later_re_admission_can_be_re_admitted_again(tmp_path: Path, make: Any) -> None:
+    place, made = made_in(tmp_path, make)
+    run = skipped(made, rows(a=1), written=False)
+    committed(made, rows(b=2))
+    restore = place.backup()
+    ledger = run.spec.ledger(run.spec.memory)
+    ledger.run(note_readmission, 1, ADA)
+    run.begin()
+    restore()
+    assert "3 to 3 are taken_back" in taken_back(run, place, 2)
+    read, paths = Reader(run.spec.memory), run.spec.paths
+    kept = read.peek(Skipped, paths.skipped(1))
+    history = read.peek(History, paths.history(1))
+    assert (kept.readmitted_as, history.outcome, history.readmitted_as) == (None, Outcome.SKIPPED, None)
+    assert kept.rows is not None
+    assert read.peek(Binding, paths.run(run.run_id)).txid == 1
+    assert findings(run, place) == ()
+
+
+def test_later_skips_are_forgotten(tmp_path: Path, make: Any) -> None:
+    place, made = made_in(tmp_path, make)
+    committed(made, rows(b=2))
+    restore = place.backup()
+    run = skipped(made, rows(a=1), written=False)
+    restore()
+    taken_back(run, place, 1)
+    assert Reader(run.spec.memory).peek_if_any(Skipped, run.spec.paths.skipped(2)) is None
+    assert findings(run, place) == ()
