@@ -84,6 +84,7 @@ def test_rows_of_no_transaction_can_be_accepted_until_their_txid_is_given(table:
     table.accept()
     with sqlite3.connect(table.file) as connection:
         connection.execute("DELETE FROM rows WHERE tx_txid = 4")
+    table.state.accept_values()
     run = committed(table.made, rows(d=4, e=5))
     assert findings(run, table) == ()
 
