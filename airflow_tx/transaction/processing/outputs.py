@@ -73,7 +73,7 @@ class RowsReading:
         passed = self._rows
         for self._rows, row in enumerate(rest, passed + 1):
             bad = isinstance(row, MalformedRow)
-            hashed: Any = row.content if bad else row  # type: ignore[attr-defined]
+            hashed: Any = row.content if bad else row
             if self.form != COUNT:
                 try:
                     self._sum += xxh3_64_intdigest(dumps(hashed, _MARSHAL))
