@@ -112,8 +112,8 @@ class RowsRead:
     def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
         """Read what `to_json` gave."""
         found, names = RowsDigest.from_json(value), names_from_json(value)
-        stopped, more = value.get("stopped", False), value.get("more", False)
-        return cls(found, names, value["at_least"], stopped, more)
+        stopped = value.get("stopped", False)
+        return cls(found, names, value["at_least"], stopped, value.get("more", False))
 
 
 @dataclass(frozen=True)

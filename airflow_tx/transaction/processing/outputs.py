@@ -89,7 +89,9 @@ class RowsReading:
         """Ask a reading that has stopped for one more row, which is not counted. Raises as the source does."""
         before = self._sum
         if not self._failed and next(self.passing(self._rest), None) is not None:
-            self._rows, self._sum, self.more = self._rows - 1, before, True
+            self._rows -= 1
+            self._sum = before
+            self.more = True
 
     def _noted(self, rows: Iterable[Any]) -> Iterator[Any]:
         """Note that the source has failed: a generator that has raised gives no more, as one at its end."""
