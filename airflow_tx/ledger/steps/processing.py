@@ -88,12 +88,14 @@ class RowsRead:
     :param outputs: the outputs that it read as one; none: the batch.
     :param at_least: whether there may be more rows, which could not matter: as beside an empty side of a join.
     :param stopped: whether the reader stopped before the end, so that the number alone does not say that it was all.
+    :param more: whether the source had one more row for it.
     """
 
     found: RowsDigest
     outputs: tuple[OutputName, ...] = ()
     at_least: bool = False
     stopped: bool = False
+    more: bool = False
 
     def proves_against(self, whole: RowsDigest) -> bool:
         """Ask whether it differs from what there was to read."""
@@ -102,6 +104,7 @@ class RowsRead:
     def to_json(self) -> dict[str, Any]:
         """Give it as an ack and a manifest keep it."""
         stopped = {"stopped": True} if self.stopped else {}
+        stopped |= {"more": True} if self.more else {}
         names = names_to_json(self.outputs)
         return {**self.found.to_json(), **names, "at_least": self.at_least, **stopped}
 
@@ -109,7 +112,8 @@ class RowsRead:
     def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
         """Read what `to_json` gave."""
         found, names = RowsDigest.from_json(value), names_from_json(value)
-        return cls(found, names, value["at_least"], value.get("stopped", False))
+        stopped = value.get("stopped", False)
+        return cls(found, names, value["at_least"], stopped, value.get("more", False))
 
 
 @dataclass(frozen=True)
@@ -244,6 +248,12 @@ def _batch(
                 raise _differ(attempt, problem, _CONSUMER.format(task="the one"))
         if not read.at_least:
             known.setdefault(read.found.form, (name, read.found))
+    for name, read in consumers:
+        if read.more:
+            problem = (
+                f"task {name} read {counted(read.found.rows, 'rows')} of the batch, which has more"
+            )
+            raise _differ(attempt, problem, _CONSUMER.format(task=name))
     found = [each for _, each in known.values()]
     return (
         BatchRows(found[0].rows, {each.form: each.text for each in found if each.text})

@@ -418,15 +418,18 @@ class SqlPass:
         return tuple(_sample(columns, row) for row in self._ask("*", columns, where))
 
     def _digest_for(self, each: SqlCheck) -> str:
-        """Digest the rule and all rows, in any order; "" of a warning, which no person has to accept."""
+        """Digest the rule, the columns and all rows, in any order; "" of a warning, which no person has to accept."""
         return "" if each.severity == WARN else digest([each.sql, each.of_all, *self._content])
 
     @cached_property
-    def _content(self) -> tuple[int, str]:
-        if self._rows.schema is None:
-            return 0, ""
-        rows, hashed = self._ask(f"count(*), sum(hash({_RELATION}))", self._rows.schema.names)[0]
-        return rows, str(hashed)
+    def _content(self) -> tuple[list[list[str]], int, str]:
+        schema = self._rows.schema
+        if schema is None:
+            return [], 0, ""
+        # The hash of a row has its values alone, in the order of its columns.
+        columns = [[each.name, str(each.type)] for each in schema]
+        rows, hashed = self._ask(f"count(*), sum(hash({_RELATION}))", schema.names)[0]
+        return columns, rows, str(hashed)
 
     def _ask(self, selected: str, columns: Iterable[str], rest: str = "") -> list[tuple[Any, ...]]:
         failures: list[BaseException] = []

@@ -312,14 +312,12 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
     if not findings:
         return results
     own = case.begun.attempt
-    record = case.ledger.status(own.txid)
-    accepted = {} if record is None else record.accepted_checks
+    accepted = _accepted_checks(case)
     failed = list[FailedCheck]()
     for each in findings:
         noted = results[each.check.name] = each.to_json()
-        known = accepted.get(each.check.name, {})
-        if each.digest and known.get("digest") == each.digest:
-            noted["accepted"] = known["accepted"]
+        if each.digest and (by := accepted.get((each.check.name, each.digest))):
+            noted["accepted"] = by
         elif each.check.severity == ERROR:
             failed.append(each)
         else:
@@ -334,6 +332,21 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
             checks={each.check.name: each.to_json() for each in failed},
         )
     return results
+
+
+def _accepted_checks(case: CommitCase) -> dict[tuple[str, str], Any]:
+    """Say who accepted which check for which digest: of this transaction, and of the one that it restates."""
+    record = case.ledger.status(case.begun.txid)
+    replaced = case.begun.replaces
+    history = None if replaced is None else case.ledger.outcome(replaced.txid)
+    before = {} if history is None else (history.receipt or {}).get("checks") or {}
+    own = {} if record is None else record.accepted_checks
+    return {
+        (name, each["digest"]): each["accepted"]
+        for checks in (before, own)
+        for name, each in checks.items()
+        if "accepted" in each
+    }
 
 
 def _checked(case: CommitCase, processed: Processed, output: Any) -> OutputRows:

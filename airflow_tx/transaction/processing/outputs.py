@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import UUID
 
@@ -57,7 +58,8 @@ class RowsReading:
     def __init__(self, outputs: tuple[OutputName, ...] = (), form: str = PYTHON) -> None:
         self.outputs = outputs
         self.form = form
-        self.started = self.ended = False
+        self.started = self.ended = self.more = self._failed = False
+        self._rest: Iterator[Any] = iter(())
         self._rows = self._sum = 0
         self.malformed: list[MalformedRow] = []
 
@@ -66,10 +68,12 @@ class RowsReading:
         from xxhash import xxh3_64_intdigest
 
         self.started = True
+        rest = self._rest = self._noted(rows)
         dumps: Callable[[Any, int], bytes] = marshal.dumps
-        for self._rows, row in enumerate(rows, 1):
+        passed = self._rows
+        for self._rows, row in enumerate(rest, passed + 1):
             bad = isinstance(row, MalformedRow)
-            hashed: Any = row.content if bad else row  # type: ignore[attr-defined]
+            hashed: Any = row.content if bad else row
             if self.form != COUNT:
                 try:
                     self._sum += xxh3_64_intdigest(dumps(hashed, _MARSHAL))
@@ -80,6 +84,22 @@ class RowsReading:
             else:
                 yield row
         self.ended = True
+
+    def ask_rest(self) -> None:
+        """Ask a reading that has stopped for one more row, which is not counted. Raises as the source does."""
+        before = self._sum
+        if not self._failed and next(self.passing(self._rest), None) is not None:
+            self._rows -= 1
+            self._sum = before
+            self.more = True
+
+    def _noted(self, rows: Iterable[Any]) -> Iterator[Any]:
+        """Note that the source has failed: a generator that has raised gives no more, as one at its end."""
+        try:
+            yield from rows
+        except Exception:
+            self._failed = True
+            raise
 
     def _add_as_text(self, row: Mapping[str, Any]) -> None:
         from xxhash import xxh3_64_intdigest
@@ -105,14 +125,34 @@ class ArrowReading(RowsReading):
         super().__init__()
         self.malformed = malformed
         self._found = RowsDigest(0)
+        # An engine reads ahead in threads of its own.
+        self._lock = RLock()
 
     def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Let record batches pass one by one; a batch that is not taken is not counted."""
         self.started = True
-        for batch in rows:
-            self._found += digest_of_batch(batch)
+        self._rest = self._noted(rows)
+        while (batch := self._next()) is not None:
             yield batch
-        self.ended = True
+
+    def ask_rest(self) -> None:
+        """Ask for one more row, as `RowsReading.ask_rest`; an engine that reads ahead gets no further ones."""
+        with self._lock:
+            before = self._found
+            while not (self._failed or self.more) and (batch := self._next()) is not None:
+                self.more = batch.num_rows > 0
+            if self.more:
+                self._found = before
+                self._rest = iter(())
+
+    def _next(self) -> pa.RecordBatch | None:
+        with self._lock:
+            batch = next(self._rest, None)
+            if batch is None:
+                self.ended = not (self.more or self._failed)
+            else:
+                self._found += digest_of_batch(batch)
+            return batch
 
     @property
     def found(self) -> RowsDigest:
@@ -120,6 +160,18 @@ class ArrowReading(RowsReading):
 
 
 AnyReading: TypeAlias = RowsRead | RowsReading
+
+
+def ask_rest(readings: Iterable[AnyReading]) -> None:
+    """Ask the fullest reading of the batch for one more row, if it has stopped: the source may not count its rows.
+
+    :raises SourceError: it cannot give this row.
+    """
+    own = (each for each in readings if isinstance(each, RowsReading) and not each.outputs)
+    started = [each for each in own if each.started]
+    found = max(started, key=lambda each: (each.found.rows, each.ended), default=None)
+    if found is not None and not found.ended:
+        found.ask_rest()
 
 
 def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
@@ -152,7 +204,7 @@ def _started(readings: Iterable[AnyReading]) -> Iterator[RowsRead]:
         if isinstance(each, RowsRead):
             yield each
         elif each.started:
-            yield RowsRead(each.found, each.outputs, stopped=not each.ended)
+            yield RowsRead(each.found, each.outputs, stopped=not each.ended, more=each.more)
 
 
 def _plain(value: Any) -> Any:

@@ -385,13 +385,15 @@ class Processing:
         """
         if not self.anchored or self.acked:
             return
+        from airflow_tx.ledger import consumed
+        from airflow_tx.transaction.processing.outputs import ask_rest, fullest, repeated
+
         try:
+            ask_rest(self.read)
             for emitter in self._emitters:
                 emitter.check_read(self.attempt)
         finally:
             self.close()
-        from airflow_tx.ledger import consumed
-        from airflow_tx.transaction.processing.outputs import fullest, repeated
 
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         read = fullest(self.read)

@@ -14,6 +14,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -27,6 +28,7 @@ from airflow_tx.base.errors import (
     UnreadableRecord,
 )
 from airflow_tx.ledger.answers import GivenUp
+from airflow_tx.ledger.api import digest
 from airflow_tx.ledger.attempt import Receipt, TaskTry
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.status import check_in_words, view_final
@@ -210,6 +212,53 @@ def test_an_acceptance_does_not_hold_for_another_rule_of_that_name(make: Any) ->
     assert "count > 5" in refused(run, check("positive", OUTPUT, rows="count > 5"))
 
 
+def test_the_digest_of_rows_whose_columns_interchange_their_values_is_another() -> None:
+    rule = check("a", OUTPUT, rows="debit + credit >= 0")
+    (first,) = findings([{"debit": -5, "credit": -3}], rule)
+    (other,) = findings([{"credit": -5, "debit": -3}], rule)
+    assert first.digest != other.digest
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pa.table({"m": pa.array([-1], pa.int64()), "n": pa.array([-1], pa.int64())}),
+        pa.table({"k": pa.array([-1], pa.int64()), "n": pa.array([-1], pa.int32())}),
+    ],
+    ids=["other name", "other type"],
+)
+def test_the_digest_of_staged_rows_has_the_names_and_types_of_their_columns(area: StagingArea, other: pa.Table) -> None:
+    table = pa.table({"k": pa.array([-1], pa.int64()), "n": pa.array([-1], pa.int64())})
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "none"))
+
+    def digest_of(name: str, found: pa.Table) -> str:
+        given = write_manifest(where, {name: write_rows(where, name, found)})[name].to_json()
+        commit = CheckedCommit(None, lambda output: output_rows([given], area, ATTEMPT))  # type: ignore[arg-type]
+        (failed,) = find_all([check("a", OUTPUT, rows="n > 0")], commit)
+        return failed.digest
+
+    assert digest_of("first", table) == digest_of("again", table) != digest_of("other", other)
+
+
+def test_an_acceptance_of_an_older_release_whose_digest_has_no_columns_is_asked_for_again(
+    make: Any, state: MemoryState
+) -> None:
+    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    refused(run, POSITIVE)
+    with duckdb_engine().cursor() as cursor:
+        (hashed,) = cursor.execute("SELECT sum(hash(o)) FROM (SELECT 'a' AS word, -3::BIGINT AS count) o").fetchone()
+    ledger = ledger_of(run)
+    before = digest([POSITIVE.sql, False, 1, str(hashed)])
+    found = {"positive": {"passed": False, "found": "count > 0 does not hold for 1 of 1 rows", "digest": before}}
+    ledger.note_commit_failed(run.begun.attempt, None, reason="a check failed", for_good=True, checks=found)
+    accept(run, "positive")
+    refused(run, POSITIVE)
+    assert counts(state) == {}
+    accept(run, "positive")
+    commits(run, POSITIVE)
+    assert counts(state) == {"a": -3}
+
+
 def test_a_replay_forgets_what_failed_and_was_not_accepted(make: Any) -> None:
     run = worked(make("r1"), [{"word": "a", "count": -3}])
     refused(run, POSITIVE)
@@ -339,6 +388,51 @@ def test_a_restatement_is_checked_by_its_whole_output_and_given_up_if_that_fails
     assert counts(state) == {"a": 2}
     noted = ledger_of(worse).note_replay(ReplayRequest(worse.begun.attempt, "its run failed", True, 3))
     assert isinstance(noted, GivenUp)
+
+
+def restatable(make: Any) -> Any:
+    """Make runs whose transactions are kept in the journal."""
+
+    def made(run_id: str, **more: Any) -> Any:
+        return make(run_id, journal=timedelta(days=7), **more)
+
+    made.runs = {}  # type: ignore[attr-defined]
+    return made
+
+
+def test_a_restatement_of_the_same_rows_is_committed_by_the_acceptance_of_what_it_restates(
+    make: Any, state: MemoryState
+) -> None:
+    made = restatable(make)
+    refused(first := begun(made, rows(a=-1)), POSITIVE)
+    accept(first, "positive")
+    commits(first, POSITIVE)
+    for txid in (1, 2):  # the second restatement takes it over from the first one
+        commits(again := begun(made, rows(a=-1), instead_of=txid), POSITIVE)
+        assert receipt(again, txid + 1)["checks"] == receipt(again)["checks"]
+        assert receipt(again)["checks"]["positive"]["accepted"]["who"] == "ada"
+    assert counts(state) == {"a": -1}
+
+
+def test_a_restatement_of_other_rows_is_not_committed_by_the_acceptance_of_what_it_restates(
+    make: Any, state: MemoryState
+) -> None:
+    made = restatable(make)
+    refused(first := begun(made, rows(a=-1)), POSITIVE)
+    accept(first, "positive")
+    commits(first, POSITIVE)
+    again = begun(made, rows(a=-2), instead_of=1)
+    refused(again, POSITIVE)
+    assert counts(state) == {"a": -1}
+    accept(again, "positive", txid=2)
+    commits(again, POSITIVE)
+    assert counts(state) == {"a": -2}
+
+
+def test_a_warning_of_what_is_restated_is_no_acceptance(make: Any) -> None:
+    made = restatable(make)
+    commits(begun(made, rows(a=-1)), replace(POSITIVE, severity="warn"))
+    refused(begun(made, rows(a=-1), instead_of=1), POSITIVE)
 
 
 def test_the_first_task_of_a_phase_checks_before_any_committer_writes(make: Any) -> None:
@@ -486,7 +580,6 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 
 def test_duckdb_reaches_nothing_outside_and_nobody_can_change_that(tmp_path: Any) -> None:
     import duckdb
-    import pyarrow as pa  # type: ignore[import-untyped]
 
     file = tmp_path / "a.csv"
     file.write_text("a\n1\n")

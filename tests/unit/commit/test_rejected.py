@@ -221,6 +221,30 @@ def test_a_restatement_takes_the_rejected_rows_out_and_counts_the_mended_ones(
     assert counts(state) == {"a": 19 - len(again)}
 
 
+@pytest.mark.parametrize(("again", "passes"), [("y", True), ("z", False)])
+def test_a_restatement_that_rejects_the_same_rows_passes_the_limit_as_what_it_restates(
+    makes: Any, state: MemoryState, again: str, passes: bool
+) -> None:
+    first = begun(makes(max_rejected=1), ("x", "odd"), ("y", "odd"))
+    with pytest.raises(ChecksFailed) as refused:
+        first.commit_now()
+    ledger = first.spec.ledger(first.spec.memory)
+    checks = refused.value.fields["checks"]
+    ledger.note_commit_failed(first.begun.attempt, None, reason="too many", for_good=True, checks=checks)
+    audit = Audit("ada", "a known gap")
+    ledger.accept_checks(1, {"rejected": checks["rejected"]["digest"]}, audit=audit)
+    first.commit_now()
+    run = makes("r1", max_rejected=1)
+    wanted(run, 1)
+    begun(run, ("x", "odd"), (again, "odd"), word="b")
+    if passes:
+        run.commit_now()
+    else:
+        with pytest.raises(ChecksFailed):
+            run.commit_now()
+    assert counts(state) == ({"a": 0, "b": 8} if passes else {"a": 8})
+
+
 @pytest.mark.parametrize("rejected", [True, False])
 def test_a_day_with_rejected_rows_cannot_be_restated_without_their_table(
     makes: Any, make: Any, state: MemoryState, rejected: bool

@@ -360,14 +360,24 @@ def test_the_digest_is_that_of_the_rows_once_they_are_staged(store: CountingStor
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_part_of_files_is_not_proven(store: CountingStore, tmp_path: Path) -> None:
+def test_a_part_of_files_is_refused_though_files_count_no_rows(store: CountingStore, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n2\n3\n")
+    run = Run(store, FileSource(f"{tmp_path}/*.csv"))
+    for task in TASKS:
+        run.work(one, task)
+    with pytest.raises(RowsDiffer, match="task audit read 2 rows of the batch, which has more"):
+        run.commit()
+
+
+def test_a_reader_that_has_given_all_batches_and_not_said_so_has_read_the_batch(
+    store: CountingStore, tmp_path: Path
+) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n2\n3\n")
     run = Run(store, FileSource(f"{tmp_path}/*.csv"))
     for task in TASKS:
         run.work(one, task)
     run.commit()
-    stopped = "it stopped after 2 rows of the batch, and the total is unknown"
-    assert run.unproven == (f"task audit: {stopped}", f"task count: {stopped}")
+    assert (run.history.rows, run.unproven) == (3, ())
 
 
 def test_what_a_source_has_opened_is_closed_behind_the_last_batch(store: CountingStore) -> None:
