@@ -339,6 +339,58 @@ def test_a_table_that_lost_the_rows_of_its_last_transaction_is_refused(
     assert ids(table()) == [(1, 1), (3, 4)]
 
 
+@pytest.mark.parametrize("last", [(), ((),), ((), ())], ids=len)
+def test_a_table_that_was_emptied_is_refused_also_after_transactions_without_rows(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None], last: tuple[tuple[()], ...]
+) -> None:
+    state = table()
+    for txid, given in enumerate([rows(1), rows(2, 3), *last], 1):
+        grants.commit_rows(txid, state, given)
+    run(f"DELETE FROM {name}")
+    for opened in (state, table()):
+        with pytest.raises(StateBehind, match="none of the 2 rows of transaction 2 is there"):
+            grants.commit_rows(5, opened, [])
+
+
+def test_a_table_that_is_emptied_before_a_write_without_rows_is_refused_after_it(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    grant = grants(2)
+    table().raise_fence(grant)
+    run(f"DELETE FROM {name}")
+    table().write(grant, [])
+    grants.final(grant, table())
+    with pytest.raises(StateBehind, match="none of the 1 rows of transaction 1 is there"):
+        grants.commit_rows(3, table(), rows(3))
+
+
+def test_a_restatement_without_rows_of_the_newest_transaction_leaves_the_ones_before_it(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    for txid in (1, 2):
+        grants.commit_rows(txid, table(), rows(txid))
+    grant = restating(grants(3), 2)
+    table().raise_and_write(grant, [])
+    grants.final(grant, table())
+    grants.commit_rows(4, table(), [])
+    run(f"DELETE FROM {name} WHERE tx_txid = 1")
+    with pytest.raises(StateBehind, match="none of the 1 rows of transaction 1 is there"):
+        grants.commit_rows(5, table(), [])
+
+
+def test_rows_of_an_earlier_ledger_may_go(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    table().release()
+    grants = Grants()
+    grants.commit_rows(1, table(), [])
+    run(f"DELETE FROM {name}")
+    grants.commit_rows(2, table(), rows(2))
+    assert ids(table()) == [(2, 2)]
+
+
 def test_a_released_table_keeps_its_rows_beside_those_of_another_ledger(table: MakeTable, grants: Grants) -> None:
     for txid in (1, 2):
         grants.commit_rows(txid, table(), rows(txid))

@@ -181,7 +181,10 @@ class TableStore(OneTableStore[FoundTable]):
     # --- a write --------------------------------------------------------------------------------------------------
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Take out what this transaction replaces, and insert its rows; returns how many."""
+        """Take out what this transaction replaces, and insert its rows; returns how many.
+
+        :param sample: gets the txids whose rows are taken out.
+        """
         if not write.complete:
             problem = "it was given a part of an update, and a table takes the whole update"
             raise StateError(state=self.state, problem=problem, remedy="Give all rows at once.")
@@ -192,7 +195,9 @@ class TableStore(OneTableStore[FoundTable]):
             return 0
         # Here, and not with the raise: other readers would miss the rows in between. A committer that runs again under
         # the same grant may have other rows, so its own are always taken out.
-        self._take_out(connection, found, _replaced(write.grant))
+        taken = _replaced(write.grant)
+        sample += map(str, taken)
+        self._take_out(connection, found, taken)
         self._facts.pop(_FILLED, None)
         if first is None:
             return 0
@@ -243,11 +248,19 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         if found is None:
             return None
-        txid = self._newest(connection, found) if wrote is None else wrote.txid
-        return Imprint(txid, rows=self._rows_of(connection, found, txid))
+        # Not of a transaction without rows: that the rows of the others are gone would not show any more.
+        now = self._newest(connection, found)
+        if kept is None or wrote is None or str(kept.txid) in wrote.keys:
+            return now
+        return kept if kept.rows and now.txid < kept.txid else now
 
-    def _newest(self, connection: Connection, found: FoundTable) -> int:
-        return connection.execute(sa.select(sa.func.max(found.table.c[TXID]))).scalar_one() or 0
+    def _newest(self, connection: Connection, found: FoundTable) -> Imprint:
+        """Count the rows of the newest transaction that has some."""
+        txid = found.table.c[TXID]
+        newest = sa.select(sa.func.max(txid)).where(txid > 0).scalar_subquery()
+        query = sa.select(sa.func.max(txid), sa.func.count()).where(txid == newest)
+        found_at, rows = connection.execute(query).one()
+        return Imprint(found_at or 0, rows=rows)
 
     def _rows_of(self, connection: Connection, found: FoundTable, txid: int) -> int:
         query = sa.select(sa.func.count()).where(found.table.c[TXID] == txid)
