@@ -178,6 +178,9 @@ class Dialect:
         "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
+    # What the table :tx_name in :tx_schema is, as one text: another one once a value of a column would be kept
+    # otherwise. NULL: there is no such table.
+    shape_query: ClassVar[str]
 
     def __init__(self) -> None:
         self._inserts: dict[Any, Any] = {}
@@ -217,6 +220,15 @@ class Dialect:
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
         return sa.inspect(connection).has_table(name, schema=schema)
+
+    def shape(self, schema: str | None, name: str) -> sa.ScalarSelect[Any]:
+        """Write SQL for `shape_query`; a part of another statement, it costs no round trip."""
+        query = sa.text(self.shape_query).bindparams(tx_schema=schema, tx_name=name)
+        return query.columns(sa.column("shape", sa.Text())).scalar_subquery()
+
+    def read_shape(self, connection: Connection, shape: sa.ScalarSelect[Any]) -> str | None:
+        found: str | None = connection.execute(sa.select(shape)).scalar_one()
+        return found
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         """Read the columns of a table, with their types in our words, and its primary key."""

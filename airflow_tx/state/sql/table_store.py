@@ -258,8 +258,9 @@ class TableStore(OneTableStore[FoundTable]):
         """Count the rows of the newest transaction that has some."""
         txid = found.table.c[TXID]
         newest = sa.select(sa.func.max(txid)).where(txid > 0).scalar_subquery()
-        query = sa.select(sa.func.max(txid), sa.func.count()).where(txid == newest)
-        found_at, rows = connection.execute(query).one()
+        query = sa.select(sa.func.max(txid), sa.func.count(), self._shape).where(txid == newest)
+        found_at, rows, shape = connection.execute(query).one()
+        self._check_shape(shape)
         return Imprint(found_at or 0, rows=rows)
 
     def _rows_of(self, connection: Connection, found: FoundTable, txid: int) -> int:
