@@ -30,7 +30,7 @@ from airflow_tx.base.errors import (
     StateUnavailable,
     TxidBehind,
 )
-from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
+from airflow_tx.state import CombinerAggregator, Count, Last, SqlState, Sum
 from airflow_tx.testing.suites.state_tools import Grants, is_applied, rows
 from tests.integration.databases import query
 from tests.servers.mariadb import DATABASE
@@ -336,6 +336,18 @@ def test_a_state_that_writes_on_finds_that_its_table_has_other_columns_now(url: 
     query(url, f"ALTER TABLE {table} RENAME COLUMN n TO m")
     with pytest.raises(StateError, match=f"table {table} exists with other columns"):
         state.raise_and_write(grants(2, 2), rows({"a": 1}))
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("name", ["key", "note"])
+def test_a_text_that_its_column_would_cut_is_refused(url: str, table: str, name: str) -> None:
+    grants = Grants()
+    state = SqlState.from_url(url, table=table, keys=["key"], values={"note": Last("text")})
+    grants.commit_rows(1, state, [{"key": "a", "note": "b"}])
+    query(url, f"ALTER TABLE {table} ALTER COLUMN {name} TYPE VARCHAR(3)")
+    with pytest.raises(StateError, match="'ABC  ' has 5 characters, and the column takes 3"):
+        grants.commit_rows(2, state, [{"key": "a", "note": "b", name: "ABC  "}])
+    assert state.read() == [{"key": "a", "note": "b"}]
 
 
 def test_a_renamed_table_takes_its_fence_along(url: str, table: str) -> None:

@@ -162,11 +162,28 @@ class ValueRefused(Exception):
         self.remedy = remedy
 
 
+def check_lengths(lengths: Mapping[str, int], names: Sequence[str], arrays: Arrays) -> None:
+    """Refuse a text that is longer than its column, also by spaces alone, which a database would cut.
+
+    :raises ValueRefused: naming the first one.
+    """
+    for number, name in enumerate(names):
+        most = lengths.get(name)
+        if most is None:
+            continue
+        for row, value in enumerate(arrays[number]):
+            if value is not None and len(value) > most:
+                problem = f"{value!r:.80} has {len(value)} characters, and the column takes {most}"
+                raise ValueRefused(row, number, problem, "Cut it before, or ALTER TABLE.")
+
+
 class Dialect:
     """One database."""
 
     # Column type of ours -> type of SQLAlchemy.
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
+    # A column with a length cuts spaces at the end.
+    cuts_texts: ClassVar[bool] = True
     # Connecting is expensive, and a kept connection holds nothing that other sessions wait for.
     keeps_connection: ClassVar[bool] = True
     # Options of a transaction whose statements all read the same moment.
@@ -233,6 +250,18 @@ class Dialect:
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         """Read the columns of a table, with their types in our words, and its primary key."""
         raise NotImplementedError
+
+    def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, int]:
+        """Read how many characters the columns take that have a limit: spaces beyond it are cut without an error."""
+        if not self.cuts_texts:
+            return {}
+        columns = sa.inspect(connection).get_columns(table.name, schema=table.schema)
+        types = {each["name"]: each["type"] for each in columns}
+        return {
+            name: each.length
+            for name, each in types.items()
+            if isinstance(each, sa.VARCHAR) and each.length
+        }
 
     def kept_as(self, kind: str) -> str:
         """Give the type of ours whose values a column keeps unchanged or refuses, though it compares them otherwise.

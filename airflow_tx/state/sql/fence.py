@@ -551,6 +551,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         self.columns = columns
         self.kind = kind
         self._made: dict[tuple[Any, ...], sa.Table] = {}
+        self._lengths: Mapping[str, int] = {}
 
     def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
         found = self._found(connection)
@@ -733,7 +734,9 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         return self._made[types]
 
     def _look(self, connection: Connection) -> tuple[sa.Table, dict[str, str]]:
-        """Read the table and its key types."""
+        """Read the table, its key types and the lengths of its texts."""
+        bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
+        self._lengths = self._dialect.lengths(connection, bare)
         return existing_table(
             connection,
             self.columns,

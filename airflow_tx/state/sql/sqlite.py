@@ -100,6 +100,7 @@ class Sqlite(Dialect):
     )
     # A transaction that only reads is one moment by itself.
     one_moment: ClassVar[Mapping[str, Any]] = {}
+    cuts_texts = False
     # A file is opened in no time, and an open one must not outlive a fork.
     keeps_connection = False
 

@@ -17,7 +17,7 @@ from airflow_tx.ledger import Outcome
 from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
 from airflow_tx.state.column_types import converted, type_of
 from airflow_tx.state.sql.database import NOTHING
-from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused
+from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused, check_lengths
 from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, OneTableStore
 from airflow_tx.state.sql.schema import LONGEST_NAME, RECEIPTS_TABLE, split_table
 
@@ -37,6 +37,7 @@ class FoundTable:
     :param types: of each column, in our words or in the database's.
     :param filled: the columns that take no NULL.
     :param required: the ones of these that have no default, so that a row must have them.
+    :param lengths: of the text columns that have one.
     :param is_ours: whether it has the primary key of a table that a SqlTable has made.
     """
 
@@ -46,6 +47,7 @@ class FoundTable:
     filled: frozenset[str]
     required: frozenset[str]
     is_ours: bool
+    lengths: Mapping[str, int]
 
     def check_columns(self, names: Sequence[str], known: Iterable[str], start: int) -> None:
         """Refuse rows with these columns, unless they fit the table.
@@ -141,6 +143,7 @@ class _GivenRows(Iterator[RowPortion]):
             self.names = names
         self.count += len(rows[names[0]])
         arrays = [self._found.converted(name, rows[name], self.start) for name in names]
+        check_lengths(self._found.lengths, names, arrays)
         kinds = tuple(self._found.types[name] for name in names)
         if ROW not in self._found.types:
             return names, kinds, arrays
@@ -358,7 +361,13 @@ class TableStore(OneTableStore[FoundTable]):
         own = frozenset(_OURS)
         is_ours = primary["constrained_columns"] == list(_OURS)
         return FoundTable(
-            self.state, table, types, frozenset(filled) - own, required - own, is_ours
+            self.state,
+            table,
+            types,
+            frozenset(filled) - own,
+            required - own,
+            is_ours,
+            self._dialect.lengths(connection, bare),
         )
 
     def _fitting(self, connection: Connection, rows: _Columns) -> FoundTable:
