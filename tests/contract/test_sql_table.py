@@ -184,6 +184,41 @@ def test_a_table_without_rows_gets_the_types_of_later_rows(table: MakeTable, gra
     assert [without_ours(row) for row in table().read()] == later
 
 
+PLAIN = "CREATE TABLE {t} (tx_txid BIGINT NOT NULL, tx_row BIGINT NOT NULL, {c}, PRIMARY KEY (tx_txid, tx_row))"
+
+
+@pytest.mark.parametrize("column", ["n DOUBLE PRECISION DEFAULT 0 NOT NULL", "n DOUBLE PRECISION"])
+def test_a_table_that_a_person_made_keeps_its_columns(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None], column: str
+) -> None:
+    run(PLAIN.format(t=name, c=column))
+    for txid, value in enumerate((3, 2.5), 1):
+        grants.commit_rows(txid, table(), [{"n": value}])
+    assert [row["n"] for row in table().read()] == [3.0, 2.5]
+    with pytest.raises(StateError, match="column n: 'x' is not a float"):
+        grants.commit_rows(3, table(), [{"n": "x"}])
+
+
+def test_a_table_that_a_person_made_anew_keeps_its_columns(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    grants.commit_rows(1, table(), [{"n": 1}])
+    run(f"DROP TABLE {name}")
+    run(PLAIN.format(t=name, c="n DOUBLE PRECISION"))
+    table().accept_values()
+    grants.commit_rows(2, table(), [{"n": 1}])
+    with pytest.raises(StateError, match="column n: 'x' is not a float"):
+        grants.commit_rows(3, table(), [{"n": "x"}])
+
+
+def test_a_table_of_rows_that_were_refused_gets_the_types_of_later_rows(table: MakeTable, grants: Grants) -> None:
+    for txid, wrong in enumerate(({"n": 1}, {"n": 1.5}), 1):
+        with pytest.raises(StateError, match="'x' is not"):
+            grants.commit_rows(1, table(), [*[wrong] * 10_000, {"n": "x"}], attempt=txid)
+    grants.commit_rows(1, table(), [{"n": "x"}], attempt=3)
+    assert [row["n"] for row in table().read()] == ["x"]
+
+
 def test_columns_of_the_state_are_refused_in_rows(table: MakeTable, grants: Grants) -> None:
     with pytest.raises(StateDiffers, match="the rows have a column tx_row, which is this state's own"):
         grants.commit_rows(1, table(), [{"id": 1, "tx_row": 1}])
@@ -216,8 +251,13 @@ def test_ordinary_columns_of_ones_own_take_what_they_keep_unchanged(
     grants.commit_rows(1, table(), given)
     assert [without_ours(row) for row in table().read()] == given
     if not url.startswith("sqlite"):  # which has no lengths
-        for wrong in ({"id": 3, "name": "longer"}, {"id": 2**31, "name": "a"}):
-            with pytest.raises(StateError, match="the database says: "):
+        too_much: list[dict[str, Any]] = [
+            {"id": 3, "name": "longer"},
+            {"id": 3, "name": "AB    "},
+            {"id": 2**31, "name": "a"},
+        ]
+        for wrong in too_much:
+            with pytest.raises(StateError, match="the database says: |column name: '.*' has 6 characters, and the"):
                 grants.commit_rows(2, table(), [wrong])
         assert [without_ours(row) for row in table().read()] == given
 
@@ -337,6 +377,58 @@ def test_a_table_that_lost_the_rows_of_its_last_transaction_is_refused(
     table().accept_values()
     grants.commit_rows(3, table(), rows(4), attempt=2)
     assert ids(table()) == [(1, 1), (3, 4)]
+
+
+@pytest.mark.parametrize("last", [(), ((),), ((), ())], ids=len)
+def test_a_table_that_was_emptied_is_refused_also_after_transactions_without_rows(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None], last: tuple[tuple[()], ...]
+) -> None:
+    state = table()
+    for txid, given in enumerate([rows(1), rows(2, 3), *last], 1):
+        grants.commit_rows(txid, state, given)
+    run(f"DELETE FROM {name}")
+    for opened in (state, table()):
+        with pytest.raises(StateBehind, match="none of the 2 rows of transaction 2 is there"):
+            grants.commit_rows(5, opened, [])
+
+
+def test_a_table_that_is_emptied_before_a_write_without_rows_is_refused_after_it(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    grant = grants(2)
+    table().raise_fence(grant)
+    run(f"DELETE FROM {name}")
+    table().write(grant, [])
+    grants.final(grant, table())
+    with pytest.raises(StateBehind, match="none of the 1 rows of transaction 1 is there"):
+        grants.commit_rows(3, table(), rows(3))
+
+
+def test_a_restatement_without_rows_of_the_newest_transaction_leaves_the_ones_before_it(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    for txid in (1, 2):
+        grants.commit_rows(txid, table(), rows(txid))
+    grant = restating(grants(3), 2)
+    table().raise_and_write(grant, [])
+    grants.final(grant, table())
+    grants.commit_rows(4, table(), [])
+    run(f"DELETE FROM {name} WHERE tx_txid = 1")
+    with pytest.raises(StateBehind, match="none of the 1 rows of transaction 1 is there"):
+        grants.commit_rows(5, table(), [])
+
+
+def test_rows_of_an_earlier_ledger_may_go(
+    table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
+) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    table().release()
+    grants = Grants()
+    grants.commit_rows(1, table(), [])
+    run(f"DELETE FROM {name}")
+    grants.commit_rows(2, table(), rows(2))
+    assert ids(table()) == [(2, 2)]
 
 
 def test_a_released_table_keeps_its_rows_beside_those_of_another_ledger(table: MakeTable, grants: Grants) -> None:

@@ -162,11 +162,28 @@ class ValueRefused(Exception):
         self.remedy = remedy
 
 
+def check_lengths(lengths: Mapping[str, int], names: Sequence[str], arrays: Arrays) -> None:
+    """Refuse a text that is longer than its column, also by spaces alone, which a database would cut.
+
+    :raises ValueRefused: naming the first one.
+    """
+    for number, name in enumerate(names):
+        most = lengths.get(name)
+        if most is None:
+            continue
+        for row, value in enumerate(arrays[number]):
+            if value is not None and len(value) > most:
+                problem = f"{value!r:.80} has {len(value)} characters, and the column takes {most}"
+                raise ValueRefused(row, number, problem, "Cut it before, or ALTER TABLE.")
+
+
 class Dialect:
     """One database."""
 
     # Column type of ours -> type of SQLAlchemy.
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
+    # A column with a length cuts spaces at the end.
+    cuts_texts: ClassVar[bool] = True
     # Connecting is expensive, and a kept connection holds nothing that other sessions wait for.
     keeps_connection: ClassVar[bool] = True
     # Options of a transaction whose statements all read the same moment.
@@ -178,6 +195,9 @@ class Dialect:
         "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
+    # What the table :tx_name in :tx_schema is, as one text: another one once a value of a column would be kept
+    # otherwise. NULL: there is no such table.
+    shape_query: ClassVar[str]
 
     def __init__(self) -> None:
         self._inserts: dict[Any, Any] = {}
@@ -218,9 +238,30 @@ class Dialect:
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
         return sa.inspect(connection).has_table(name, schema=schema)
 
+    def shape(self, schema: str | None, name: str) -> sa.ScalarSelect[Any]:
+        """Write SQL for `shape_query`; a part of another statement, it costs no round trip."""
+        query = sa.text(self.shape_query).bindparams(tx_schema=schema, tx_name=name)
+        return query.columns(sa.column("shape", sa.Text())).scalar_subquery()
+
+    def read_shape(self, connection: Connection, shape: sa.ScalarSelect[Any]) -> str | None:
+        found: str | None = connection.execute(sa.select(shape)).scalar_one()
+        return found
+
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         """Read the columns of a table, with their types in our words, and its primary key."""
         raise NotImplementedError
+
+    def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, int]:
+        """Read how many characters the columns take that have a limit: spaces beyond it are cut without an error."""
+        if not self.cuts_texts:
+            return {}
+        columns = sa.inspect(connection).get_columns(table.name, schema=table.schema)
+        types = {each["name"]: each["type"] for each in columns}
+        return {
+            name: each.length
+            for name, each in types.items()
+            if isinstance(each, sa.VARCHAR) and each.length
+        }
 
     def kept_as(self, kind: str) -> str:
         """Give the type of ours whose values a column keeps unchanged or refuses, though it compares them otherwise.

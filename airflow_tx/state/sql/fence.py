@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
@@ -129,17 +129,11 @@ class Imprint:
         return ""
 
 
-def imprint_of_rows(connection: Connection, table: sa.Table) -> Imprint:
-    """Count the rows of a small table."""
-    rows, txids = connection.execute(_count(table, COUNTED)).one()
-    return Imprint() if rows > COUNTED else Imprint(rows=rows, txids=int(txids))
-
-
 @lru_cache
-def _count(table: sa.Table, most: int) -> sa.Select[Any]:
+def _count(table: sa.Table, most: int, shape: sa.ScalarSelect[Any]) -> sa.Select[Any]:
     """Count up to one more than `most` rows. Built once: that takes longer than to send it."""
     some = sa.select(table.c.tx_txid).limit(most + 1).subquery()
-    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(some.c.tx_txid), 0))
+    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(some.c.tx_txid), 0), shape)
     return query.select_from(some)
 
 
@@ -278,6 +272,12 @@ class FencedStore(StateDatabase):
         :param wrote: transaction and keys of a write since then.
         """
         raise NotImplementedError
+
+    def check_columns(self, connection: Connection) -> None:
+        """Refuse what was written into columns that are others now, in which the database may have rounded it.
+
+        :raises StateError: another session has changed the table since its columns were read.
+        """
 
     def accept_values(self, connection: Connection, change: int) -> None:
         """Make a new imprint: a person has changed the values on purpose."""
@@ -472,6 +472,7 @@ class SqlTransaction:
             self.store.set_applied(self.connection, receipt, imprint)
         elif self.write.rows is not None:
             self.store.note_portion(self.connection, self.write, self.sample)
+            self.store.check_columns(self.connection)
 
 
 # --- table --------------------------------------------------------------------------------------------------------
@@ -481,8 +482,9 @@ class SqlTransaction:
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
 FOUND = "the table, as the database has it"
+_SHAPE = "what the table was when it was found"
 LOOK_AGAIN = 10.0
-"""Seconds between two comparisons of the columns of the table: a lane raises the fence many times a second."""
+"""Seconds between two looks at a table of the same shape: a lane raises the fence many times a second."""
 _HALF = 2**32
 _Found = TypeVar("_Found")
 
@@ -494,19 +496,37 @@ class OneTableStore(FencedStore, Generic[_Found]):
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         is_due = time.monotonic() - self._looked_at >= LOOK_AGAIN
-        if is_due or not self._has_table(connection, self._name):
+        if is_due or self._shape_now(connection) != self._facts.get(_SHAPE):
             self._facts.pop(FOUND, None)
         return super().raise_fence(connection, grant)
 
     def _found(self, connection: Connection) -> _Found | None:
         """Find the table, if it exists, with the columns that the last comparison saw."""
         found: _Found | None = self._facts.get(FOUND)
-        if found is None and self._has_table(connection, self._name):
+        shape = None if found is not None else self._shape_now(connection)
+        if shape is not None:
             found = self._look(connection)
             check_durable(connection, self._schema, [self._name], state=self.state)
-            self._facts[FOUND] = found
+            self._facts |= {FOUND: found, _SHAPE: shape}
             self._looked_at = time.monotonic()
         return found
+
+    @cached_property
+    def _shape(self) -> sa.ScalarSelect[Any]:
+        return self._dialect.shape(self._schema, self._name)
+
+    def _shape_now(self, connection: Connection) -> str | None:
+        return self._dialect.read_shape(connection, self._shape)
+
+    def check_columns(self, connection: Connection) -> None:
+        self._check_shape(self._shape_now(connection))
+
+    def _check_shape(self, shape: str | None) -> None:
+        """Compare the table with the one that was found; a transaction that has written to it keeps others from it."""
+        if shape != self._facts.get(_SHAPE, shape):
+            problem = f"table {self._name} was changed while it was written to"
+            remedy = "Nothing was written. Clear the commit task: it compares the columns again."
+            raise StateError(state=self.state, problem=problem, remedy=remedy)
 
     def _look(self, connection: Connection) -> _Found:
         """Read what the database has; StateDiffers: it does not fit the state."""
@@ -537,6 +557,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         self.columns = columns
         self.kind = kind
         self._made: dict[tuple[Any, ...], sa.Table] = {}
+        self._lengths: Mapping[str, int] = {}
 
     def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
         found = self._found(connection)
@@ -670,7 +691,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         if found is None:
             return ""
         if kept.rows is not None or not kept.keys or kept.types != found[1]:
-            return kept.missing(imprint_of_rows(connection, found[0]))
+            return kept.missing(self._counted(connection, found[0]))
         # The definition does not keep the order of the types.
         kinds = [kept.types[name] for name in self.columns.keys]
         keys = [decode_key(kinds, key.encode()) for key in kept.keys]
@@ -687,8 +708,16 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
             return None
         now = kept or Imprint()
         if kept is None or kept.rows is not None:
-            now = now.with_rows(imprint_of_rows(connection, found[0]))
+            now = now.with_rows(self._counted(connection, found[0]))
+        else:
+            self.check_columns(connection)
         return now if wrote is None else now.with_keys(wrote, found[1])
+
+    def _counted(self, connection: Connection, table: sa.Table) -> Imprint:
+        """Count the rows of a small table."""
+        rows, txids, shape = connection.execute(_count(table, COUNTED, self._shape)).one()
+        self._check_shape(shape)
+        return Imprint() if rows > COUNTED else Imprint(rows=rows, txids=int(txids))
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
@@ -715,7 +744,9 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         return self._made[types]
 
     def _look(self, connection: Connection) -> tuple[sa.Table, dict[str, str]]:
-        """Read the table and its key types."""
+        """Read the table, its key types and the lengths of its texts."""
+        bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
+        self._lengths = self._dialect.lengths(connection, bare)
         return existing_table(
             connection,
             self.columns,

@@ -250,6 +250,11 @@ class MySql(Dialect):
         "json": ExactJson(),
     }
     assigns_in_order = True
+    shape_query = (
+        "SELECT GROUP_CONCAT(CONCAT_WS(' ', column_name, column_type, is_nullable, column_default, collation_name, "
+        "column_comment) ORDER BY ordinal_position) AS shape FROM information_schema.columns "
+        "WHERE table_schema = :tx_schema AND table_name = :tx_name"
+    )
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
         """READ COMMITTED and strict, for any server default: the statement after a lock must see the rows of the
@@ -281,6 +286,8 @@ class MySql(Dialect):
             cursor = dbapi_connection.cursor()
             cursor.execute(
                 "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
+                # The columns of a table are one text, of any length.
+                "group_concat_max_len = 4294967295, "
                 f"innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}, wait_timeout = {times['idle_timeout']}"
             )
             cursor.execute("SELECT @@max_allowed_packet")
@@ -348,6 +355,9 @@ class MySql(Dialect):
         return _when_made(
             connection, lambda made: made.execute(_HAS_TABLE, of_table).first() is not None
         )
+
+    def read_shape(self, connection: Connection, shape: sa.ScalarSelect[Any]) -> str | None:
+        return _when_made(connection, lambda made: super(MySql, self).read_shape(made, shape))
 
     def column_names(
         self, connection: Connection, schema: str | None, tables: Sequence[str]

@@ -150,6 +150,13 @@ class Postgres(Dialect):
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = :schema AND c.relname IN :tables "
         "AND a.attnum > 0 AND NOT a.attisdropped"
     )
+    shape_query = (
+        "SELECT concat(c.oid, c.relpersistence, string_agg(concat_ws(' ', a.attname, a.attnotnull, a.atthasdef, "
+        "a.attcollation, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum)) AS shape FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid "
+        "WHERE n.nspname = :tx_schema AND c.relname = :tx_name AND c.relkind IN ('r', 'p', 'v', 'm', 'f') "
+        "AND a.attnum > 0 AND NOT a.attisdropped GROUP BY c.oid"
+    )
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
         engine = sa.create_engine(

@@ -94,8 +94,13 @@ class Sqlite(Dialect):
         "json": JsonText(),
     }
 
+    shape_query = (
+        "SELECT group_concat(printf('%s %s %d %s %d', name, type, \"notnull\", dflt_value, pk)) AS shape "
+        "FROM pragma_table_info(:tx_name, coalesce(:tx_schema, 'main'))"
+    )
     # A transaction that only reads is one moment by itself.
     one_moment: ClassVar[Mapping[str, Any]] = {}
+    cuts_texts = False
     # A file is opened in no time, and an open one must not outlive a fork.
     keeps_connection = False
 

@@ -18,7 +18,13 @@ from airflow_tx.state.aggregators import PUSHED_DOWN, Cells, explained
 from airflow_tx.state.api import Grant, StateKind, StateWrite, replaces
 from airflow_tx.state.rows import CheckedRows
 from airflow_tx.state.sql.database import NOTHING
-from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
+from airflow_tx.state.sql.dialect import (
+    Arrays,
+    PrimaryKeys,
+    SumRefused,
+    ValueRefused,
+    check_lengths,
+)
 from airflow_tx.state.sql.fence import ROWS_AT_ONCE, Imprint, StateTable, sampled
 from airflow_tx.state.sql.schema import (
     OWN_KEY,
@@ -99,6 +105,9 @@ class SqlStore(StateTable):
         pushed = self._pushed and not replaces(writer.chunk)
         if not pushed:
             arrays = [*keys, *self._combined(connection, table, kinds, arrays, writer)]
+        own_key = (OWN_KEY,) if has_own_key(table) else ()
+        names = (*own_key, *self.columns.keys, *self.columns.values)
+        check_lengths(self._lengths, names, arrays)
         numbers = list(writer_of(writer).values())
         if (
             self._dialect.execute_rows(

@@ -17,9 +17,9 @@ from airflow_tx.ledger import Outcome
 from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
 from airflow_tx.state.column_types import converted, type_of
 from airflow_tx.state.sql.database import NOTHING
-from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused
+from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused, check_lengths, inserted
 from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, OneTableStore
-from airflow_tx.state.sql.schema import LONGEST_NAME, RECEIPTS_TABLE, split_table
+from airflow_tx.state.sql.schema import LONGEST_NAME, RECEIPTS_TABLE, SAMPLE, split_table
 
 ROW = "tx_row"
 """The column with the number of a row in the output of its transaction."""
@@ -37,7 +37,7 @@ class FoundTable:
     :param types: of each column, in our words or in the database's.
     :param filled: the columns that take no NULL.
     :param required: the ones of these that have no default, so that a row must have them.
-    :param is_ours: whether it has the primary key of a table that a SqlTable has made.
+    :param lengths: of the text columns that have one.
     """
 
     state: str
@@ -45,7 +45,7 @@ class FoundTable:
     types: Mapping[str, str]
     filled: frozenset[str]
     required: frozenset[str]
-    is_ours: bool
+    lengths: Mapping[str, int]
 
     def check_columns(self, names: Sequence[str], known: Iterable[str], start: int) -> None:
         """Refuse rows with these columns, unless they fit the table.
@@ -141,6 +141,7 @@ class _GivenRows(Iterator[RowPortion]):
             self.names = names
         self.count += len(rows[names[0]])
         arrays = [self._found.converted(name, rows[name], self.start) for name in names]
+        check_lengths(self._found.lengths, names, arrays)
         kinds = tuple(self._found.types[name] for name in names)
         if ROW not in self._found.types:
             return names, kinds, arrays
@@ -181,7 +182,10 @@ class TableStore(OneTableStore[FoundTable]):
     # --- a write --------------------------------------------------------------------------------------------------
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Take out what this transaction replaces, and insert its rows; returns how many."""
+        """Take out what this transaction replaces, and insert its rows; returns how many.
+
+        :param sample: gets the txids whose rows are taken out.
+        """
         if not write.complete:
             problem = "it was given a part of an update, and a table takes the whole update"
             raise StateError(state=self.state, problem=problem, remedy="Give all rows at once.")
@@ -192,7 +196,9 @@ class TableStore(OneTableStore[FoundTable]):
             return 0
         # Here, and not with the raise: other readers would miss the rows in between. A committer that runs again under
         # the same grant may have other rows, so its own are always taken out.
-        self._take_out(connection, found, _replaced(write.grant))
+        taken = _replaced(write.grant)
+        sample += map(str, taken)
+        self._take_out(connection, found, taken)
         self._facts.pop(_FILLED, None)
         if first is None:
             return 0
@@ -243,11 +249,20 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         if found is None:
             return None
-        txid = self._newest(connection, found) if wrote is None else wrote.txid
-        return Imprint(txid, rows=self._rows_of(connection, found, txid))
+        # Not of a transaction without rows: that the rows of the others are gone would not show any more.
+        now = self._newest(connection, found)
+        if kept is None or wrote is None or str(kept.txid) in wrote.keys:
+            return now
+        return kept if kept.rows and now.txid < kept.txid else now
 
-    def _newest(self, connection: Connection, found: FoundTable) -> int:
-        return connection.execute(sa.select(sa.func.max(found.table.c[TXID]))).scalar_one() or 0
+    def _newest(self, connection: Connection, found: FoundTable) -> Imprint:
+        """Count the rows of the newest transaction that has some."""
+        txid = found.table.c[TXID]
+        newest = sa.select(sa.func.max(txid)).where(txid > 0).scalar_subquery()
+        query = sa.select(sa.func.max(txid), sa.func.count(), self._shape).where(txid == newest)
+        found_at, rows, shape = connection.execute(query).one()
+        self._check_shape(shape)
+        return Imprint(found_at or 0, rows=rows)
 
     def _rows_of(self, connection: Connection, found: FoundTable, txid: int) -> int:
         query = sa.select(sa.func.count()).where(found.table.c[TXID] == txid)
@@ -342,9 +357,13 @@ class TableStore(OneTableStore[FoundTable]):
         ]
         table = sa.Table(self._name, sa.MetaData(), *made, schema=self._schema)
         own = frozenset(_OURS)
-        is_ours = primary["constrained_columns"] == list(_OURS)
         return FoundTable(
-            self.state, table, types, frozenset(filled) - own, required - own, is_ours
+            self.state,
+            table,
+            types,
+            frozenset(filled) - own,
+            required - own,
+            self._dialect.lengths(connection, bare),
         )
 
     def _fitting(self, connection: Connection, rows: _Columns) -> FoundTable:
@@ -362,13 +381,13 @@ class TableStore(OneTableStore[FoundTable]):
         self._check_cases({} if found is None else found.types, names)
         if found is None:
             self._make_table(connection, self._described(self._types_of(rows, names)))
+            self._note_made(connection)
             return self._looked_again(connection)
         lacks = self._types_of(rows, [name for name in names if name not in found.types])
-        if found.is_ours and self._is_empty(connection, found):
+        others = {} if _FILLED in self._facts else self._others(rows, found)
+        if (others or lacks) and self._is_empty(connection, found) and self._is_made(connection):
             # Its types are of rows that are gone. The database may have kept it when it has undone them.
-            others = self._others(rows, found)
-            if others or lacks:
-                raise TableLacks({**lacks, **others}, tuple(others))
+            raise TableLacks({**lacks, **others}, tuple(others))
         if lacks and not self._adds_columns:
             problem = f"table {self._name} lacks column {next(iter(lacks))} of the rows"
             ddl = "; ".join(self._changes(connection, TableLacks(lacks)))
@@ -378,6 +397,25 @@ class TableStore(OneTableStore[FoundTable]):
         if lacks:
             raise TableLacks(lacks)
         return found
+
+    def _note_made(self, connection: Connection) -> None:
+        """Note the table as this state has made it: of any other one, no column is changed.
+
+        Beside the portions, with what makes the table: some databases keep it when they undo the rows.
+        """
+        with self._dialect.ddl(connection) as ddl:
+            shape = self._dialect.read_shape(ddl, self._shape)
+            row = {"state": self._made, "chunk": 0, "nonce": "", SAMPLE: shape}
+            ddl.execute(self._dialect.insert_or_replace(self._portions), inserted(row))
+
+    def _is_made(self, connection: Connection) -> bool:
+        """Whether the table is as this state has made it."""
+        noted = sa.select(self._portions.c[SAMPLE]).where(self._portions.c.state == self._made)
+        return connection.execute(noted).scalar_one_or_none() == self._shape_now(connection)
+
+    @property
+    def _made(self) -> str:
+        return f"columns of {self._identity}"
 
     def _check_names(self, names: Iterable[object]) -> None:
         """Refuse names that no database takes, or that some database would cut."""
@@ -416,13 +454,16 @@ class TableStore(OneTableStore[FoundTable]):
         """Give the table what it lacks, in a transaction of its own: some databases commit with each change."""
         with self.transaction() as connection:
             place = self._quoted(connection)
+            is_made = self._is_made(connection)
             # A lock may need a further privilege, and an added column harms no reader.
             alone = self._dialect.alone(connection, place) if lacks.replaced else nullcontext()
             with alone:
                 found = self._looked_again(connection)
-                if not lacks.replaced or self._is_empty(connection, found):
+                if not lacks.replaced or (is_made and self._is_empty(connection, found)):
                     for statement in self._changes(connection, lacks, found):
                         connection.exec_driver_sql(statement)
+            if is_made:
+                self._note_made(connection)
             self._facts.clear()
 
     def _types_of(self, rows: _Columns, names: Iterable[str]) -> dict[str, str]:
