@@ -251,7 +251,7 @@ def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, stat
 
 
 def _check_by_hand(found: Token, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse a fence whose birth is that of another transaction than its txid: the ledger did not go back."""
+    """Refuse a fence that has the birth of an earlier transaction: the ledger did not go back."""
     births = {grant.births.get(state, ""): last or found.txid, grant.token.birth: grant.txid}
     refusal = found.by_hand(births, state, grant.topology)
     if refusal:

@@ -431,3 +431,25 @@ def test_a_rename_that_is_refused_leaves_the_fence_where_it_is(
     told = airflow.run(*command, "--yes", *flags, root=zookeeper_root, fails=True)
     assert "the fence of tx_state.one says 1 of ledger another" in told
     assert old.fence() == held
+
+
+def test_transactions_are_taken_back_once_source_and_states_are(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    pipeline.run("r1")
+    with sqlite3.connect(airflow.database) as connection:
+        kept = list(connection.iterdump())
+    pipeline.run("r2")
+    command = ("tx", "repair", "flights", "--dag-id", "the_dag", "--back", "1", "--yes", "--why", "one backup of both")
+    told = airflow.run(*command, root=root, fails=True)
+    assert "says transaction 2.1, not 1" in " ".join(told.split())
+    with sqlite3.connect(airflow.database) as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            connection.execute(f"DROP TABLE {name}")
+        connection.executescript("\n".join(kept))
+    shown = " ".join(airflow.run(*command, "--dry-run", root=root).split())
+    assert "Not taken back: acks that the source has" in shown
+    told = " ".join(airflow.run(*command, root=root).split())
+    assert "transactions 2 to 2 are taken_back; their runs begin again when they are cleared: r2" in told
+    assert pipeline.run("r2") == 3
