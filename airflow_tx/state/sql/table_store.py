@@ -215,9 +215,9 @@ class TableStore(OneTableStore[FoundTable]):
     # --- the fence ------------------------------------------------------------------------------------------------
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Take out the rows of a transaction that is skipped: no write of its own follows."""
+        """Take out the rows of a transaction that is skipped, or looked at: no write of its own follows."""
         found = self._found(connection)
-        if found is not None and grant.is_skip:
+        if found is not None and (grant.is_skip or grant.token.is_look):
             self._take_out(connection, found, [grant.txid])
 
     def holds_for_good(self, connection: Connection, txid: int) -> bool:

@@ -31,6 +31,7 @@ from airflow_tx.transaction.commit.restatement import contributions, misfit, sti
 from airflow_tx.transaction.commit.state_history import StateHistory, StateLook
 from airflow_tx.transaction.commit.write import (
     ROWS_A_WRITE,
+    RowsToWrite,
     output_digest,
     portions,
     write_portions,
@@ -40,11 +41,9 @@ if TYPE_CHECKING:
     from airflow_tx.ledger import LedgerEvidence
     from airflow_tx.outputs import Contribution, Entry, JournalArea, StagingArea
 
-_Rows = Iterable[Mapping[str, Any]]
-
 
 @dataclass(frozen=True)
-class ContributedRows(_Rows):
+class ContributedRows(Iterable[Mapping[str, Any]]):
     """The rows of a contribution: read again at each iteration, and counted."""
 
     contribution: Contribution
@@ -62,7 +61,9 @@ class FilledTally(RowTally):
     :param added_later: value columns of the state that the rows lack: NULL adds nothing.
     """
 
-    def __init__(self, rows: _Rows, added: Collection[str], added_later: Collection[str]) -> None:
+    def __init__(
+        self, rows: RowsToWrite, added: Collection[str], added_later: Collection[str]
+    ) -> None:
         super().__init__(rows, added)
         self._lacking = dict.fromkeys(added_later)
 
@@ -82,7 +83,7 @@ class MissingTransaction:
     """
 
     receipt: Receipt
-    rows: _Rows = ()
+    rows: RowsToWrite = ()
     written: Written = field(default_factory=Written)
     added_later: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict)
@@ -126,15 +127,14 @@ class RollForward:
         state = self._given
         if isinstance(state, StoredState) and isinstance(state, QueryableState):
             return StateHistory(self._ledger, state)
-        remedy = (
-            f"Accept what it lacks: airflow tx repair {self._ledger.name} --state-lost {state.name}"
-        )
         problem = f"{type(state).__name__} keeps no values by key behind a fence"
-        if state.restored_by:
-            problem = f"{type(state).__name__} keeps its own versions"
-            remedy = state.restored_by
+        if not state.has_fence:
+            problem = f"{type(state).__name__} keeps no fence, so nothing says what it has"
         raise RollForwardRefused(
-            state=state.name, topology=self._ledger.name, problem=problem, remedy=remedy
+            state=state.name,
+            topology=self._ledger.name,
+            problem=problem,
+            remedy=state.remedy_behind(self._ledger.name),
         )
 
     # --- the proof --------------------------------------------------------------------------------------------------
@@ -188,11 +188,9 @@ class RollForward:
             return MissingTransaction(receipt, metadata=self._skipped_rows(receipt))
         try:
             found = self._read(history, receipt)
-            tally = RowTally(found.rows, history.state.added_up)
-            count = sum(1 for _ in tally)
+            written = self._tallied(history, found.rows)
         except (JournalError, NotTakenBack, StateError) as error:
             raise history.refused(f"transaction {txid}: {error}") from error
-        written = tally.written(count)
         got, said = dumps(written.to_json()), dumps(history.written[txid])
         if got != said:
             problem = (
@@ -201,20 +199,31 @@ class RollForward:
             raise history.refused(problem)
         return replace(found, written=written)
 
+    def _tallied(self, history: StateHistory, rows: RowsToWrite) -> Written:
+        tally = RowTally(rows, history.state.added_up)
+        return tally.written(sum(1 for _ in tally))
+
     def _skipped_rows(self, receipt: Receipt) -> Any:
         decisive = self._ledger.decisive
         kept = None if decisive is None else decisive.skipped.get(receipt.txid)
         return receipt.metadata if kept is None or kept.rows is None else kept.rows
 
     def _read(self, history: StateHistory, receipt: Receipt) -> MissingTransaction:
-        state = history.state
         if not receipt.journal:
             raise history.refused(f"transaction {receipt.txid} has no journal entry")
         entry = self._journal.check(receipt.journal)
+        found = self._rows_of(history, receipt, entry)
+        return found or MissingTransaction(receipt, metadata=entry.metadata)
+
+    def _rows_of(
+        self, history: StateHistory, receipt: Receipt, entry: Entry
+    ) -> MissingTransaction | None:
+        """Give what an entry has for the state; None: it got nothing."""
+        state = history.state
         own = self._contribution(history, receipt, entry)
         if own is None:
-            return MissingTransaction(receipt, metadata=entry.metadata)
-        rows: _Rows = ContributedRows(own)
+            return None
+        rows: RowsToWrite = ContributedRows(own)
         outputs = {}
         if state.kind is StateKind.TRANSACTIONAL:
             outputs[state.name] = output_digest(rows, state)
@@ -246,9 +255,9 @@ class RollForward:
         self,
         history: StateHistory,
         receipt: Receipt,
-        rows: _Rows,
+        rows: RowsToWrite,
         later: Collection[str],
-    ) -> _Rows:
+    ) -> RowsToWrite:
         state = history.state
         assert receipt.replaces is not None
         assert isinstance(state, QueryableState)
@@ -315,7 +324,7 @@ class RollForward:
         over: Mapping[str, Token | None] = {history.state.name: look.over}
         for each in missing:
             grant = replace(self._grant(history, each, rolling, before), over=over)
-            _write(history.state, grant, each)
+            self._write_one(history.state, grant, each)
             failpoint("roll_forward.wrote", txid=each.receipt.txid, state=history.state.name)
             before = each.receipt.txid
             over = {}
@@ -361,25 +370,24 @@ class RollForward:
             batch["outputs"] = dict(missing.outputs)
         return fence_batch(receipt, receipt.granted, batch)
 
+    def _write_one(self, state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
+        """Write one transaction: in one store transaction, or in portions if it is large."""
+        if missing.is_skip:
+            state.raise_fence(grant)
+            state.pass_over(grant)
+            return
 
-def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
-    """Write one transaction: in one store transaction, or in portions if it is large."""
-    if missing.is_skip:
+        def tally(rows: RowsToWrite) -> RowTally:
+            return FilledTally(rows, state.added_up, missing.added_later)
+
+        if missing.written.keys <= ROWS_A_WRITE:
+            state.raise_and_write(grant, tally(missing.rows))
+            return
+
+        def tallies() -> Iterator[RowTally]:
+            for portion in portions(missing.rows, state, size=ROWS_A_WRITE):
+                yield tally(portion)
+                failpoint("roll_forward.between_portions", state=state.name)
+
         state.raise_fence(grant)
-        state.pass_over(grant)
-        return
-
-    def tally(rows: _Rows) -> RowTally:
-        return FilledTally(rows, state.added_up, missing.added_later)
-
-    if missing.written.keys <= ROWS_A_WRITE:
-        state.raise_and_write(grant, tally(missing.rows))
-        return
-
-    def tallies() -> Iterator[RowTally]:
-        for portion in portions(missing.rows, state, size=ROWS_A_WRITE):
-            yield tally(portion)
-            failpoint("roll_forward.between_portions", state=state.name)
-
-    state.raise_fence(grant)
-    write_portions(state, grant, tallies())
+        write_portions(state, grant, tallies())
