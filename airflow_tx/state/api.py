@@ -639,7 +639,8 @@ class StoredState(FencedState):
 
     @property
     def rolls_forward(self) -> bool:
-        return self.columns is not None or self.takes_back_by_txid
+        has_values = self.columns is not None and not self.columns.reducers
+        return has_values or self.takes_back_by_txid
 
     def raise_fence(self, grant: Grant) -> None:
         self._written(StateWrite(self.name, grant, raising=True, complete=False))
