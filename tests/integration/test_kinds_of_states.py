@@ -12,14 +12,12 @@ import pytest
 from airflow_tx.state import MemcachedState, RedisGuard, RedisState, SqlTable, Sum
 from airflow_tx.state.persisted import as_aggregate
 from tests.integration.databases import query
-from tests.integration.test_roll_forward import InRedis as RedisPlace
 from tests.servers.memcached import LocalMemcached
 from tests.servers.postgres import LocalPostgres
 from tests.servers.redis import LocalRedis
 from tests.unit.bench import CountingStore
 from tests.unit.commit.conftest import make, state
-from tests.unit.commit.kinds import ON_SERVERS, Kind, Story
-from tests.unit.commit.test_kinds_of_states import BEFORE_THE_LOSS, LEDGER, LOST, ROLL, UNNOTICED
+from tests.unit.commit.kinds import BEFORE_THE_LOSS, LEDGER, LOST, ON_SERVERS, ROLL, UNNOTICED, Kind, Story
 from tests.unit.conftest import log
 
 __all__ = ["log", "make", "state"]
@@ -34,18 +32,29 @@ class InRedis(Kind):
     """A state in Redis: its keys are copied and put back."""
 
     def __init__(self, server: LocalRedis) -> None:
-        self._place = RedisPlace(server)
         self._server = server
-        self.state = self.opened(server.url(), f"t{uuid.uuid4().hex[:8]}")
-        self._place.prefix = self.state.prefix
-        self.backup = self._place.backup  # type: ignore[method-assign]
-        self._empty = self._place.backup()
+        self._keys = f"t{uuid.uuid4().hex[:8]}"
+        self.state = self.opened(server.url(), self._keys)
+
+    def backup(self) -> Callable[[], None]:
+        with self._server.client() as client:
+            kept = {key: client.dump(key) for key in client.keys(f"{{{self._keys}}}:*")}
+
+        def restore() -> None:
+            self.lose()
+            with self._server.client() as client:
+                for key, content in kept.items():
+                    client.restore(key, 0, content)
+
+        return restore
 
     def opened(self, url: str, prefix: str) -> Any:
         return RedisState.from_url(url, prefix=prefix, keys=["word"], values={"count": Sum()})
 
     def lose(self) -> None:
-        self._empty()
+        with self._server.client() as client:
+            for key in client.keys(f"{{{self._keys}}}:*"):
+                client.delete(key)
 
 
 class GuardedInRedis(InRedis):
@@ -59,7 +68,7 @@ class GuardedInRedis(InRedis):
 
     def content(self) -> Any:
         with self._server.client() as client:
-            return sorted(client.hgetall(f"{{{self.state.prefix}}}:own").items())
+            return sorted(client.hgetall(f"{{{self._keys}}}:own").items())
 
 
 class InMemcached(Kind):

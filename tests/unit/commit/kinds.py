@@ -37,6 +37,9 @@ from tests.unit.commit.restated_run import begun, committed, journal_of
 
 Rows = list[dict[str, Any]]
 GIVEN: list[Rows] = [[{"word": "ab"[n % 2], "count": n}, {"word": "c", "count": 10 * n}] for n in range(1, 8)]
+ROLL, LOST, LEDGER, CHANGED = "--roll-forward", "--state-lost", "--ledger-lost", "--changed"
+BEFORE_THE_LOSS = {"backup": [LOST], "lost": [LOST], "renamed": [LOST], "forgotten": [LOST], "ledger lost": [LEDGER]}
+UNNOTICED: dict[str, list[str]] = {"backup": [], "lost": []}
 EVENTS = ("backup", "lost", "renamed", "forgotten", "ledger lost", "by hand", "restated")
 
 

@@ -11,9 +11,21 @@ from typing import Any
 
 import pytest
 
-from tests.unit.commit.kinds import EVENTS, KINDS, ON_SERVERS, PARTS, Story, public_kinds
+from tests.unit.commit.kinds import (
+    BEFORE_THE_LOSS,
+    CHANGED,
+    EVENTS,
+    KINDS,
+    LEDGER,
+    LOST,
+    ON_SERVERS,
+    PARTS,
+    ROLL,
+    UNNOTICED,
+    Story,
+    public_kinds,
+)
 
-ROLL, LOST, LEDGER, CHANGED = "--roll-forward", "--state-lost", "--ledger-lost", "--changed"
 BY_KEY = {
     "backup": [ROLL],
     "lost": [ROLL],
@@ -23,8 +35,6 @@ BY_KEY = {
     "by hand": [ROLL, CHANGED],
     "restated": [ROLL],
 }
-BEFORE_THE_LOSS = {"backup": [LOST], "lost": [LOST], "renamed": [LOST], "forgotten": [LOST], "ledger lost": [LEDGER]}
-UNNOTICED: dict[str, list[str]] = {"backup": [], "lost": []}
 ANSWERS: dict[str, dict[str, list[str]]] = {
     "SqlState": BY_KEY,
     "SqlState transactional": BY_KEY,
