@@ -22,11 +22,12 @@ from airflow_tx.state import DeltaTable, MemoryMap, OpaqueMap, SqlGuard, SqlStat
 from airflow_tx.state.persisted import as_aggregate
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.transaction.commit import roll_forward as module
-from airflow_tx.transaction.commit.restatement import _rows_of_table
+from airflow_tx.transaction.commit.restatement import _rows_of_table, takes_no_rows
 from airflow_tx.transaction.commit.write import RowsInTurn, StagedRows
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.stage import update
 from tests.unit.commit.backups import ADA, WHEN, Content, findings, repair, rolled, story
+from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.restated_run import begun, committed, entry_of, journal_of, rows
 from tests.unit.commit.run import killed_before_the_mark
 
@@ -530,3 +531,18 @@ def test_a_state_of_any_kind_that_is_not_behind_lacks_nothing(makes: Any, tmp_pa
     command = repair(run, SimpleNamespace(state=state))
     assert "No state of topology numbers lacks a transaction" in command.preview().sentence
     assert (command.execute(ADA), command.refused) == (None, [])
+
+
+def test_the_rows_of_a_table_in_a_commit_phase_are_kept_unless_the_phase_makes_them(
+    make: Any, place: TableInSqlite, lake: Lake, tmp_path: Path
+) -> None:
+    made = SqlTable.from_url(f"sqlite:///{tmp_path / 'made.db'}", table="made")
+    phase = PhaseRun(make, update(place.state), update(made, "c"), rows(a=1, b=2), between=["c"])
+    phase.acquire()
+    (entry,) = map(journal_of(phase.run).read, journal_of(phase.run).names())
+    kept = entry.contributions
+    assert list(kept[place.state.name].rows()) == rows(a=1, b=2)
+    assert "task c, which runs in the commit phase" in kept[made.name].refusal
+    assert takes_no_rows(update(lake.state), phase.run.spec.phase.inside) == (
+        "its committer writes files of its own in the commit phase"
+    )
