@@ -549,9 +549,7 @@ class RollingForward(Refused):
 class RollForwardRefused(Refused):
     """A state that cannot be written again from the journal."""
 
-    template = (
-        "State {state!r} of topology {topology!r} cannot be written again: {problem}. {remedy}"
-    )
+    template = "State {state!r} of {topology!r} cannot be written again: {problem}. {remedy}"
 
 
 class RowsDiffer(Refused):
@@ -651,11 +649,12 @@ class StateBehind(StateError):
 
     for_good = True
     template = (
-        "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}. The "
-        "store went back. "
-        "Write what it lacks again from the journal: airflow tx repair {topology} --roll-forward {state}. "
-        "Or restore it, or accept what it holds: airflow tx repair {topology} --state-lost {state}"
+        "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}. "
+        "The store went back. {remedy}"
     )
+
+    def __init__(self, remedy: str = "Restore a newer backup of it.", **fields: Any) -> None:
+        super().__init__(remedy=remedy, **fields)
 
 
 class LedgerBehind(StateError):

@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
-from itertools import islice
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError
+from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
     LedgerView,
     Metadata,
@@ -33,7 +34,7 @@ from airflow_tx.ledger import (
     encode,
     moment,
 )
-from airflow_tx.outputs.staging.area import JOURNAL, StagingArea, batches_by_group, quoted
+from airflow_tx.outputs.staging.area import JOURNAL, StagingArea, batches_in, quoted
 from airflow_tx.state import CONVERT, Columns, from_arrow, from_plain, to_plain, type_of
 
 if TYPE_CHECKING:
@@ -50,23 +51,25 @@ PLAIN = "plain"
 """The kind of a column whose values JSON has itself."""
 MIXED = "mixed"
 """The kind of a column whose values are of several kinds; each value names its own."""
+ORDERED = "ordered"
+"""The kind of objects whose names are in an order of their own, which JSON in an entry does not keep."""
+_ABSENT = object()
+"""A row does not have the column. A column of several kinds has `[]` for it, and a pair for each value."""
 _AS_IS = frozenset((bool, float, int, str, type(None)))
 """Types whose values are written unchanged: most columns have no others."""
 _OF_JSON = frozenset(("bigint", "boolean", "double", "text", "json"))
 
 
 def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Write rows as plain JSON.
+    """Write rows as plain JSON. Rows of a table may differ in their columns.
 
-    :raises ValueError, TypeError: a value is of a type that no column has, or the rows differ in their columns.
+    :raises ValueError, TypeError: a value is of a type that no column has.
     """
-    names = list(rows[0]) if rows else []
-    if any(row.keys() != rows[0].keys() for row in rows):
-        raise ValueError("its rows differ in their columns")
+    names = dict.fromkeys(chain.from_iterable(rows))
     kinds = dict[str, str]()
     columns = []
     for name in names:
-        values = [row[name] for row in rows]
+        values = [row.get(name, _ABSENT) for row in rows]
         as_is = _AS_IS.issuperset(map(type, values))
         kinds[name] = PLAIN if as_is else _kind(values)
         columns.append(values if as_is else _encoded(kinds[name], values))
@@ -82,19 +85,26 @@ def decoded_rows(written: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     kinds = written["kinds"]
     for values in written["rows"]:
         yield {
-            name: _decoded(kind, value) for (name, kind), value in zip(kinds, values, strict=True)
+            name: _decoded(kind, value)
+            for (name, kind), value in zip(kinds, values, strict=True)
+            if kind != MIXED or value != []
         }
 
 
 def _kind(values: Sequence[Any]) -> str:
     found = {_kind_of(value) for value in values if value is not None}
-    if len(found) > 1:
+    if len(found) > 1 or _ABSENT in found:
         return MIXED
     return found.pop() if found else PLAIN
 
 
-def _kind_of(value: Any) -> str:
-    kind = "json" if isinstance(value, (list, dict)) else type_of(value)
+def _kind_of(value: Any) -> Any:
+    if value is _ABSENT:
+        return value
+    if isinstance(value, (list, dict)):
+        kept = repr(json.loads(dumps(CONVERT["json"](value))))
+        return PLAIN if kept == repr(value) else ORDERED
+    kind = type_of(value)
     if kind is None:
         raise TypeError(f"a value is a {type(value).__name__}, which no column takes")
     return PLAIN if kind in _OF_JSON else kind
@@ -108,10 +118,12 @@ def _encoded(kind: str, values: Sequence[Any]) -> list[Any]:
 
 def _named(value: Any) -> list[Any]:
     kind = _kind_of(value)
-    return [kind, _as_json(kind, value)]
+    return [] if kind is _ABSENT else [kind, _as_json(kind, value)]
 
 
 def _as_json(kind: str, value: Any) -> Any:
+    if kind == ORDERED and value is not None:
+        return json.dumps(CONVERT["json"](value))
     if value is None or kind != PLAIN:
         return to_plain(kind, value)
     if isinstance(value, (list, dict)):
@@ -124,6 +136,8 @@ def _as_json(kind: str, value: Any) -> Any:
 def _decoded(kind: str, value: Any) -> Any:
     if kind == PLAIN or value is None:
         return value
+    if kind == ORDERED:
+        return json.loads(value)
     if kind == MIXED:
         own, plain = value
         return _decoded(own, plain)
@@ -198,7 +212,7 @@ class Contribution:
     :param values: per stored value column its aggregator and its type, as `Columns.serialized` names them.
     :param count: how many rows there are: one a key.
     :param inline: the rows, if they are few, as `encoded_rows` gives them.
-    :param files: the rows, if they are many; `columns` are the columns of the files that the state takes.
+    :param files: the rows, if they are many; `columns` are the columns of the files that the state takes, none: all.
     :param refusal: why there is no contribution to take back: a clause; "": there is one.
     """
 
@@ -212,23 +226,22 @@ class Contribution:
     place: KeptFiles | None = field(default=None, compare=False, repr=False)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Read the rows; each call reads them again, in flat memory.
+        """Read the rows in their order; each call reads them again, in flat memory.
 
         :raises EntryMissing, EntryDiffers: a file is missing or was changed.
         """
+        for part in self.parts():
+            yield from from_arrow(part) if is_frame(part) else part
+
+    def parts(self) -> Iterator[pa.RecordBatch | Iterator[dict[str, Any]]]:
+        """Read the rows as `rows` does; the rows of staged files come as Arrow batches."""
         if self.inline is not None:
-            yield from decoded_rows(self.inline)
+            yield decoded_rows(self.inline)
         for file in self.files:
             if file.name.endswith(ROWS):
-                yield from decoded_rows(json.loads(self._read(file)))
+                yield decoded_rows(json.loads(self._read(file)))
             else:
-                for batch in self._batches(file):
-                    yield from from_arrow(batch)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows of staged files as Arrow batches; raises as `rows`. Ask `is_staged` before."""
-        for file in self.files:
-            yield from self._batches(file)
+                yield from self._batches(file)
 
     def of(self, files: Sequence[KeptFile]) -> Contribution:
         """Give it with rows in files."""
@@ -240,20 +253,11 @@ class Contribution:
         for file in self.files:
             self.place.path_of(file)
 
-    @property
-    def is_staged(self) -> bool:
-        """Whether its rows are Parquet files, as a task staged them."""
-        return bool(self.files) and all(file.name.endswith(PARQUET) for file in self.files)
-
     def _batches(self, file: KeptFile) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
         assert self.place is not None
         path = self.place.path_of(file)
         with self.place.files.reaching(path), self.place.files.open(path) as opened:
-            # An older release staged times as INT96 without a zone.
-            parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
-            yield from batches_by_group(parquet, self.columns)
+            yield from batches_in(opened, self.columns)
 
     def _read(self, file: KeptFile) -> bytes:
         assert self.place is not None
@@ -399,6 +403,10 @@ class StagedFiles:
     columns: Sequence[str]
     incarnation: str
 
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.files)
+
 
 class JournalArea:
     """The journal of one topology.
@@ -429,18 +437,39 @@ class JournalArea:
         :param staged: their place in files.
         :raises StagingUnavailable, StagingUnreachable: they cannot be kept; nothing counts before its entry is written.
         """
-        if staged is not None and sum(count for _, count in staged.files) > INLINE_ROWS:
-            first = next(iter(rows), {})
-            below = f"{quoted(staged.incarnation)}/".lstrip("/")
-            files = [
-                self._copied(below + name, count, day) for name, count in staged.files if count
-            ]
-            own = _described(columns, first)
-            return replace(own.of(files), columns=tuple(staged.columns))
-        try:
-            return self._encoded(columns, rows, day)
-        except (TypeError, ValueError) as error:
-            return Contribution(refusal=f"its rows cannot be kept: {error}")
+        iterator = iter(rows)
+        first = next(iterator, None)
+        own = _described(columns, first or {})
+        if staged is not None and staged.count > INLINE_ROWS:
+            return replace(own.of(self._copies([staged], day)), columns=tuple(staged.columns))
+        return self._encoded(own, iterator if first is None else chain([first], iterator), day)
+
+    def rows_in_turn(
+        self,
+        outputs: Sequence[Collection[Mapping[str, Any]]],
+        staged: Mapping[int, StagedFiles],
+        *,
+        day: str,
+    ) -> Contribution:
+        """Keep the rows that a table gets, in the order of the outputs. Raises as `contribution`.
+
+        :param staged: by the number of an output its files: if there are many rows, these are copied.
+        """
+        own = Contribution()
+        if sum(map(len, outputs)) <= INLINE_ROWS:
+            return self._encoded(own, chain.from_iterable(outputs), day)
+        files = list[KeptFile]()
+        for is_staged, numbers in groupby(range(len(outputs)), staged.__contains__):
+            if is_staged:
+                files += self._copies([staged[number] for number in numbers], day)
+                continue
+            kept = self._encoded(
+                own, chain.from_iterable(outputs[n] for n in numbers), day, inline=0
+            )
+            if kept.refusal:
+                return kept
+            files += kept.files
+        return own.of(files)
 
     def write(self, entry: Entry) -> str:
         """Write an entry; its name.
@@ -455,20 +484,36 @@ class JournalArea:
         return name
 
     def _encoded(
-        self, columns: Columns, rows: Iterable[Mapping[str, Any]], day: str
+        self,
+        own: Contribution,
+        rows: Iterable[Mapping[str, Any]],
+        day: str,
+        *,
+        inline: int = INLINE_ROWS,
     ) -> Contribution:
         iterator = iter(rows)
         portion = list(islice(iterator, ROWS_A_FILE))
-        own = _described(columns, portion[0] if portion else {})
-        encoded = encoded_rows(portion)
-        text = dumps(encoded)
-        if len(portion) <= INLINE_ROWS and len(text) <= INLINE_SIZE:
-            return replace(own, count=len(portion), inline=encoded)
         files = list[KeptFile]()
-        while portion:
-            files.append(self._written(dumps(encoded_rows(portion)).encode(), len(portion), day))
-            portion = list(islice(iterator, ROWS_A_FILE))
+        try:
+            encoded = encoded_rows(portion)
+            text = dumps(encoded)
+            if len(portion) <= inline and len(text) <= INLINE_SIZE:
+                return replace(own, count=len(portion), inline=encoded)
+            while portion:
+                content = dumps(encoded_rows(portion)).encode()
+                files.append(self._written(content, len(portion), day))
+                portion = list(islice(iterator, ROWS_A_FILE))
+        except (TypeError, ValueError) as error:
+            return Contribution(refusal=f"its rows cannot be kept: {error}")
         return own.of(files)
+
+    def _copies(self, outputs: Iterable[StagedFiles], day: str) -> list[KeptFile]:
+        named = (
+            (f"{quoted(staged.incarnation)}/".lstrip("/") + name, count)
+            for staged in outputs
+            for name, count in staged.files
+        )
+        return [self._copied(name, count, day) for name, count in named if count]
 
     def _written(self, content: bytes, count: int, day: str) -> KeptFile:
         found = hashlib.sha256(content).hexdigest()

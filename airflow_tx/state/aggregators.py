@@ -540,6 +540,11 @@ class Columns:
             if each.name in exact and each.type == "bigint"
         )
 
+    @property
+    def reducers(self) -> tuple[str, ...]:
+        """Name the value columns that take whole rows, which nothing takes back."""
+        return tuple(name for name, each in self.values.items() if isinstance(each, Reduced))
+
     def expanded(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Put the parts of composite columns in place of their plain values; raises what the composite raises."""
         for name, composite in self.composites.items():

@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.base.described import Described
-from airflow_tx.base.errors import ConfigError, StateError
+from airflow_tx.base.errors import ConfigError, StateBehind, StateError
 from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
     BEGAN,
@@ -340,6 +340,8 @@ class FencedState(Described, ABC):
     can_roll_back: bool = True
     # Whether each row has its txid: a write takes out the rows of replaced attempts and of the restated transaction.
     takes_back_by_txid: bool = False
+    # Whether the journal keeps the rows of a table, so that a roll forward can write them again.
+    journal_rows: bool = True
     # How a person restores its newest values, if it keeps versions itself; "": from a backup.
     restored_by: str = ""
     has_fence: bool = True
@@ -352,6 +354,24 @@ class FencedState(Described, ABC):
     def append_table(self) -> AppendTable | None:
         """Return the state itself if tasks write its rows into its folder; None: the committer writes them."""
         return None
+
+    @property
+    def rolls_forward(self) -> bool:
+        """Whether a roll forward can write again what it lacks, if the journal has it."""
+        return False
+
+    def remedy_behind(self, topology: str) -> str:
+        """Say what to do if it lacks transactions that were committed to it."""
+        lost = self.remedy_lost(topology)
+        if not self.rolls_forward or not self.journal_rows:
+            return lost
+        command = f"airflow tx repair {topology} --roll-forward {self.name}"
+        return f"Write what it lacks again from the journal: {command}. Or: {lost}"
+
+    def remedy_lost(self, topology: str) -> str:
+        """Say what to do if the journal does not have what it lacks."""
+        restore = self.restored_by or "Restore a newer backup of it and repeat"
+        return f"{restore}, or accept what it lost: airflow tx repair {topology} --state-lost {self.name}"
 
     @property
     def added_up(self) -> tuple[str, ...]:
@@ -647,6 +667,11 @@ class StoredState(FencedState):
 
     runs_once: ClassVar[str] = ""
 
+    @property
+    def rolls_forward(self) -> bool:
+        has_values = self.columns is not None and not self.columns.reducers
+        return has_values or self.takes_back_by_txid
+
     def raise_fence(self, grant: Grant) -> None:
         self._written(StateWrite(self.name, grant, raising=True, complete=False))
 
@@ -693,10 +718,14 @@ class StoredState(FencedState):
             problem = f"it was given a part of an update, and its {self.runs_once} run once"
             raise StateError(state=self.name, problem=problem, remedy="Give all rows in one write.")
         for _ in range(TRIES):
-            with suppress(FenceMoved), self._transaction(write) as transaction:
-                keys = 0 if write.rows is None else transaction.put()
-                transaction.end(write.receipt(keys))
-                return keys
+            try:
+                with suppress(FenceMoved), self._transaction(write) as transaction:
+                    keys = 0 if write.rows is None else transaction.put()
+                    transaction.end(write.receipt(keys))
+                    return keys
+            except StateBehind as behind:
+                remedy = self.remedy_behind(write.grant.topology)
+                raise StateBehind(**{**behind.fields, "remedy": remedy}) from None
         problem = f"the fence changed {TRIES} times in a row between its reading and the write"
         raise StateError(
             state=self.name, problem=problem, remedy="Nothing was written. Clear the task."
@@ -758,6 +787,13 @@ class AppendTable(ABC):
 
         :raises StateError: the rows do not fit the table, or its folder cannot be written.
         """
+
+    def check_there(self, listed: Sequence[Mapping[str, Any]]) -> None:
+        """Compare files that `list_staged` has listed with the folder.
+
+        :raises Misfit: one is not there, or has another size.
+        """
+        raise NotImplementedError
 
     def staged_schema(self, listed: Sequence[Mapping[str, Any]]) -> Any:
         """Give the Arrow schema of rows in files that `list_staged` has listed, as a reader of the table sees them."""

@@ -265,11 +265,7 @@ def has_reducers(state: FencedState) -> bool:
 
 
 def reducers_of(columns: Columns | None) -> tuple[str, ...]:
-    if columns is None:
-        return ()
-    return tuple(
-        name for name, aggregator in columns.values.items() if isinstance(aggregator, Reduced)
-    )
+    return () if columns is None else columns.reducers
 
 
 def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any]]:

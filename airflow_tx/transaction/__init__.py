@@ -86,6 +86,10 @@ if TYPE_CHECKING:
         StateHistory as StateHistory,
         StateLook as StateLook,
     )
+    from airflow_tx.transaction.commit.table_history import (
+        TableHistory as TableHistory,
+        TableRollForward as TableRollForward,
+    )
     from airflow_tx.transaction.commit.turn import (
         RESUMED as RESUMED,
         WARM_PLACES as WARM_PLACES,

@@ -28,6 +28,8 @@ REMEDIES = {
     "FailedThere": "Correct the DAG file, or what it imports. Then reload the page.",
     "GoesByRuns": "You need to do nothing: the transactions are runs. To use the lane, change what the reason names.",
     "RollForwardRefused": "Do what the line says: restore a newer backup, or repair the ledger first.",
+    "StateBehind": "Do what the line says: airflow tx repair TOPOLOGY --roll-forward STATE, where the journal has what "
+    "the state lacks. Else restore a newer backup, or: airflow tx repair TOPOLOGY --state-lost STATE",
     "KafkaRefused": "Correct login and rights of the connection. Then clear the task.",
     "KafkaUnreachable": "Start a broker, or correct the addresses of the connection. Then clear the task.",
     "LagUnknown": "Remove the cause. Transactions do not depend on the lag.",

@@ -212,7 +212,8 @@ def test_a_table_that_a_person_made_anew_keeps_its_columns(
 
 
 def test_a_table_of_rows_that_were_refused_gets_the_types_of_later_rows(table: MakeTable, grants: Grants) -> None:
-    for txid, wrong in enumerate(({"n": 1}, {"n": 1.5}), 1):
+    mixed: list[dict[str, Any]] = [{"n": 1}, {"n": 1.5}]
+    for txid, wrong in enumerate(mixed, 1):
         with pytest.raises(StateError, match="'x' is not"):
             grants.commit_rows(1, table(), [*[wrong] * 10_000, {"n": "x"}], attempt=txid)
     grants.commit_rows(1, table(), [{"n": "x"}], attempt=3)

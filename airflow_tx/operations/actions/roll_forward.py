@@ -7,7 +7,6 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import RepairRefused, RollForwardRefused
@@ -22,7 +21,14 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
 from airflow_tx.state import StoredState
-from airflow_tx.transaction import MissingTransaction, RollForward, StateHistory, StateLook
+from airflow_tx.transaction import (
+    MissingTransaction,
+    RollForward,
+    StateHistory,
+    StateLook,
+    TableHistory,
+    TableRollForward,
+)
 
 if TYPE_CHECKING:
     from airflow_tx.ledger import Audit, Ledger, Repaired
@@ -76,16 +82,17 @@ class StatePlan:
         found = f"fence {self.look.found or 'none'}{apart}, ledger {self.history.last}"
         yield EffectLine(None, None, f"state {self.name}: {found}; missing: {span} ({numbers})")
         for each in self.missing[:_SHOWN]:
-            yield EffectLine(each.receipt.txid, each.receipt.run_id, _said(each))
+            noun = "rows" if self.history.state.takes_back_by_txid else "keys"
+            yield EffectLine(each.receipt.txid, each.receipt.run_id, _said(each, noun))
         if len(self.missing) > _SHOWN:
             yield EffectLine(None, None, f"and {len(self.missing) - _SHOWN} more")
 
 
-def _said(missing: MissingTransaction) -> str:
+def _said(missing: MissingTransaction, noun: str) -> str:
     if missing.is_skip:
         return "skipped: it writes nothing"
     sums = "".join(f", {name} {by:+,}" for name, by in sorted(missing.written.sums.items()))
-    return f"{counted(missing.written.keys, 'keys')}{sums}: as its receipt says"
+    return f"{counted(missing.written.keys, noun)}{sums}: as its receipt says"
 
 
 class RollForwardRepair:
@@ -117,14 +124,13 @@ class RollForwardRepair:
         self._chosen = chosen
         self._named = {*changed, *unchanged}
         self._unchanged = unchanged
-        self._make = partial(
-            RollForward,
-            journal=journal,
-            area=area,
-            until=until,
-            changed=changed,
-            unchanged=unchanged,
-        )
+        self._given: dict[str, Any] = {
+            "journal": journal,
+            "area": area,
+            "until": until,
+            "changed": changed,
+            "unchanged": unchanged,
+        }
         self._proved: dict[str, tuple[Any, StatePlan]] = {}
         self.refused: list[EffectLine] = []
         """Why states are not written again, one line each."""
@@ -140,7 +146,7 @@ class RollForwardRepair:
         self.refused = []
         asked = False
         for name in sorted(self._chosen or self._states):
-            if not self._chosen and not _may_be_behind(self._states[name], evidence, name):
+            if not _may_be_behind(self._states[name], evidence, chosen=name in self._chosen):
                 continue
             try:
                 plan = self._plan(name, evidence)
@@ -154,7 +160,7 @@ class RollForwardRepair:
         return found
 
     def _plan(self, name: str, evidence: LedgerEvidence) -> StatePlan:
-        roll = self._make(evidence, self._states[name])
+        roll = self._roll(name, evidence)
         history = roll.history()
         look = history.look()
         asked = (evidence.current, len(evidence.repairs), look)
@@ -185,6 +191,11 @@ class RollForwardRepair:
                 problem=f"the source went back, too: {why}. Its next rows would be counted twice, or not at all",
                 remedy=f"Take the transactions after {plan.look.found} back: {again}",
             )
+
+    def _roll(self, name: str, evidence: LedgerEvidence) -> RollForward:
+        state = self._states[name]
+        made = TableRollForward if state.takes_back_by_txid else RollForward
+        return made(evidence, state, **self._given)
 
     def _check(self, problem: str, unknown: Collection[Any], known: Collection[Any]) -> None:
         if unknown:
@@ -260,7 +271,7 @@ class RollForwardRepair:
     ) -> Iterator[tuple[str, RolledState]]:
         """Name the states that earlier runs, which have died, had written as far as this one would."""
         for name in found.keys() & self._states.keys() - set(to_do):
-            roll = self._make(evidence, self._states[name])
+            roll = self._roll(name, evidence)
             history = roll.history()
             with suppress(RollForwardRefused):
                 last = history.before(history.look().first)
@@ -291,14 +302,6 @@ def held_by(states: Mapping[str, FencedState], incarnation: str) -> dict[str, An
     return {"tokens": tokens, "position": position}
 
 
-def _may_be_behind(state: FencedState, evidence: LedgerEvidence, name: str) -> bool:
-    """Ask whether a state without a name in the command is to be looked at: a state without a fence cannot tell."""
-    if isinstance(state, StoredState) and not state.restored_by:
-        return True
-    fence = state.fence()
-    return fence is not None and fence.token.txid < evidence.topology.states.get(name, 0)
-
-
 def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
     """Look at a state whose loss a person accepts.
 
@@ -309,12 +312,27 @@ def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
     found: int | None = None
     change = 0 if fence is None else fence.change
     if isinstance(state, StoredState):
+        made = TableHistory if state.takes_back_by_txid else StateHistory
         with suppress(RollForwardRefused):
-            history = StateHistory(evidence, state)
-            look = history.look()
+            look = made(evidence, state).look()
             lacks = {each.number for each in look.pending.missing}
             if not (look.apart or look.pending.asked):
-                whole = look.found if look.first > look.found else None
-                found = whole
+                found = look.found if look.first > look.found else None
                 change = min([change, *(each - 1 for each in lacks)])
     return SeenState(None if fence is None else fence.token, found, change)
+
+
+def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool) -> bool:
+    """Ask whether a state is to be looked at: its fence says it, unless its values say more.
+
+    :param chosen: whether the command names it: then the command says, too, that nothing knows what the state has.
+    """
+    if state.rolls_forward:
+        return True
+    if not state.has_fence:
+        return chosen
+    last = evidence.topology.states.get(state.name)
+    fence = state.fence()
+    if last is None or (fence is not None and fence.token.txid > last):
+        return False
+    return fence is None or fence.token.txid < last or not fence.applied

@@ -224,7 +224,10 @@ class TableFit:
         except Misfit as error:
             remedy = error.remedy or "Let the task give other rows, then clear it."
             raise self._refusal(str(error), remedy) from None
-        self._check_there(files)
+        try:
+            check_there(self.store.folder, files)
+        except Misfit as error:
+            raise self._refusal(str(error), error.remedy) from None
         if fresh:
             fields = [TXID_FIELD, *added]
             schema = struct(fields)
@@ -250,26 +253,26 @@ class TableFit:
                 added += new_fields(struct([*table["fields"], *added]), schema)
         return added
 
-    def _check_there(self, files: Sequence[TableFile]) -> None:
-        """Compare the sizes of the files with the storage: readers fail on another size."""
-        folders = {"/".join(each.path.split("/")[:2]) for each in files}
-        there = dict[str, int]()
-        for folder in folders:
-            there.update(self.store.folder.listed(folder))
-        for each in files:
-            _check_size(self, there, each)
-
     def _refusal(self, problem: str, remedy: str) -> StateError:
         return StateError(state=self.state, problem=problem, remedy=remedy)
 
 
-def _check_size(fit: TableFit, there: Mapping[str, int], file: TableFile) -> None:
-    found = there.get(file.path)
-    if found == file.size:
-        return
-    shown = "is not there" if found is None else f"has {found} bytes instead of {file.size}"
-    remedy = "Replay the transaction: its tasks write new files."
-    raise fit._refusal(f"file {file.path} of its folder {shown}", remedy)
+def check_there(folder: Folder, files: Sequence[TableFile]) -> None:
+    """Compare the sizes of files with the storage: readers fail on another size.
+
+    :raises Misfit: one is not there, or has another size.
+    """
+    there = dict[str, int]()
+    for name in {"/".join(each.path.split("/")[:2]) for each in files}:
+        there.update(folder.listed(name))
+    for each in files:
+        found = there.get(each.path)
+        if found != each.size:
+            shown = "is not there" if found is None else f"has {found} bytes instead of {each.size}"
+            raise Misfit(
+                f"file {each.path} of its folder {shown}",
+                "Replay the transaction: its tasks write new files.",
+            )
 
 
 def is_undefined(at: TableVersion) -> bool:
@@ -507,7 +510,7 @@ class DeltaTable(StoredState, AppendTable):
 
     kind = StateKind.OPAQUE
     takes_back_by_txid = True
-    restored_by = "RESTORE the table to its newest version."
+    restored_by = "RESTORE the table to its newest version"
     left_out = ("storage_options",)
     can_release = True
     receipts_kept = 0
@@ -574,6 +577,11 @@ class DeltaTable(StoredState, AppendTable):
         self, rows: Sequence[Mapping[str, Any]], attempt: TransactionAttempt
     ) -> list[dict[str, Any]]:
         return write_python_rows(self, rows, attempt)
+
+    def check_there(self, listed: Sequence[Mapping[str, Any]]) -> None:
+        store = self._store
+        with store.reached():
+            check_there(store.folder, [TableFile.from_row(row) for row in listed])
 
     def staged_schema(self, listed: Sequence[Mapping[str, Any]]) -> pa.Schema:
         return staged_schema([TableFile.from_row(row) for row in listed])

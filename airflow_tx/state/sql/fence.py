@@ -197,6 +197,8 @@ class FencedStore(StateDatabase):
         :raises StateError: what was written at the other place is not here.
         """
         found = self._read(connection, lock, self._identity_at(connection, of) if of else None)
+        if of and found is not None:
+            self._check_moved(connection, of)
         return None if found is None else found[0]
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
@@ -375,24 +377,24 @@ class FencedStore(StateDatabase):
         """
         self._ensure_tables(connection)
         identity = self._identity_at(connection, place)
+        self._check_moved(connection, place)
         for table in (self._fence, self._receipts):
             connection.execute(
                 table.update().where(table.c.state == identity).values(state=self._identity)
             )
 
     def _identity_at(self, connection: Connection, place: str) -> str:
-        """Name the fence row of a state that was moved here from the table `place`.
-
-        :raises StateError: what it wrote is not here.
-        """
+        """Name the fence row of a state that was moved here from the table `place`."""
         schema, _, name = place.rpartition(".")
-        _, identity = self._dialect.place(connection, schema or None, name)
+        return self._dialect.place(connection, schema or None, name)[1]
+
+    def _check_moved(self, connection: Connection, place: str) -> None:
+        """Refuse a fence of the table `place` whose values are not here."""
         if not self._is_there(connection):
             remedy = f"Nothing was changed. Move the values first: ALTER TABLE {place} RENAME TO {self._name}"
             raise StateError(
                 state=self.state, problem=f"there is no table {self._name}", remedy=remedy
             )
-        return identity
 
     def clear(self, connection: Connection) -> None:
         if self.read_fence(connection, lock="update") is not None:
@@ -683,8 +685,8 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
     # --- the imprint ---------------------------------------------------------------------------------------------
 
     def _has_nothing(self, connection: Connection) -> bool:
-        found = self._found(connection)
-        return found is None or connection.execute(_count(found[0], 0)).one()[0] == 0
+        now = self.imprint(connection)
+        return now is None or now.rows == 0
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
         found = self._found(connection)

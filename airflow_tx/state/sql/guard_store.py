@@ -146,6 +146,9 @@ class GuardStore(FencedStore):
             other = self._guard.c.guard == place
             connection.execute(self._guard.update().where(other).values(guard=self._guard_name))
 
+    def _check_moved(self, connection: Connection, place: str) -> None:
+        """Refuse nothing: a guard has no table of its own."""
+
     def _identity_at(self, connection: Connection, place: str) -> str:
         return f"guard:{place}"
 

@@ -34,6 +34,8 @@ class SqlTable(FencedInSql["TableStore"]):
     :param types: column -> bigint, double, numeric, text, boolean, date, timestamp, timestamptz, bytes or json; of a
         column that is not named, the first rows say it.
     :param add_columns: whether rows with a column that the table lacks add it; False: they are refused.
+    :param journal_rows: whether the journal keeps the rows, so that a table that came back from a backup gets the
+        rows that it lacks: docs/journal.md says what that costs. False: it gets none, and only a newer backup helps.
     """
 
     kind = StateKind.OPAQUE
@@ -46,8 +48,10 @@ class SqlTable(FencedInSql["TableStore"]):
         table: str,
         types: Mapping[str, str] | None = None,
         add_columns: bool = False,
+        journal_rows: bool = True,
     ) -> None:
         super().__init__(conn_id, table)
+        self.journal_rows = journal_rows
         self.table = table
         self.types = dict(types or {})
         self.add_columns = add_columns

@@ -221,9 +221,9 @@ class TableStore(OneTableStore[FoundTable]):
     # --- the fence ------------------------------------------------------------------------------------------------
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Take out the rows of a transaction that is skipped: no write of its own follows."""
+        """Take out the rows of a transaction that is skipped, or looked at: no write of its own follows."""
         found = self._found(connection)
-        if found is not None and grant.is_skip:
+        if found is not None and (grant.is_skip or grant.token.is_look):
             self._take_out(connection, found, [grant.txid])
 
     def holds_for_good(self, connection: Connection, txid: int) -> bool:
@@ -242,6 +242,10 @@ class TableStore(OneTableStore[FoundTable]):
         if found is None or not kept.rows or self._rows_of(connection, found, kept.txid):
             return ""
         return f"none of the {kept.rows} rows of transaction {kept.txid} is there"
+
+    def _has_nothing(self, connection: Connection) -> bool:
+        now = self.imprint(connection)
+        return now is None or now.txid == 0
 
     def imprint(
         self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None

@@ -78,7 +78,7 @@ from airflow_tx.transaction.commit.rejected import check_aside, max_rejected_che
 from airflow_tx.transaction.commit.restatement import (
     check_taken,
     differences,
-    no_contribution,
+    is_kept,
     shared_differences,
     write_entry,
 )
@@ -586,10 +586,7 @@ def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
     rows: list[RowsToWrite] = [
         _rows_in_phase(case, update, processed)
         if update.state.kind is StateKind.TRANSACTIONAL
-        or (
-            (case.spec.journal_time or case.begun.replaces is not None)
-            and not no_contribution(update, inside)
-        )
+        or ((case.spec.journal_time or case.begun.replaces is not None) and is_kept(update, inside))
         else ()
         for update in case.updates
     ]

@@ -23,7 +23,7 @@ from airflow_tx.transaction.commit.case import NOTHING_REPLACED, Replacing
 from airflow_tx.transaction.commit.contributions import Difference, StagingPlace, difference_of
 from airflow_tx.transaction.commit.rejected import rejected_refs
 from airflow_tx.transaction.commit.update import Update
-from airflow_tx.transaction.commit.write import RowsToWrite, StagedRows
+from airflow_tx.transaction.commit.write import RowsInTurn, RowsToWrite, StagedRows
 
 if TYPE_CHECKING:
     from airflow_tx.ledger import Processed, TopologyRecord
@@ -92,19 +92,62 @@ def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
     return ""
 
 
+def takes_no_rows(update: Update, inside: Collection[str] = ()) -> str:
+    """Say, as a clause, why the journal keeps no rows of an update of a table; "": it keeps them."""
+    state = update.state
+    if not state.journal_rows:
+        return f"{type(state).__name__}(journal_rows=False) keeps no rows in the journal"
+    if update.input is None:
+        return "the journal keeps no rows that tasks have rejected"
+    if inside and state.append_table is not None:
+        return "its committer writes files of its own in the commit phase"
+    if (task := update.input.operator.task_id) in inside:
+        return f"its rows come from task {task}, which runs in the commit phase"
+    return ""
+
+
+def is_kept(update: Update, inside: Collection[str] = ()) -> bool:
+    """Whether the journal keeps the rows of an update."""
+    refuses = takes_no_rows if update.state.takes_back_by_txid else no_contribution
+    return not refuses(update, inside)
+
+
 def _contribution(
     case: CommitCase, journal: JournalArea, update: Update, rows: RowsToWrite, *, day: str
 ) -> Contribution:
     phase = case.spec.phase
-    refusal = no_contribution(update, () if phase is None else phase.inside)
+    inside = () if phase is None else phase.inside
+    if update.state.takes_back_by_txid:
+        refusal = takes_no_rows(update, inside)
+        return (
+            Contribution(refusal=refusal) if refusal else _rows_of_table(case, journal, rows, day)
+        )
+    refusal = no_contribution(update, inside)
     if refusal:
         return Contribution(refusal=refusal)
     columns = update.state.columns
     assert columns is not None
-    staged = None
-    if isinstance(rows, StagedRows):
-        staged = StagedFiles(rows.paths, rows.columns, case.begun.incarnation)
-    return journal.contribution(columns, rows, day=day, staged=staged)
+    return journal.contribution(columns, rows, day=day, staged=_files_of(case, rows))
+
+
+def _rows_of_table(
+    case: CommitCase, journal: JournalArea, rows: RowsToWrite, day: str
+) -> Contribution:
+    """Keep the rows that a table gets, output by output: files that a task has staged are copied."""
+    given: Sequence[Any] = rows.outputs if isinstance(rows, RowsInTurn) else [rows]
+    staged = {
+        number: files
+        for number, each in enumerate(given)
+        if (files := _files_of(case, each)) is not None
+    }
+    return journal.rows_in_turn(given, staged, day=day)
+
+
+def _files_of(case: CommitCase, rows: RowsToWrite) -> StagedFiles | None:
+    """Name the files of one staged output; None: its few rows are in its manifest, or it is none."""
+    if not isinstance(rows, StagedRows) or not rows.paths:
+        return None
+    return StagedFiles(rows.paths, rows.columns, case.begun.incarnation)
 
 
 def _serialized(source: Source) -> tuple[str, dict[str, Any]]:

@@ -34,6 +34,7 @@ from airflow_tx.transaction.commit.restatement import contributions, is_asked, m
 from airflow_tx.transaction.commit.state_history import StateHistory, StateLook
 from airflow_tx.transaction.commit.write import (
     ROWS_A_WRITE,
+    RowsToWrite,
     output_digest,
     portions,
     write_instead,
@@ -44,11 +45,9 @@ if TYPE_CHECKING:
     from airflow_tx.ledger import LedgerEvidence
     from airflow_tx.outputs import Contribution, Entry, JournalArea, StagingArea
 
-_Rows = Iterable[Mapping[str, Any]]
-
 
 @dataclass(frozen=True)
-class ContributedRows(_Rows):
+class ContributedRows(Iterable[Mapping[str, Any]]):
     """The rows of a contribution: read again at each iteration, and counted."""
 
     contribution: Contribution
@@ -67,7 +66,12 @@ class FilledTally(RowTally):
     """
 
     def __init__(
-        self, rows: _Rows, added: Collection[str], added_later: Collection[str], *, named: bool
+        self,
+        rows: RowsToWrite,
+        added: Collection[str],
+        added_later: Collection[str],
+        *,
+        named: bool,
     ) -> None:
         super().__init__(rows, added, named=named)
         self._lacking = dict.fromkeys(added_later)
@@ -88,8 +92,8 @@ class MissingTransaction:
     """
 
     receipt: Receipt
-    rows: _Rows = ()
-    instead: _Rows = ()
+    rows: RowsToWrite = ()
+    instead: RowsToWrite = ()
     written: Written = field(default_factory=Written)
     added_later: tuple[str, ...] = ()
     named: bool = True
@@ -137,15 +141,14 @@ class RollForward:
         state = self._given
         if isinstance(state, StoredState) and isinstance(state, QueryableState):
             return StateHistory(self._ledger, state)
-        remedy = (
-            f"Accept what it lacks: airflow tx repair {self._ledger.name} --state-lost {state.name}"
-        )
         problem = f"{type(state).__name__} keeps no values by key behind a fence"
-        if state.restored_by:
-            problem = f"{type(state).__name__} keeps its own versions"
-            remedy = state.restored_by
+        if not state.has_fence:
+            problem = f"{type(state).__name__} keeps no fence, so nothing says what it has"
         raise RollForwardRefused(
-            state=state.name, topology=self._ledger.name, problem=problem, remedy=remedy
+            state=state.name,
+            topology=self._ledger.name,
+            problem=problem,
+            remedy=state.remedy_behind(self._ledger.name),
         )
 
     # --- the proof --------------------------------------------------------------------------------------------------
@@ -218,7 +221,7 @@ class RollForward:
             for done in ways:
                 found = self._read(history, receipt, done)
                 for named in (True, False):
-                    written = _written(found, history.state, named=named)
+                    written = self._tallied(history, found, named=named)
                     got.append(dumps(written.to_json()))
                     if got[-1] == said:
                         return replace(found, written=written, named=named)
@@ -229,6 +232,13 @@ class RollForward:
         )
         raise history.refused(problem)
 
+    def _tallied(self, history: StateHistory, found: MissingTransaction, *, named: bool) -> Written:
+        """Say what the state gets of a transaction, as its receipt does."""
+        both = (found.rows, found.instead)
+        tallies = [RowTally(rows, history.state.added_up, named=named) for rows in both]
+        one, other = (each.written(sum(1 for _ in each)) for each in tallies)
+        return one + other
+
     def _skipped_rows(self, receipt: Receipt) -> Any:
         decisive = self._ledger.decisive
         kept = None if decisive is None else decisive.skipped.get(receipt.txid)
@@ -237,20 +247,27 @@ class RollForward:
     def _read(
         self, history: StateHistory, receipt: Receipt, done: ReplacedThen
     ) -> MissingTransaction:
-        state = history.state
         if not receipt.journal:
             raise history.refused(f"transaction {receipt.txid} has no journal entry")
         entry = self._journal.check(receipt.journal)
+        found = self._rows_of(history, receipt, entry, done=done)
+        return found or MissingTransaction(receipt, metadata=entry.metadata)
+
+    def _rows_of(
+        self, history: StateHistory, receipt: Receipt, entry: Entry, *, done: ReplacedThen
+    ) -> MissingTransaction | None:
+        """Give what an entry has for the state; None: it got nothing."""
+        state = history.state
         own = self._contribution(history, receipt, entry)
         if own is None:
-            return MissingTransaction(receipt, metadata=entry.metadata)
-        rows: _Rows = ContributedRows(own)
+            return None
+        rows: RowsToWrite = ContributedRows(own)
         outputs = {}
         if state.kind is StateKind.TRANSACTIONAL:
             outputs[state.name] = output_digest(rows, state)
         assert state.columns is not None
         later = tuple(name for name in state.columns.values if name not in own.values)
-        instead: _Rows = ()
+        instead: RowsToWrite = ()
         if receipt.replaces is not None:
             rows, instead = self._difference(history, receipt, rows, later, done=done)
         return MissingTransaction(
@@ -278,11 +295,11 @@ class RollForward:
         self,
         history: StateHistory,
         receipt: Receipt,
-        rows: _Rows,
+        rows: RowsToWrite,
         later: Collection[str],
         *,
         done: ReplacedThen,
-    ) -> tuple[_Rows, _Rows]:
+    ) -> tuple[RowsToWrite, RowsToWrite]:
         state = history.state
         assert receipt.replaces is not None
         assert isinstance(state, QueryableState)
@@ -360,7 +377,7 @@ class RollForward:
                 over=over,
                 accepted={history.state.name: {CHANGE: change}} if over else {},
             )
-            _write(history.state, grant, each)
+            self._write_one(history.state, grant, each)
             failpoint("roll_forward.wrote", txid=each.receipt.txid, state=history.state.name)
             before = each.receipt.txid
             over = {}
@@ -432,35 +449,26 @@ class RollForward:
             batch["outputs"] = dict(missing.outputs)
         return fence_batch(receipt, receipt.granted, batch)
 
+    def _write_one(self, state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
+        """Write one transaction: in one store transaction, or in portions if it is large."""
+        if missing.is_skip:
+            state.raise_fence(grant)
+            state.pass_over(grant)
+            return
 
-def _written(found: MissingTransaction, state: FencedState, *, named: bool) -> Written:
-    """Say what a state gets of a transaction, as its receipt does."""
-    both = (found.rows, found.instead)
-    tallies = [RowTally(rows, state.added_up, named=named) for rows in both]
-    one, other = (each.written(sum(1 for _ in each)) for each in tallies)
-    return one + other
+        def tally(rows: RowsToWrite) -> RowTally:
+            return FilledTally(rows, state.added_up, missing.added_later, named=missing.named)
 
+        if missing.written.keys <= ROWS_A_WRITE and not missing.instead:
+            state.raise_and_write(grant, tally(missing.rows))
+            return
 
-def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
-    """Write one transaction: in one store transaction, or in portions if it is large."""
-    if missing.is_skip:
+        def tallies() -> Iterator[RowTally]:
+            for portion in portions(missing.rows, state, size=ROWS_A_WRITE):
+                yield tally(portion)
+                failpoint("roll_forward.between_portions", state=state.name)
+
         state.raise_fence(grant)
-        state.pass_over(grant)
-        return
-
-    def tally(rows: _Rows) -> RowTally:
-        return FilledTally(rows, state.added_up, missing.added_later, named=missing.named)
-
-    if missing.written.keys <= ROWS_A_WRITE and not missing.instead:
-        state.raise_and_write(grant, tally(missing.rows))
-        return
-
-    def tallies() -> Iterator[RowTally]:
-        for portion in portions(missing.rows, state, size=ROWS_A_WRITE):
-            yield tally(portion)
-            failpoint("roll_forward.between_portions", state=state.name)
-
-    state.raise_fence(grant)
-    if missing.instead:
-        grant = write_instead(state, grant, missing.instead, None)
-    write_portions(state, grant, tallies())
+        if missing.instead:
+            grant = write_instead(state, grant, missing.instead, None)
+        write_portions(state, grant, tallies())

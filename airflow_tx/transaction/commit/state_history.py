@@ -96,16 +96,18 @@ class StateHistory:
     def refused(self, problem: str, remedy: str = "") -> RollForwardRefused:
         """Make the error of a state that cannot be written again."""
         name = self.state.name
-        give_up = f"airflow tx repair {self.ledger.name} --state-lost {name}"
         return RollForwardRefused(
             state=name,
             topology=self.ledger.name,
             problem=problem,
-            remedy=remedy
-            or f"Restore a newer backup of it and repeat, or accept what it lost: {give_up}",
+            remedy=remedy or self.state.remedy_lost(self.ledger.name),
         )
 
     # --- what is there ----------------------------------------------------------------------------------------------
+
+    def has_values(self) -> bool:
+        """Ask whether a state without a fence has values."""
+        return bool(self.state.read(limit=1))
 
     def look(self) -> StateLook:
         """Find out what the state has, by its fence; its values must agree.
@@ -131,7 +133,7 @@ class StateHistory:
 
     def _look(self, fence: Fence | None) -> StateLook:
         if fence is None:
-            if self.state.read(limit=1):
+            if self.has_values():
                 raise self.refused("it has values, and no fence")
             if not self.life.began_empty:
                 raise self.refused(

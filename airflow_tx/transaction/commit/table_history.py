@@ -1,0 +1,185 @@
+"""A table that came back from a backup: which rows it lacks, and how they are written again. Source: protocol.md §5.
+
+Each row of a table has its transaction. So rows and receipts are compared transaction by transaction, and a transaction
+that is written again does not depend on rows that are there: one store transaction takes out what there is of it, and
+of the transaction that it restates, and puts in its rows, its receipt and the fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.ledger import (
+    Grant,
+    Outcome,
+    Pending,
+    Receipt,
+    RepairRecord,
+    Rolling,
+    Written,
+    renamed_since,
+)
+from airflow_tx.state import Fence, FencedState, Misfit, RowsInParts, RowTally, StoredState
+from airflow_tx.transaction.commit.contributions import ReplacedThen
+from airflow_tx.transaction.commit.restatement import contributions
+from airflow_tx.transaction.commit.roll_forward import MissingTransaction, RollForward
+from airflow_tx.transaction.commit.state_history import StateHistory, StateLook
+
+if TYPE_CHECKING:
+    from airflow_tx.outputs import Contribution, Entry
+
+_ROWS_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class KeptRows(RowsInParts):
+    """The rows of a table as its entry keeps them: read again at each iteration, in their order."""
+
+    contribution: Contribution
+
+    def parts(self) -> Iterator[Any]:
+        return self.contribution.parts()
+
+
+class TableHistory(StateHistory):
+    """The transactions of a table, compared with its rows."""
+
+    def has_values(self) -> bool:
+        return any(txid is not None for txid in self._rows())
+
+    def look_at_values(self, look: StateLook) -> StateLook:
+        first, pending = self._lacks(self.last + 1, ())
+        # The newest rows before it may be of an attempt that was outranked since: a row has no attempt.
+        newest = max((txid for txid in self._rows() if txid and txid < first), default=first)
+        return replace(look, first=min(newest, self.last), apart=True, pending=pending)
+
+    def _compared(self, look: StateLook, fence: Fence, *, undone: int) -> StateLook:
+        first, pending = self._lacks(look.first, self._taken_out(look), fence)
+        if first == look.first:
+            return replace(look, pending=pending)
+        now = self.ledger.current
+        if self.state.restored_by and any((txid or 0) >= now for txid in self._rows()):
+            problem = f"it lacks rows of transaction {first}, and has rows of transaction {now}, which is open"
+            raise self.refused(problem)
+        return replace(look, first=first, apart=True)
+
+    def _rows(self) -> Mapping[int | None, int]:
+        return self.state.rows_by_txid() or {}
+
+    def _taken_out(self, look: StateLook) -> Collection[int]:
+        """Name the transaction whose rows the open one may have taken out, to replace them."""
+        decisive = self.ledger.decisive
+        opened = None if decisive is None else decisive.opened.get(look.found)
+        replaces = None if opened is None else opened.replaces
+        return () if replaces is None else (replaces["txid"],)
+
+    def _lacks(
+        self, end: int, taken_out: Collection[int], fence: Fence | None = None
+    ) -> tuple[int, Pending]:
+        """Find the first transaction before `end` of which there are other rows than its receipt says; `end`: none.
+
+        :param taken_out: transactions of which there may be no rows.
+        :param fence: of the rows; None: they may be of another moment.
+        :return: and the accepted changes that the rows lack: so many of them that the least is missing.
+        """
+        rows = self._rows()
+        mark = 0 if fence is None else fence.change
+        open_ = [each for each in self.life.changes if each.number > mark]
+        expected = self._expected(end, None if fence is None else fence.token.generation)
+        for each in self.life.changes:
+            expected |= _changed(each, expected) if each not in open_ else {}
+        found = list[tuple[int, int]]()
+        for number in range(len(open_) + 1):
+            lacking = (
+                self._replaced.get(txid, txid) if txid in self._gone(end) else txid
+                for txid, count in expected.items()
+                if rows.get(txid, 0) != count and not (txid in taken_out and txid not in rows)
+            )
+            found.append((min(lacking, default=end), -number))
+            if number < len(open_):
+                expected |= _changed(open_[number], expected)
+        first, number = max(found)
+        return first, Pending(tuple(open_[-number:]))
+
+    def _expected(self, end: int, as_of: int | None) -> dict[int, int]:
+        """Count the rows of each transaction, once all transactions before `end` are committed."""
+        return {
+            txid: 0 if txid in self._gone(end) or not is_kept else part["keys"]
+            for txid, part in self.written.items()
+            if txid < end and (is_kept := self.life.kept(txid, as_of)) is not None
+        }
+
+    def _gone(self, end: int) -> Collection[int]:
+        return {txid for txid, by in self._replaced.items() if by < end}
+
+    @cached_property
+    def _replaced(self) -> Mapping[int, int]:
+        """Name, by transaction that was restated, the one that has taken its rows out."""
+        return {
+            each.replaces["txid"]: txid
+            for txid, each in self.receipts.items()
+            if each.replaces is not None and each.outcome == Outcome.COMMITTED.value
+        }
+
+
+def _changed(repair: RepairRecord, expected: Mapping[int, int]) -> dict[int, int]:
+    changed: Mapping[Any, int] = repair.change.get("rows", {})
+    now = {int(txid): count for txid, count in changed.items()}
+    return {txid: now[txid] for txid in now.keys() & expected.keys()}
+
+
+class TableRollForward(RollForward):
+    """The missing transactions of one table."""
+
+    def history(self) -> TableHistory:
+        assert isinstance(self._given, StoredState)
+        return TableHistory(self._ledger, self._given)
+
+    def take(
+        self, history: StateHistory, look: StateLook, rolling: Rolling
+    ) -> tuple[StateLook, list[MissingTransaction]]:
+        if not history.state.restored_by:
+            return super().take(history, look, rolling)
+        # No fence of a lake is raised for a look: it has no row of the open transaction.
+        found = history.look_at_values(look)
+        return found, self.proved(history, found)
+
+    def _rows_of(
+        self, history: StateHistory, receipt: Receipt, entry: Entry, *, done: ReplacedThen
+    ) -> MissingTransaction | None:
+        renamed = renamed_since(self._ledger.repairs, entry.contributions, entry.txid)
+        own = contributions(entry, renamed).get(history.state.name)
+        if own is None:
+            return None
+        if own.refusal:
+            raise history.refused(f"transaction {receipt.txid}: {own.refusal}")
+        self._check_published(history, receipt, own)
+        return MissingTransaction(receipt, KeptRows(own), metadata=entry.metadata)
+
+    def _check_published(self, history: StateHistory, receipt: Receipt, own: Contribution) -> None:
+        """Refuse files of a table that are not in its folder any more, as after VACUUM."""
+        table = history.state.append_table
+        if table is None:
+            return
+        try:
+            table.check_there(list(own.rows()))
+        except Misfit as error:
+            raise history.refused(f"transaction {receipt.txid}: {error}") from None
+
+    def _tallied(self, history: StateHistory, found: MissingTransaction, *, named: bool) -> Written:
+        tally = RowTally(found.rows, named=named)
+        is_of_files = history.state.append_table is not None
+        count = 0
+        for columns in tally.portions(_ROWS_AT_ONCE):
+            counted = columns["rows"] if is_of_files else [len(next(iter(columns.values())))]
+            count += sum(counted)
+        return tally.written(count)
+
+    def _write_one(self, state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
+        if missing.is_skip:
+            super()._write_one(state, grant, missing)
+        else:
+            state.raise_and_write(grant, RowTally(missing.rows, named=missing.named))

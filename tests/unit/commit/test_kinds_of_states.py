@@ -1,0 +1,90 @@
+"""The commands that a person types after each loss of each public kind of state, as the refusals advise, and the end.
+
+A new kind has no row in the table, and fails until it has one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.commit.kinds import (
+    BEFORE_THE_LOSS,
+    CHANGED,
+    EVENTS,
+    KINDS,
+    LEDGER,
+    LOST,
+    ON_SERVERS,
+    PARTS,
+    ROLL,
+    UNNOTICED,
+    Story,
+    public_kinds,
+)
+
+BY_KEY = {
+    "backup": [ROLL],
+    "lost": [ROLL],
+    "renamed": [ROLL],
+    "forgotten": [ROLL],
+    "ledger lost": [LEDGER],
+    "by hand": [ROLL, CHANGED],
+    "restated": [ROLL],
+}
+ANSWERS: dict[str, dict[str, list[str]]] = {
+    "SqlState": BY_KEY,
+    "SqlState transactional": BY_KEY,
+    "SqlState largest": BY_KEY,
+    "SqlState reducer": {**BEFORE_THE_LOSS, "by hand": [LOST]},
+    "SqlTable": BY_KEY,
+    "SqlTable without rows in the journal": {**BEFORE_THE_LOSS, "by hand": [LOST], "restated": [LOST]},
+    "SqlGuard": {event: BEFORE_THE_LOSS[event] for event in ("backup", "lost", "ledger lost")},
+    "DeltaTable": {"backup": [ROLL], "lost": [ROLL], "ledger lost": [LEDGER], "restated": [ROLL]},
+    "MemoryState": {event: BY_KEY[event] for event in ("backup", "lost", "ledger lost", "restated")},
+    "OpaqueMap": UNNOTICED,
+    "TransactionalMap": UNNOTICED,
+    "NonTransactionalMap": UNNOTICED,
+}
+"""Per kind and event, the commands that lead back."""
+LATER: dict[tuple[str, str], tuple[list[str], str]] = {
+    ("DeltaTable", "lost"): (
+        [f"{ROLL} refused", LOST],
+        "its files are gone, too, and nothing restates them",
+    ),
+}
+"""Cells in which an advised command still refuses: what is typed instead, and why."""
+CELLS = [(kind, event) for kind, row in ANSWERS.items() for event in row]
+
+
+@pytest.mark.parametrize(("name", "event"), CELLS)
+def test_the_advised_commands_lead_back(make: Any, tmp_path: Path, name: str, event: str) -> None:
+    story = Story(make, KINDS[name](tmp_path))
+    truth = getattr(story, event.replace(" ", "_"))()
+    story.goes_on()
+    expected, _ = LATER.get((name, event), (ANSWERS[name][event], ""))
+    assert story.typed == expected
+    # What was accepted as lost is lost; and nothing notices that a store without a fence went back.
+    is_exact = LOST not in expected and ANSWERS[name] is not UNNOTICED
+    assert (story.mended == truth) is is_exact
+
+
+def test_each_public_kind_has_a_row() -> None:
+    named = {name.partition(" ")[0] for name in ANSWERS}
+    assert named | ON_SERVERS | PARTS == public_kinds()
+    assert KINDS.keys() == ANSWERS.keys()
+
+
+def test_a_kind_lacks_an_event_only_if_its_store_has_none() -> None:
+    assert {event for row in ANSWERS.values() for event in row} == set(EVENTS)
+    assert LATER.keys() <= set(CELLS)
+
+
+def test_the_page_has_a_row_for_each_kind() -> None:
+    page = (Path(__file__).parents[3] / "docs/howto/back-up.md").read_text()
+    kinds = {re.sub(r" .*", "", name) for name in ANSWERS} | ON_SERVERS
+    rows = [line for line in page.partition("## Kinds of states")[2].splitlines() if line.startswith("|")]
+    assert [kind for kind in sorted(kinds - {"MemoryState"}) if not any(f"`{kind}`" in row for row in rows)] == []

@@ -1,0 +1,550 @@
+"""A table that came back from a backup gets the rows that it lacks again, from the journal."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import deltalake
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.base.errors import FenceOutranked, RepairRefused, StateBehind
+from airflow_tx.ledger.audit.rebuild import note_change
+from airflow_tx.outputs.journal import Contribution, KeptFiles
+from airflow_tx.outputs.staging.area import Output, write_manifest, write_rows
+from airflow_tx.state import DeltaTable, MemoryMap, OpaqueMap, SqlGuard, SqlState, SqlTable, Sum
+from airflow_tx.state.persisted import as_aggregate
+from airflow_tx.testing.suites.aggregator_cases import Balance
+from airflow_tx.transaction.commit import roll_forward as module
+from airflow_tx.transaction.commit.restatement import _rows_of_table, takes_no_rows
+from airflow_tx.transaction.commit.write import RowsInTurn, StagedRows
+from airflow_tx.transaction.processing.batch import CurrentBatch
+from tests.stage import update
+from tests.unit.commit.backups import ADA, WHEN, Content, findings, repair, rolled, story
+from tests.unit.commit.phase_run import PhaseRun
+from tests.unit.commit.restated_run import begun, committed, entry_of, journal_of, rows
+from tests.unit.commit.run import killed_before_the_mark
+
+
+class TableInSqlite:
+    """A table in a file of SQLite, which is copied and put back."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.file = folder / "state.db"
+        self._copies = 0
+        self._options = options
+        self.state: Any = self.new()
+
+    def new(self) -> SqlTable:
+        return SqlTable.from_url(f"sqlite:///{self.file}", table="words", **self._options)
+
+    def backup(self) -> Callable[[], None]:
+        self._copies += 1
+        copy = self.file.with_suffix(f".{self._copies}")
+        shutil.copy(self.file, copy)
+
+        def restore() -> None:
+            shutil.copy(copy, self.file)
+            self.state = self.new()
+
+        return restore
+
+    def lose_all(self) -> None:
+        self.file.unlink()
+        self.state = self.new()
+
+    def values_of(self, kept: Callable[[], None]) -> None:
+        """Set back the rows, and not the fence with the receipts."""
+        now = self.file.with_suffix(".now")
+        shutil.copy(self.file, now)
+        kept()
+        with sqlite3.connect(self.file) as connection:
+            connection.execute(f"attach '{now}' as now")
+            for table in ("airflow_tx_fence", "airflow_tx_receipts"):
+                connection.execute(f"delete from {table}")
+                connection.execute(f"insert into {table} select * from now.{table}")
+
+    def sql(self, statement: str) -> Any:
+        with sqlite3.connect(self.file) as connection:
+            return connection.execute(statement).fetchall()
+
+    def content(self) -> Content:
+        return sorted(self.sql("select tx_txid, tx_row, word, count from words"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> TableInSqlite:
+    return TableInSqlite(tmp_path)
+
+
+@pytest.fixture
+def makes(make: Any, place: TableInSqlite) -> Any:
+    def made(run_id: str, **options: Any) -> Any:
+        return make(run_id, **{"updates": [update(place.state)], **options})
+
+    made.runs = {}  # type: ignore[attr-defined]
+    return made
+
+
+def said(place: TableInSqlite) -> list[tuple[int, str]]:
+    return [(each.txid, each.text) for each in place.state.receipts()]
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_a_table_of_any_moment_is_as_if_it_had_not_gone_back(makes: Any, place: TableInSqlite, when: str) -> None:
+    run, backups = story(makes, place)
+    truth, receipts = place.content(), said(place)
+    backups[when]()
+    with pytest.raises(StateBehind, match="--roll-forward"):
+        begun(makes, rows(a=1)).commit_now()
+    assert rolled(run, place) == []
+    assert (place.content(), said(place)) == (truth, receipts)
+    assert findings(run, place) == ()
+
+
+def test_a_table_that_is_lost_whole_is_written_again(makes: Any, place: TableInSqlite) -> None:
+    run, _ = story(makes, place)
+    truth = place.content()
+    place.lose_all()
+    assert rolled(run, place) == []
+    assert place.content() == truth
+    assert findings(run, place) == ()
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_rows_that_went_back_without_their_fence_are_written_again(makes: Any, place: TableInSqlite, when: str) -> None:
+    run, backups = story(makes, place)
+    truth = place.content()
+    place.values_of(backups[when])
+    assert rolled(run, place) == []
+    assert place.content() == truth
+    assert findings(run, place) == ()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_it_may_die_at_every_statement_and_is_repeated(makes: Any, place: TableInSqlite, apart: bool) -> None:
+    run, backups = story(makes, place)
+    truth, receipts = place.content(), said(place)
+    (place.values_of if apart else lambda restore: restore())(backups["1"])
+    left = died = 0
+
+    def dies(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", dies)
+    try:
+        for number in range(1, 500):
+            left = number
+            try:
+                assert rolled(run, place) == []
+                break
+            except KeyboardInterrupt:
+                died += 1
+                place.state = place.new()
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", dies)
+    assert died > 10
+    assert (place.content(), said(place)) == (truth, receipts)
+    assert findings(run, place) == ()
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_it_may_die_between_any_two_transactions_and_is_repeated(
+    makes: Any, place: TableInSqlite, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, backups = story(makes, place)
+    truth = place.content()
+    backups[when]()
+    left = 1
+
+    def dies(name: str, **context: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError("killed")
+
+    monkeypatch.setattr(module, "failpoint", dies)
+    died = 0
+    for number in range(1, 10):
+        left = number
+        try:
+            rolled(run, place)
+            break
+        except OSError:
+            died += 1
+    assert died
+    assert place.content() == truth
+    assert findings(run, place) == ()
+
+
+def test_the_rows_of_the_open_transaction_are_taken_out_where_rows_went_back_alone(
+    makes: Any, place: TableInSqlite
+) -> None:
+    run, _ = story(makes, place)
+    truth = place.content()
+    late = begun(makes, rows(z=1))
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(late.commit(), patch)
+    place.sql("delete from words where tx_txid = 5")
+    assert rolled(run, place) == []
+    assert place.content() == truth
+    late.commit_now()
+    assert place.content() == sorted([*truth, (6, 0, "z", 1)])
+
+
+def test_what_an_open_restatement_has_taken_out_is_not_lacking(makes: Any, place: TableInSqlite) -> None:
+    run, _ = story(makes, place)
+    late = begun(makes, rows(z=1), instead_of=2)
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(late.commit(), patch)
+    before = place.content()
+    assert repair(run, place).preview().effects == ()
+    assert rolled(run, place) == []
+    assert place.content() == before
+
+
+def test_rows_that_an_open_restatement_has_taken_out_come_back_with_what_is_lacking(
+    makes: Any, place: TableInSqlite
+) -> None:
+    run, _ = story(makes, place)
+    truth = place.content()
+    late = begun(makes, rows(z=1), instead_of=2)
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(late.commit(), patch)
+    place.sql("delete from words where tx_txid = 5")
+    assert rolled(run, place) == []
+    assert place.content() == truth
+    late.commit_now()
+    assert findings(run, place) == ()
+
+
+def test_rows_of_ones_own_stay(makes: Any, place: TableInSqlite) -> None:
+    place.sql("create table words (word text, count bigint, tx_txid bigint)")
+    place.sql("create index own on words (tx_txid)")
+    place.sql("insert into words values ('mine', 7, null)")
+    place.backup()
+    kept = place.backup()
+    committed(makes, rows(a=1))
+    run = committed(makes, rows(b=2))
+    kept()
+    assert rolled(run, place) == []
+    found = place.sql("select word, count, tx_txid from words order by word")
+    assert found == [("a", 1, 1), ("b", 2, 2), ("mine", 7, None)]
+
+
+def test_a_run_that_was_thought_dead_changes_nothing_any_more(
+    makes: Any, place: TableInSqlite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, backups = story(makes, place)
+    truth = place.content()
+    backups["1"]()
+
+    def overtaken(name: str, **context: Any) -> None:
+        monkeypatch.setattr(module, "failpoint", lambda name, **context: None)
+        assert rolled(run, place) == []
+
+    monkeypatch.setattr(module, "failpoint", overtaken)
+    with pytest.raises((FenceOutranked, RepairRefused)):
+        rolled(run, place)
+    assert place.content() == truth
+
+
+def test_the_preview_names_rows_and_changes_nothing(makes: Any, place: TableInSqlite) -> None:
+    run, backups = story(makes, place)
+    backups["2"]()
+    before = place.content()
+    answer = repair(run, place).preview()
+    assert [str(each.what) for each in answer.effects] == [
+        f"state {place.state.name}: fence 2, ledger 5; missing: 3 to 5 (2 committed, 1 skipped)",
+        "skipped: it writes nothing",
+        "2 rows: as its receipt says",
+        "2 rows: as its receipt says",
+    ]
+    assert place.content() == before
+
+
+# --- what the journal keeps ----------------------------------------------------------------------------------------
+
+
+def test_rows_that_differ_in_their_columns_come_back_as_they_were(makes: Any, place: TableInSqlite) -> None:
+    kept_before = rows(a=1)
+    committed(makes, [{**kept_before[0], "more": None}], updates=[update(table_with_more(place))])
+    kept = place.backup()
+    given: list[dict[str, Any]] = [
+        {"word": "a", "count": 2},
+        {"word": "b", "more": {"z": 1, "a": [None]}},
+        {"more": [], "word": "c"},
+    ]
+    run = committed(makes, given, updates=[update(table_with_more(place))])
+    truth = place.sql("select * from words order by tx_txid, tx_row")
+    kept()
+    assert rolled(run, place) == []
+    assert place.sql("select * from words order by tx_txid, tx_row") == truth
+
+
+def table_with_more(place: TableInSqlite) -> SqlTable:
+    return SqlTable.from_url(f"sqlite:///{place.file}", table="words", types={"more": "json"})
+
+
+def staged_run(makes: Any, place: TableInSqlite, *parts: list[dict[str, Any]]) -> Any:
+    """A run whose task has staged its output in files."""
+    run = makes(f"run {len(makes.runs) + 1}", updates=[update(place.state, name="counts")])
+    run.begin()
+    makes.runs[run.begun.txid] = run.run_id
+    processing = run.start()
+    list(CurrentBatch(processing).read())
+    area = run.spec.staging().of_topology(run.begun.incarnation)
+    where = area.try_dir("numbers", run.begun.attempt, processing.task)
+    written = [write_rows(where, "counts", part, file=f"{number}.parquet") for number, part in enumerate(parts)]
+    output = Output(tuple(file for each in written for file in each.files), written[-1].columns)
+    ref = write_manifest(where, {"counts": output})["counts"].to_json()
+    processing.ack([ref])
+    run.committer.xcoms["count", "counts", -1] = ref
+    run.committer.states["count"] = "success"
+    return run
+
+
+MANY = [{"word": f"w{number}", "count": number} for number in range(1500)]
+
+
+def entry_file(run: Any, txid: int) -> Path:
+    files = run.spec.staging().files
+    folder = Path(files.uri(journal_of(run)._folders[0]).removeprefix("file://"))
+    (found,) = folder.rglob(f"{txid}-*")
+    return found
+
+
+def test_staged_files_are_kept_by_a_link_and_written_again_in_their_order(makes: Any, place: TableInSqlite) -> None:
+    committed(makes, rows(a=1))
+    kept = place.backup()
+    run = staged_run(makes, place, MANY[:900], MANY[900:])
+    run.commit_now()
+    truth = place.content()
+    (found,) = journal_of(run).read(entry_of(run, 2)).contributions.values()
+    assert [each.rows for each in found.files] == [900, 600]
+    run.spec.staging().of_topology(run.begun.incarnation).sweep("numbers")
+    kept()
+    assert rolled(run, place) == []
+    assert place.content() == truth
+    assert findings(run, place) == ()
+
+
+def test_rows_of_several_outputs_are_kept_in_their_order(makes: Any, place: TableInSqlite) -> None:
+    run = staged_run(makes, place, MANY)
+    case = run.commit().case
+    (staged,) = (StagedRows(case.area, run.committer.xcoms["count", "counts", -1], place.state, case.begun.attempt),)
+    journal = journal_of(run)
+    outputs: list[Any] = [rows(a=1), staged, rows(b=2), [{"word": "c", "count": 3, "more": True}]]
+    kept = _rows_of_table(case, journal, RowsInTurn(outputs), "2026-01-01")
+    kept = replace(kept, place=KeptFiles(journal._files, journal._folders[0], "an entry"))
+    assert list(kept.rows()) == [row for each in outputs for row in each]
+    assert [each.name.rpartition(".")[2] for each in kept.files] == ["json", "parquet", "json"]
+
+
+def test_a_file_of_the_journal_that_was_changed_is_named_before_anything_is_written(
+    makes: Any, place: TableInSqlite
+) -> None:
+    committed(makes, rows(a=1))
+    kept = place.backup()
+    committed(makes, rows(b=1))
+    run = staged_run(makes, place, MANY)
+    run.commit_now()
+    kept()
+    before = place.content()
+    (found,) = journal_of(run).read(entry_of(run, 3)).contributions.values()
+    file = entry_file(run, 3).parent / found.files[0].name.partition("/")[2]
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    (told,) = rolled(run, place)
+    assert "transaction 3" in told
+    assert place.content() == before
+
+
+def test_other_rows_than_the_receipt_says_are_refused_before_anything_is_written(
+    makes: Any, place: TableInSqlite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed(makes, rows(a=1))
+    kept = place.backup()
+    run = committed(makes, rows(b=1))
+    kept()
+    before = place.content()
+    monkeypatch.setattr(Contribution, "rows", lambda self: iter(rows(b=2)))
+    monkeypatch.setattr(Contribution, "parts", lambda self: iter([rows(b=2)]))
+    (told,) = rolled(run, place)
+    assert "transaction 2: its journal entry gives" in told
+    assert place.content() == before
+
+
+def test_a_table_that_keeps_no_rows_in_the_journal_says_so_and_names_no_command_that_refuses(
+    makes: Any, tmp_path: Path, place: TableInSqlite
+) -> None:
+    place = TableInSqlite(tmp_path, journal_rows=False)
+    how: dict[str, Any] = {"updates": [update(place.state)]}
+    committed(makes, rows(a=1), **how)
+    kept = place.backup()
+    run = committed(makes, rows(b=1), **how)
+    (found,) = journal_of(run).read(entry_of(run, 2)).contributions.values()
+    assert (found.count, found.inline, found.files) == (0, None, ())
+    kept()
+    with pytest.raises(StateBehind) as refused:
+        begun(makes, rows(a=1), **how).commit_now()
+    assert "--roll-forward" not in str(refused.value)
+    (told,) = rolled(run, place)
+    assert "SqlTable(journal_rows=False) keeps no rows in the journal" in told
+    assert f"--state-lost {place.state.name}" in told
+
+
+def test_a_change_by_hand_that_the_backup_lacks_stops_it(makes: Any, place: TableInSqlite) -> None:
+    committed(makes, rows(a=1, b=2))
+    kept = place.backup()
+    run = committed(makes, rows(c=1))
+    place.sql("delete from words where word = 'a'")
+    ledger = run.spec.ledger(run.spec.memory)
+    ledger.run(note_change, place.state.name, {}, rows={1: 1}, keys=[], receipt=ledger.topology().receipt, audit=ADA)
+    place.state.accept_values(1)
+    with_change = place.backup()
+    committed(makes, rows(d=1))
+    truth = place.content()
+    kept()
+    rolled(run, place)
+    assert any("changed its values by hand" in each for each in rolled(run, place))
+    with_change()
+    assert rolled(run, place) == []
+    assert place.content() == truth
+
+
+class Lake:
+    """A table of a lake, whose log is set back; its files stay."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = DeltaTable(folder / "lake")
+        self.log = folder / "lake/_delta_log"
+        self._copies = 0
+
+    def backup(self) -> Callable[[], None]:
+        self._copies += 1
+        copy = self.log.with_name(f"_log{self._copies}")
+        shutil.copytree(self.log, copy)
+
+        def restore() -> None:
+            shutil.rmtree(self.log)
+            shutil.copytree(copy, self.log)
+
+        return restore
+
+    def content(self) -> list[str]:
+        return sorted(map(str, self.state.read()))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+@pytest.fixture
+def to_lake(make: Any, lake: Lake) -> Any:
+    def made(run_id: str, **options: Any) -> Any:
+        return make(run_id, **{"updates": [update(lake.state)], **options})
+
+    made.runs = {}  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_a_lake_of_any_moment_whose_files_are_there_is_as_if_it_had_not_gone_back(
+    to_lake: Any, lake: Lake, when: str
+) -> None:
+    run, backups = story(to_lake, lake)
+    truth = lake.content()
+    backups[when]()
+    with pytest.raises(StateBehind, match="--roll-forward"):
+        begun(to_lake, rows(a=1)).commit_now()
+    assert rolled(run, lake) == []
+    assert lake.content() == truth
+    assert findings(run, lake) == ()
+
+
+def test_a_lake_whose_rows_alone_were_restored_gets_them_again(to_lake: Any, lake: Lake) -> None:
+    committed(to_lake, rows(a=1))
+    committed(to_lake, rows(e=1))
+    version = deltalake.DeltaTable(lake.state.uri).version()
+    committed(to_lake, rows(b=2, c=3))
+    committed(to_lake, rows(a=5), instead_of=1)
+    run = committed(to_lake, rows(d=4))
+    truth = lake.content()
+    deltalake.DeltaTable(lake.state.uri).restore(version)
+    assert lake.content() != truth
+    assert rolled(run, lake) == []
+    assert lake.content() == truth
+    assert findings(run, lake) == ()
+
+
+def test_a_lake_whose_rows_were_restored_beside_rows_of_the_open_transaction_is_refused(
+    to_lake: Any, lake: Lake
+) -> None:
+    committed(to_lake, rows(a=1))
+    version = deltalake.DeltaTable(lake.state.uri).version()
+    committed(to_lake, rows(b=2))
+    late = begun(to_lake, rows(z=1))
+    deltalake.DeltaTable(lake.state.uri).restore(version)
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(late.commit(), patch)
+    before = lake.content()
+    (told,) = rolled(late, lake)
+    assert "has rows of transaction 3, which is open" in told
+    assert lake.content() == before
+
+
+def test_a_lake_whose_files_are_gone_is_refused_and_nothing_is_changed(to_lake: Any, lake: Lake) -> None:
+    committed(to_lake, rows(a=1))
+    kept = lake.backup()
+    run = committed(to_lake, rows(b=2))
+    kept()
+    for each in lake.log.parent.glob("_airflow_tx/2.1.*/*.parquet"):
+        each.unlink()
+    before = lake.content()
+    (told,) = rolled(run, lake)
+    assert "is not there" in told
+    assert "RESTORE the table to its newest version" in told
+    assert lake.content() == before
+
+
+@pytest.mark.parametrize("kind", ["guard", "reducer", "no fence"])
+def test_a_state_of_any_kind_that_is_not_behind_lacks_nothing(makes: Any, tmp_path: Path, kind: str) -> None:
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    kinds: dict[str, Any] = {
+        "guard": lambda: SqlGuard.from_url(url, name="own", statements=[]),
+        "reducer": lambda: SqlState.from_url(url, table="t", keys=["word"], values={"count": Balance()}),
+        "no fence": lambda: as_aggregate(OpaqueMap(MemoryMap()), ["word"], {"count": Sum()}, None),
+    }
+    state = kinds[kind]()
+    given = {"word": "a", "step" if kind == "reducer" else "count": 1}
+    run = committed(makes, [given], updates=[update(state)])
+    command = repair(run, SimpleNamespace(state=state))
+    assert "No state of topology numbers lacks a transaction" in command.preview().sentence
+    assert (command.execute(ADA), command.refused) == (None, [])
+
+
+def test_the_rows_of_a_table_in_a_commit_phase_are_kept_unless_the_phase_makes_them(
+    make: Any, place: TableInSqlite, lake: Lake, tmp_path: Path
+) -> None:
+    made = SqlTable.from_url(f"sqlite:///{tmp_path / 'made.db'}", table="made")
+    phase = PhaseRun(make, update(place.state), update(made, "c"), rows(a=1, b=2), between=["c"])
+    phase.acquire()
+    (entry,) = map(journal_of(phase.run).read, journal_of(phase.run).names())
+    kept = entry.contributions
+    assert list(kept[place.state.name].rows()) == rows(a=1, b=2)
+    assert "task c, which runs in the commit phase" in kept[made.name].refusal
+    assert takes_no_rows(update(lake.state), phase.run.spec.phase.inside) == (
+        "its committer writes files of its own in the commit phase"
+    )
