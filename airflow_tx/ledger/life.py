@@ -338,7 +338,7 @@ class _Walk:
             self._heals(rolled["found"])
 
     def _heals(self, found: int) -> None:
-        """The state went on from a backup: losses of after this transaction are made good, or taken back."""
+        """The state continued from a backup: later losses are made good, or taken back."""
         self.healed = found if self.healed is None else min(self.healed, found)
 
     def _takes_loss(self, each: RepairRecord) -> None:
