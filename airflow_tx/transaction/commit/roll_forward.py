@@ -129,6 +129,7 @@ class RollForward:
         self._journal = journal
         self._area = area
         self._until = until
+        self._changed = changed
         self._settled = {*changed, *unchanged}
         self._unchanged = set(unchanged)
         self._given = state
@@ -140,7 +141,7 @@ class RollForward:
         """
         state = self._given
         if isinstance(state, StoredState) and isinstance(state, QueryableState):
-            return StateHistory(self._ledger, state)
+            return StateHistory(self._ledger, state, self._changed)
         problem = f"{type(state).__name__} keeps no values by key behind a fence"
         if not state.has_fence:
             problem = f"{type(state).__name__} keeps no fence, so nothing says what it has"

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from airflow_tx.base.errors import RollForwardRefused, StateError, UnreadableRecord
-from airflow_tx.ledger import NOTHING_PENDING, LedgerEvidence, Life, Pending, Receipt, Token
+from airflow_tx.ledger import (
+    NOTHING_PENDING,
+    LedgerEvidence,
+    Life,
+    Pending,
+    Receipt,
+    RepairRecord,
+    Token,
+)
 from airflow_tx.state import Fence, StoredState
 
 
@@ -42,11 +50,15 @@ class StateHistory:
     """The transactions of one state.
 
     :param ledger: read at one moment.
+    :param changed: numbers of the repairs whose accepted change its values have, as a person says.
     """
 
-    def __init__(self, ledger: LedgerEvidence, state: StoredState) -> None:
+    def __init__(
+        self, ledger: LedgerEvidence, state: StoredState, changed: Collection[int] = ()
+    ) -> None:
         self.ledger = ledger
         self.state = state
+        self._changed = changed
 
     @cached_property
     def receipts(self) -> Mapping[int, Receipt]:
@@ -204,7 +216,7 @@ class StateHistory:
         if told is None or self.life.unknown(first - 1):
             raise self._apart(f"nothing says what the values up to transaction {first} add up to")
         pending = self.life.changes_after(first - 1, 0, told)
-        if pending is None and self._fits(rows, newest + 1, 0, lacks=False):
+        if pending is None and self._fits(rows, newest + 1, 0):
             # Rows that were undone later hide what was there before the newest transaction, which is whole.
             first = newest + 1
             pending = self.life.changes_after(newest, 0, self._totals(0))
@@ -230,10 +242,14 @@ class StateHistory:
         if rows is None:
             # The raise of the fence compares the values with what it has noted of them.
             return replace(look, pending=pending or Pending(self.life.changes, asked=True))
-        told = totals is not None and not self.life.unknown(look.first - 1, fence.token.generation)
-        has_changes = told and pending is not None and len(pending.missing) < len(self.life.changes)
-        if pending is not None and self._fits(rows, look.first, undone, lacks=has_changes):
-            return replace(look, pending=pending)
+        if pending is not None:
+            there = [
+                each
+                for each in self.life.changes
+                if each not in pending.missing or each.number in self._changed
+            ]
+            if self._fits(rows, look.first, undone, there):
+                return replace(look, pending=pending)
         taken_out = any(txid >= self.ledger.current and epoch for txid, _, epoch in rows)
         if taken_out or self._has_moved(look):
             # Only under a look do the values say what they are.
@@ -246,11 +262,15 @@ class StateHistory:
         return fence is None or fence.token != look.over
 
     def _fits(
-        self, rows: Mapping[tuple[int, int, int], int], first: int, undone: int, *, lacks: bool
+        self,
+        rows: Mapping[tuple[int, int, int], int],
+        first: int,
+        undone: int,
+        changes: Sequence[RepairRecord] = (),
     ) -> bool:
         """Ask whether the last transaction before `first` that wrote has the newest rows.
 
-        :param lacks: whether keys may be missing, since a person has accepted that and the values add up.
+        :param changes: accepted ones that the values have: keys of what was written before them may be missing.
         """
         wrote = [txid for txid, each in self.written.items() if txid < first and each["keys"]]
         last = max(wrote, default=0)
@@ -264,6 +284,7 @@ class StateHistory:
         own = {grant[1:]: count for grant, count in rows.items() if grant[0] == last and grant[2]}
         count = own.pop((receipt.attempt, receipt.epoch), 0)
         keys: int = self.written[last]["keys"]
+        lacks = any(each.change["txid"] >= last for each in changes)
         enough = count + sum(newer.values()) >= keys or lacks
         return not own and count <= keys and enough
 

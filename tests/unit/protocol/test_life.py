@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_tx.ledger import life as life_module
 from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.life import (
     ACCEPT_CHANGE,
@@ -21,11 +22,13 @@ from airflow_tx.ledger.life import (
     STATE_LOST,
     Life,
     Segment,
+    _Walk,
     name_now,
     renamed_since,
     since_reset,
 )
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord
+from tests.model.mutants import ONE, Mutant, applied
 
 RECEIPT = Receipt("t", "L", 1, 1, 1, 1, "n", "b", "committed", "k", "r", "then", None, None, None, "")
 NAMES = ["db", "words", "all words, by day", "called x now", "state a"]
@@ -161,6 +164,12 @@ def test_an_older_release_has_told_a_loss_in_words(state: str) -> None:
 def test_the_name_of_now_is_given(repairs: Any, name: str, txid: int, now: str) -> None:
     assert name_now(repairs, name, txid) == now
     assert renamed_since(repairs, [name], txid) == {name: now}
+
+
+@pytest.mark.parametrize("end", [renamed(3, "db", "moved", 3), forgotten(3, "db", 3), record(3, RESET)])
+def test_what_was_done_to_another_state_of_the_name_says_nothing(end: RepairRecord) -> None:
+    found = life(changed(1, 1), lost(2, 2, found=0), end)
+    assert (found.changes, found.losses) == ((), ())
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcd")), max_size=6))
@@ -503,3 +512,81 @@ def test_keys_that_were_deleted_are_gone_for_what_came_before() -> None:
     assert found.gone(3) == {"y", "z"}
     assert found.gone(0, before=4) == {"x"}
     assert found.gone(5) == frozenset()
+
+
+# --- what ends wrong if a rule is left out ------------------------------------------------------------------------
+
+HEALED_BELOW = [lost(1, 4, found=2), rolled(2, 4)]
+LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[], None]], ...] = (
+    (
+        "another state was renamed",
+        _Walk._takes_name,
+        "return old == self.name",
+        "return False",
+        lambda: test_what_was_done_to_another_state_of_the_name_says_nothing(renamed(3, "db", "moved", 3)),
+    ),
+    (
+        "another state was forgotten",
+        _Walk.begins_after,
+        "each.what == FORGOTTEN",
+        "False",
+        lambda: test_what_was_done_to_another_state_of_the_name_says_nothing(forgotten(3, "db", 3)),
+    ),
+    (
+        "a segment has its own alone",
+        Segment.has,
+        "self.first <= txid and",
+        "",
+        test_what_was_given_under_each_name_is_its_own,
+    ),
+    (
+        "a roll forward from later heals nothing",
+        _Walk._takes_loss,
+        "or self.healed >= txid",
+        "",
+        lambda: test_what_it_has_is_known_as_far_as_the_losses_are(HEALED_BELOW, [True, True, False, True, True]),
+    ),
+    (
+        "an older fence is from before a loss",
+        Life.kept,
+        "loss.generation > as_of",
+        "False",
+        test_an_older_fence_is_from_before_a_loss,
+    ),
+    (
+        "a rebuilt ledger knows nothing of before",
+        Life.kept,
+        "txid <= self.rebuilt",
+        "False",
+        test_a_rebuilt_ledger_knows_only_what_the_state_keeps_itself,
+    ),
+    (
+        "nor of losses",
+        _Walk.begins_after,
+        "and self.vouched is None",
+        "",
+        test_a_rebuild_leaves_accepted_changes_and_forgets_losses,
+    ),
+    (
+        "what it vouches for",
+        Life.kept,
+        "txid != self.vouched and",
+        "",
+        test_a_rebuild_vouches_for_the_last_one_that_was_whole,
+    ),
+    (
+        "changes in their order",
+        life_module._still_there,
+        "sorted(kept, key=",
+        "list(kept) or sorted([], key=",
+        test_where_a_change_was_made_decides_and_not_its_acceptance,
+    ),
+)
+
+
+@pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
+def test_a_rule_that_is_left_out_is_noticed(rule: Any) -> None:
+    told, function, old, new, noticed_by = rule
+    with applied(Mutant(told, ((function, old, new),), ONE)):
+        with pytest.raises(AssertionError):
+            noticed_by()

@@ -1,0 +1,945 @@
+"""Lives of states: renamed, forgotten, lost whole and changed by hand, and then a backup comes back."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from airflow_tx.base.errors import AcceptanceRefused, NotTakenBack, StateBehind, TxError
+from airflow_tx.ledger import life
+from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.audit import rebuild
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, SeenState, rename_state
+from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.life import Life, _Walk
+from airflow_tx.ledger.records import RepairRecord
+from airflow_tx.ledger.steps import end as end_steps
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.view import LedgerView
+from airflow_tx.operations.actions import request
+from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.request import ChangeAcceptance, evidence_of
+from airflow_tx.operations.actions.roll_forward import RollForwardRepair, seen_state
+from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.state import Max, MemoryState, Sum, fence
+from airflow_tx.state.sql.state import SqlState
+from airflow_tx.transaction.commit import roll_forward as module
+from airflow_tx.transaction.commit.contributions import DifferenceRows
+from airflow_tx.transaction.commit.state_history import StateHistory
+from tests.model.mutants import ONE, Mutant, applied
+from tests.stage import update
+from tests.unit.bench import CountingStore
+from tests.unit.commit.backups import ADA, InMemory, InSqlite, values
+from tests.unit.commit.restated_run import begun, rows
+from tests.unit.commit.run import Run
+
+
+def by_hand(place: Any, word: str, count: int | None) -> None:
+    """A person sets a value, or deletes it."""
+    if isinstance(place, InMemory):
+        found = place.state.database.rows
+        if count is None:
+            found.pop((word,), None)
+        else:
+            found[word,] = replace(found[word,], value=(count,))
+        return
+    with sqlite3.connect(place._file) as connection:
+        if count is None:
+            connection.execute("delete from words where word = ?", (word,))
+        else:
+            connection.execute("update words set count = ? where word = ?", (count, word))
+
+
+class Line:
+    """A line of transactions of some states, of which one is set back.
+
+    :ivar places: of the states of the DAG, by name; `place`: the one that the tests are about.
+    """
+
+    def __init__(self, make: Any, folder: Path, where: Any, made: Any = None) -> None:
+        self.place: Any = where(folder, "opaque", made)
+        self.states: list[Any] = [self.place.state]
+        self.folder = folder
+        self.runs: dict[int, str] = {}
+        self._make = make
+        self.store: CountingStore | None = None
+
+    def __call__(self, run_id: str, **options: Any) -> Run:
+        """Make a run of all states, as they are now."""
+        run: Run = self._make(run_id, updates=[update(each) for each in self.states], **options)
+        if self.store is not None:
+            run.spec = replace(run.spec, memory=self.store)
+        self.run = run
+        return run
+
+    def commit(self, instead_of: int | None = None, **output: int) -> Run:
+        run = begun(self, rows(**output), instead_of=instead_of)
+        run.commit_now()
+        return run
+
+    @property
+    def spec(self) -> Any:
+        return self.run.spec
+
+    @property
+    def ledger(self) -> Any:
+        return self.spec.ledger(self.spec.memory)
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        return {each.name: each for each in self.states}
+
+    @property
+    def repairs(self) -> list[RepairRecord]:
+        return [*LedgerView(self.ledger.store, self.ledger.paths).repairs()]
+
+    @property
+    def life(self) -> Life:
+        ledger = ledger_evidence(self.spec.memory, self.spec.paths)
+        found = {txid: each.receipt for txid, each in ledger.histories.items() if each.receipt is not None}
+        receipts = {txid: Receipt.from_json(each) for txid, each in found.items()}
+        return Life.of(self.place.state.name, ledger.topology, ledger.repairs, receipts)
+
+    def journal(self, incarnation: str = "") -> JournalArea:
+        return JournalArea(self.spec.staging(), incarnation or self.ledger.incarnation())
+
+    def accept(self, *, after: int | None = None) -> list[str]:
+        """As `airflow tx accept-change`."""
+        dag: Any = (self.spec, self.by_name)
+        target = ActionTarget(self.ledger, self.ledger.topology(), lambda: dag)
+        acceptance = ChangeAcceptance(target, self.place.state.name, made_after=after)
+        return [str(each.what) for each in acceptance.execute(ADA)]
+
+    def edit(self, word: str, count: int | None, *, after: int | None = None) -> None:
+        by_hand(self.place, word, count)
+        self.accept(after=after)
+
+    def command(self, **options: Any) -> RollForwardRepair:
+        options = {"states": self.by_name, **options}
+        return RollForwardRepair(self.ledger, options.pop("states"), self.journal(), self.spec.staging(), **options)
+
+    def roll(self, **options: Any) -> list[str]:
+        """As `airflow tx repair --roll-forward`; why states were refused, and what is left to do."""
+        command = self.command(**options)
+        command.execute(ADA)
+        return [str(each.what) for each in command.refused]
+
+    def seen(self) -> SeenState:
+        return seen_state(self.ledger, self.place.state)
+
+    def lose(self, *, unseen: bool = False) -> str:
+        """As `airflow tx repair --state-lost`."""
+        seen = None if unseen else self.seen()
+        return str(Repairs(self.ledger).state_lost(self.place.state.name, ADA, seen=seen).summary)
+
+    def lose_ledger(self) -> None:
+        """As `airflow tx repair --ledger-lost`, once everything in ZooKeeper is gone."""
+        self.store = CountingStore()
+        self("rebuilds")
+        held = [
+            HeldState.of(
+                each.name, undoable=True, fence=each.fence(), holds=lambda txid: False, receipts=each.receipts()
+            )
+            for each in self.states
+        ]
+        changes = [record for each in held for record in self.journal(each.incarnation).changes()]
+        Repairs(self.ledger).ledger_lost(held, self.spec.request, ADA, changes=changes)
+
+    def findings(self) -> tuple[str, ...]:
+        """What `airflow tx verify --values` finds."""
+        ledger = ledger_evidence(self.spec.memory, self.spec.paths)
+        return verified(ledger, evidence_of(self.by_name, values=True)).findings
+
+    def values(self) -> dict[str, int]:
+        return values(self.place)
+
+
+@pytest.fixture(params=[InMemory, InSqlite])
+def where(request: Any) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def line(make: Any, tmp_path: Path, where: Any) -> Line:
+    return Line(make, tmp_path, where)
+
+
+@pytest.fixture
+def lines(make: Any, tmp_path: Path) -> Callable[..., Line]:
+    """Lines whose state is of a store and a kind of values."""
+    return lambda where, made=None: Line(make, tmp_path, where, made)
+
+
+Lines = Callable[..., Line]
+stores = pytest.mark.parametrize("where", [InMemory, InSqlite])
+
+
+# --- changes by hand ----------------------------------------------------------------------------------------------
+
+
+@stores
+@pytest.mark.parametrize("made", [Sum(), Max()], ids=["sum", "largest"])
+def test_a_backup_of_before_a_change_is_noticed_though_no_transaction_followed(
+    lines: Lines, where: Any, made: Any
+) -> None:
+    line = lines(where, made)
+    line.commit(a=50, b=7)
+    kept = line.place.backup()
+    line.edit("a", None)
+    kept()
+    with pytest.raises(StateBehind, match="without the change that repair 1 accepted.*--roll-forward"):
+        line.commit(a=3)
+    assert line.values() == {"a": 50, "b": 7}
+
+
+@stores
+@pytest.mark.parametrize("made", [Sum(), Max()], ids=["sum", "largest"])
+def test_a_change_that_a_person_has_made_again_is_named_and_the_line_goes_on(
+    lines: Lines, where: Any, made: Any
+) -> None:
+    line = lines(where, made)
+    line.commit(a=50, b=7)
+    kept = line.place.backup()
+    line.edit("a", None)
+    kept()
+    (told,) = line.roll()
+    assert "--changed 1" in told
+    by_hand(line.place, "a", None)
+    assert line.roll(changed=[1]) == []
+    line.commit(a=3)
+    assert line.values() == {"a": 3, "b": 7}
+    assert line.findings() == ()
+
+
+def test_a_change_that_is_wanted_no_more_is_named_and_the_line_goes_on(line: Line) -> None:
+    line.commit(a=50, b=7)
+    kept = line.place.backup()
+    line.edit("a", None)
+    kept()
+    assert line.roll(unchanged=[1]) == []
+    line.commit(a=3)
+    assert line.values() == {"a": 53, "b": 7}
+    assert line.findings() == ()
+
+
+def test_it_says_that_a_change_behind_the_last_transaction_is_missing(line: Line) -> None:
+    line.commit(a=5, b=7)
+    kept = line.place.backup()
+    line.commit(a=1)
+    line.edit("a", None)
+    kept()
+    (left,) = line.roll()
+    assert "has changed its values by hand at this place (repair 1," in left
+    assert line.values() == {"a": 6, "b": 7}
+    by_hand(line.place, "a", None)
+    assert line.roll(changed=[1]) == []
+    assert line.findings() == ()
+
+
+def test_two_changes_that_cancel_are_known_by_where_they_were_made(line: Line) -> None:
+    line.commit(a=100, b=0, c=1)
+    line.edit("b", 40)
+    line.commit(c=1)
+    line.edit("a", 60)
+    line.commit(c=1)
+    kept = line.place.backup()
+    line.commit(c=1)
+    truth = line.values()
+    kept()
+    assert line.roll() == []
+    assert line.values() == truth
+    assert line.findings() == ()
+
+
+@stores
+def test_of_changes_that_the_totals_do_not_tell_a_person_is_asked(lines: Lines, where: Any) -> None:
+    line = lines(where, Max())
+    line.commit(a=100, b=1)
+    kept = line.place.backup()
+    line.edit("b", None)
+    line.commit(a=101)
+    kept()
+    (asked,) = line.roll()
+    assert "nothing says whether the values have it" in asked
+    assert line.values() == {"a": 100, "b": 1}
+    by_hand(line.place, "b", None)
+    assert line.roll(changed=[1]) == []
+    assert line.values() == {"a": 101}
+
+
+def test_where_a_change_was_made_decides_and_not_its_acceptance(line: Line) -> None:
+    line.commit(a=1, b=1)
+    kept = line.place.backup()
+    by_hand(line.place, "a", 0)
+    line.commit(a=10)
+    line.accept(after=1)
+    truth = line.values()
+    kept()
+    (refused,) = line.roll()
+    assert "with --changed 1" in refused
+    assert line.values() == {"a": 1, "b": 1}
+    by_hand(line.place, "a", 0)
+    assert line.roll(changed=[1]) == []
+    assert line.values() == truth == {"a": 10, "b": 1}
+    assert line.findings() == ()
+
+
+@pytest.mark.parametrize("after", [-1, 3])
+def test_a_change_was_made_behind_a_transaction_that_there_is(line: Line, after: int) -> None:
+    line.commit(a=1)
+    line.commit(a=1)
+    by_hand(line.place, "a", None)
+    with pytest.raises(AcceptanceRefused, match=f"transaction {after} is none of 0 to 2"):
+        line.accept(after=after)
+
+
+@stores
+@pytest.mark.parametrize("made", [Sum(), Max()], ids=["sum", "largest"])
+def test_a_backup_of_after_a_change_is_written_again_without_a_question(lines: Lines, where: Any, made: Any) -> None:
+    line = lines(where, made)
+    line.commit(a=100, b=1)
+    line.edit("b", None)
+    kept = line.place.backup()
+    line.commit(a=101)
+    truth = line.values()
+    kept()
+    assert line.roll() == []
+    assert line.values() == truth
+
+
+# --- accept-change that dies ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kills(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Kill the process at a point, the first time."""
+
+    def arm(owner: Any, point: str, turn: int = 1) -> None:
+        left = [turn]
+
+        def dies(name: str, **context: Any) -> None:
+            left[0] -= name == point
+            if name == point and left[0] == 0:
+                raise OSError("killed")
+
+        monkeypatch.setattr(owner, "failpoint", dies)
+
+    return arm
+
+
+POINTS = ["accept_change.noted", "accept_change.kept"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_acceptance_that_has_died_stops_commits_until_it_is_repeated(line: Line, kills: Any, point: str) -> None:
+    line.commit(a=50, b=7)
+    kills(request, point)
+    with pytest.raises(OSError, match="killed"):
+        line.edit("a", None)
+    run = begun(line, rows(a=3))
+    with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
+        run.commit_now()
+    line.accept()
+    assert [each.number for each in line.repairs] == [1]
+    assert [each.number for each in line.journal().changes()] == [1]
+    assert line.place.state.fence().change == 1
+    run.commit_now()
+    assert line.values() == {"a": 3, "b": 7}
+    assert line.findings() == ()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_what_is_changed_after_a_dead_acceptance_is_accepted_as_another_change(
+    line: Line, kills: Any, point: str
+) -> None:
+    line.commit(a=50, b=7)
+    kills(request, point)
+    with pytest.raises(OSError, match="killed"):
+        line.edit("a", None)
+    line.edit("b", 8)
+    assert [each.change["columns"] for each in line.repairs] == [{"count": -50}, {"count": 1}]
+    assert line.place.state.fence().change == 2
+    line.commit(a=3)
+    assert line.findings() == ()
+
+
+def test_what_was_accepted_whole_is_not_accepted_again(line: Line) -> None:
+    line.commit(a=50, b=7)
+    line.edit("a", None)
+    with pytest.raises(AcceptanceRefused, match="its values are what its receipts say"):
+        line.accept()
+
+
+# --- a ledger that is lost ------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_that_is_lost_knows_a_change_by_the_copy_in_the_journal(line: Line) -> None:
+    line.commit(a=50, b=7)
+    kept = line.place.backup()
+    line.edit("a", None)
+    kept()
+    line.lose_ledger()
+    assert [(each.number, each.what) for each in line.repairs] == [(1, "accept-change"), (2, "ledger-lost")]
+    with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
+        line.commit(a=3)
+
+
+def test_numbers_never_fall_below_the_change_that_a_fence_names(line: Line) -> None:
+    line.commit(a=50, b=7)
+    line.edit("a", 51)
+    line.edit("a", 52)
+    for each in [*line.folder.rglob("changes")]:
+        shutil.rmtree(each)
+    line.lose_ledger()
+    assert [(each.number, each.what) for each in line.repairs] == [(3, "ledger-lost")]
+    line.commit(a=1)
+    assert line.values() == {"a": 53, "b": 7}
+
+
+def test_a_rebuilt_ledger_leaves_a_state_that_has_its_change_alone(line: Line) -> None:
+    line.commit(a=50, b=7)
+    line.edit("a", None)
+    line.lose_ledger()
+    line.commit(a=3)
+    assert line.values() == {"a": 3, "b": 7}
+    assert line.place.state.fence().change == 1
+
+
+# --- accepted losses ------------------------------------------------------------------------------------------------
+
+
+def test_what_was_seen_is_told_and_the_gap_is_exact(line: Line) -> None:
+    line.commit(a=1)
+    kept = line.place.backup()
+    line.commit(a=10)
+    line.commit(a=100)
+    kept()
+    assert line.lose().endswith("what it holds now is accepted: its transactions up to 1")
+    line.commit(a=1000)
+    assert line.values() == {"a": 1001}
+    assert line.findings() == ()
+    assert [line.life.kept(txid) for txid in range(1, 5)] == [True, False, False, True]
+
+
+def test_another_backup_than_the_one_that_was_accepted_is_refused(line: Line) -> None:
+    line.commit(a=1)
+    older = line.place.backup()
+    line.commit(a=10)
+    newer = line.place.backup()
+    line.commit(a=100)
+    newer()
+    line.lose()
+    older()
+    run = begun(line, rows(a=1000))
+    with pytest.raises(StateBehind, match="says 1, and what a person has accepted said 2"):
+        run.commit_now()
+    assert line.values() == {"a": 1}
+    line.lose()
+    run.commit_now()
+    assert line.values() == {"a": 1001}
+    assert line.findings() == ()
+
+
+def test_a_state_that_is_lost_whole_after_its_loss_was_accepted_is_refused(line: Line) -> None:
+    empty = line.place.backup()
+    line.commit(a=1)
+    kept = line.place.backup()
+    line.commit(a=10)
+    kept()
+    line.lose()
+    empty()
+    line.states = [line.place.state]
+    with pytest.raises(StateBehind, match="nothing, and what a person has accepted said 1"):
+        line.commit(a=100)
+
+
+def test_a_backup_that_comes_after_nothing_was_accepted_is_refused(line: Line) -> None:
+    empty = line.place.backup()
+    line.commit(a=1)
+    kept = line.place.backup()
+    line.commit(a=10)
+    empty()
+    line.states = [line.place.state]
+    assert line.seen().found == 0
+    line.lose()
+    kept()
+    with pytest.raises(StateBehind, match="1, and what a person has accepted said nothing"):
+        line.commit(a=100)
+
+
+def test_values_alone_that_went_back_under_an_accepted_fence_are_refused(lines: Lines) -> None:
+    line = lines(InSqlite)
+    line.commit(a=1)
+    line.commit(b=10)
+    kept = line.place.backup()
+    line.commit(c=100)
+    kept()
+    line.lose()
+    line.place.lose(2)
+    with pytest.raises(StateBehind):
+        line.commit(d=1000)
+    assert line.values() == {"a": 1}
+
+
+def test_of_a_loss_that_nobody_looked_at_whatever_comes_is_accepted(line: Line) -> None:
+    line.commit(a=1)
+    older = line.place.backup()
+    line.commit(a=10)
+    newer = line.place.backup()
+    line.commit(a=100)
+    newer()
+    line.lose(unseen=True)
+    older()
+    line.commit(a=1000)
+    assert line.values() == {"a": 1001}
+    assert [line.life.kept(txid) for txid in range(1, 5)] == [None, None, None, True]
+
+
+def test_what_a_state_has_lost_is_not_taken_back_from_it(line: Line) -> None:
+    line.commit(a=1)
+    kept = line.place.backup()
+    line.commit(a=10)
+    kept()
+    line.lose()
+    line.commit(a=100)
+    with pytest.raises(TxError, match="may lack transaction 2"):
+        line.commit(instead_of=2, a=20)
+
+
+def test_what_a_state_has_kept_through_a_loss_is_taken_back_from_it(line: Line) -> None:
+    line.commit(a=1)
+    kept = line.place.backup()
+    line.commit(a=10)
+    kept()
+    line.lose()
+    line.commit(a=100)
+    line.commit(instead_of=1, a=2)
+    assert line.values() == {"a": 102}
+    assert line.findings() == ()
+
+
+def test_a_backup_of_before_a_loss_heals_it(line: Line) -> None:
+    line.commit(a=1)
+    older = line.place.backup()
+    line.commit(a=10)
+    newer = line.place.backup()
+    line.commit(a=100)
+    older()
+    line.lose()
+    line.commit(a=1000)
+    newer()
+    assert "missing: 3 to 4 (2 committed)" in line.command().preview().effects[0].what
+    assert line.roll() == []
+    assert line.values() == {"a": 1111}
+    assert line.findings() == ()
+
+
+def test_a_backup_of_after_a_loss_keeps_it(line: Line) -> None:
+    line.commit(a=1)
+    older = line.place.backup()
+    line.commit(a=10)
+    older()
+    line.lose()
+    line.commit(a=100)
+    later = line.place.backup()
+    line.commit(a=1000)
+    later()
+    assert line.roll() == []
+    assert line.values() == {"a": 1101}
+    assert line.findings() == ()
+
+
+def test_a_change_that_may_have_made_up_for_a_healed_loss_is_asked(line: Line) -> None:
+    line.commit(a=1)
+    older = line.place.backup()
+    line.commit(a=10)
+    newer = line.place.backup()
+    older()
+    line.lose()
+    line.commit(a=100)
+    line.edit("a", 111)
+    newer()
+    told = line.roll()
+    assert line.values() == {"a": 111}
+    assert "nothing says whether the values have it" in told[0]
+    assert line.roll(unchanged=[2]) == []
+    assert line.findings() == ()
+
+
+@stores
+def test_a_state_that_is_lost_whole_after_an_accepted_loss_keeps_the_gap(lines: Lines, where: Any) -> None:
+    line = lines(where)
+    empty = line.place.backup()
+    line.commit(a=1)
+    kept = line.place.backup()
+    line.commit(a=10)
+    kept()
+    line.lose()
+    line.commit(a=100)
+    empty()
+    line.states = [line.place.state]
+    assert line.roll(chosen=[line.place.state.name]) == []
+    assert line.values() == {"a": 101}
+    assert line.findings() == ()
+    with pytest.raises(TxError, match="may lack transaction 2"):
+        line.commit(instead_of=2, a=20)
+
+
+@stores
+def test_a_place_that_is_empty_after_a_loss_that_nobody_looked_at_has_nothing_of_before(
+    lines: Lines, where: Any
+) -> None:
+    line = lines(where)
+    empty = line.place.backup()
+    line.commit(a=1)
+    line.lose(unseen=True)
+    empty()
+    line.states = [line.place.state]
+    line.commit(a=10)
+    assert line.life.expected(2) == (2,)
+    kept = line.place.backup()
+    line.edit("a", 11)
+    kept()
+    (told,) = line.roll()
+    assert "at this place" in told
+
+
+def test_a_change_that_went_with_an_accepted_loss_is_none_any_more(line: Line) -> None:
+    line.commit(a=1)
+    kept = line.place.backup()
+    line.edit("a", 5)
+    kept()
+    line.lose()
+    line.commit(a=10)
+    assert line.values() == {"a": 11}
+    assert line.findings() == ()
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def words_in(folder: Path, table: str = "words") -> SqlState:
+    url = f"sqlite:///{folder / 'state.db'}"
+    return SqlState.from_url(url, table=table, keys=["word"], values={"count": Sum()})
+
+
+def alter(folder: Path) -> None:
+    with sqlite3.connect(folder / "state.db") as connection:
+        connection.execute("alter table words rename to terms")
+
+
+def renamed(line: Line) -> SqlState:
+    """A person renames the table and its state."""
+    old = line.place.state.name
+    alter(line.folder)
+    moved = words_in(line.folder, "terms")
+    moved.take_over(old)
+    Repairs(line.ledger).rename_state(old, moved.name, audit=ADA)
+    line.states = [moved]
+    return moved
+
+
+def test_a_backup_of_before_a_renaming_is_written_again(lines: Lines) -> None:
+    line = lines(InSqlite)
+    line.commit(a=1)
+    kept = line.place.backup()
+    renamed(line)
+    line.commit(a=10)
+    line.commit(a=100)
+    kept()
+    moved = line.states[0] = words_in(line.folder, "terms")
+    (refused,) = line.roll(chosen=[moved.name])
+    assert "ALTER TABLE words RENAME TO terms" in refused
+    alter(line.folder)
+    moved = line.states[0] = words_in(line.folder, "terms")
+    assert line.roll(chosen=[moved.name]) == []
+    assert moved.read() == [{"word": "a", "count": 111}]
+    assert line.findings() == ()
+    line.commit(a=1000)
+    assert moved.read() == [{"word": "a", "count": 1111}]
+
+
+def test_the_change_of_a_state_that_was_renamed_since_is_missed(lines: Lines) -> None:
+    line = lines(InSqlite)
+    line.commit(a=1, b=1)
+    kept = line.place.backup()
+    line.edit("a", None)
+    renamed(line)
+    line.commit(b=10)
+    kept()
+    alter(line.folder)
+    moved = line.states[0] = words_in(line.folder, "terms")
+    (refused,) = line.roll(chosen=[moved.name])
+    assert "with --changed 1" in refused
+
+
+def state_in(folder: Path, name: str, where: Any) -> Any:
+    (folder / name).mkdir(exist_ok=True)
+    return where(folder / name, "opaque")
+
+
+def test_a_state_that_was_lost_whole_is_written_from_its_first_transaction_on(
+    lines: Lines, where: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__HISTORY", "4")
+    line = lines(where)
+    other = MemoryState("old", keys=["word"], values={"count": Sum()})
+    line.states = [other]
+    for _ in range(6):
+        line.commit(a=1)
+    empty = line.place.backup()
+    line.states = [other, line.place.state]
+    line.commit(a=10)
+    line.commit(b=20)
+    empty()
+    line.states = [other, line.place.state]
+    assert line.roll(chosen=[line.place.state.name]) == []
+    assert line.values() == {"a": 10, "b": 20}
+    assert line.findings() == ()
+
+
+def test_a_place_that_was_not_empty_before_is_not_filled(lines: Lines, where: Any) -> None:
+    line = lines(where)
+    empty = line.place.backup()
+    line.commit(a=1)
+    if where is InSqlite:
+        with sqlite3.connect(line.place._file) as connection:
+            connection.execute("delete from airflow_tx_fence")
+    else:
+        line.place.state.database.fence = None
+    Repairs(line.ledger).forget_state(line.place.state.name, ADA)
+    line.commit(a=10)
+    empty()
+    line.states = [line.place.state]
+    (refused,) = line.roll(chosen=[line.place.state.name])
+    assert "nothing says that it was so before its first transaction" in refused
+
+
+def forget_and_come_back(line: Line) -> None:
+    other = line.states[1]
+    Repairs(line.ledger).forget_state(line.place.state.name, ADA)
+    line.states = [other]
+
+
+def rename_away(line: Line) -> None:
+    other, state = line.states[1], line.place.state
+    moved = MemoryState("moved", keys=["word"], values={"count": Sum()}, database=state.database)
+    line.ledger.run(rename_state, state.name, "moved", audit=ADA)
+    line.states = [other, moved]
+
+
+@pytest.mark.parametrize("gone", [forget_and_come_back, rename_away])
+def test_the_next_state_of_a_name_gets_only_what_it_was_given_itself(lines: Lines, gone: Any) -> None:
+    line = lines(InMemory)
+    line.states.append(MemoryState("other", keys=["word"], values={"count": Sum()}))
+    line.commit(a=1)
+    line.commit(a=2)
+    gone(line)
+    line.commit(a=10)
+    line.place = InMemory(line.folder, "opaque")
+    empty = line.place.backup()
+    line.states = [*line.states, line.place.state]
+    line.commit(a=100)
+    line.commit(a=1000)
+    empty()
+    assert line.roll(chosen=[line.place.state.name]) == []
+    assert line.values() == {"a": 1100}
+    assert line.findings() == ()
+
+
+def given_before(line: Line, gone: Callable[[Line], None]) -> None:
+    """A transaction, after which another state gets the name of the one that it was given to."""
+    line.states.append(MemoryState("other", keys=["word"], values={"count": Sum()}))
+    line.commit(a=1)
+    gone(line)
+    line.place = InMemory(line.folder, "opaque")
+    line.states = [*line.states, line.place.state]
+    line.commit(a=10)
+
+
+def test_nothing_is_taken_back_from_a_state_that_took_the_name_of_another_one(lines: Lines) -> None:
+    line = lines(InMemory)
+    given_before(line, rename_away)
+    line.commit(instead_of=1, a=100)
+    assert line.values() == {"a": 110}
+    assert line.findings() == ()
+
+
+def test_nothing_is_taken_back_from_a_state_that_was_forgotten(lines: Lines) -> None:
+    line = lines(InMemory)
+    given_before(line, forget_and_come_back)
+    with pytest.raises(NotTakenBack, match=r"state 'words \(forgotten before transaction 2\)'"):
+        line.commit(instead_of=1, a=100)
+    assert line.values() == {"a": 10}
+
+
+# --- a restatement that replaced a value ----------------------------------------------------------------------------
+
+
+@stores
+def test_what_a_restatement_replaced_is_replaced_again(lines: Lines, where: Any) -> None:
+    line = lines(where, Max())
+    line.commit(b=7)
+    line.commit(a=50)
+    kept = line.place.backup()
+    line.commit(instead_of=2, a=30)
+    truth = line.place.content()
+    kept()
+    assert line.roll() == []
+    assert line.place.content() == truth
+    assert line.values() == {"a": 30, "b": 7}
+
+
+# --- a roll forward that dies -----------------------------------------------------------------------------------------
+
+
+def changed_between(line: Line) -> Callable[[], None]:
+    """A backup, then transactions with an accepted change between them."""
+    line.commit(a=1, b=1)
+    kept: Callable[[], None] = line.place.backup()
+    line.commit(a=10)
+    line.edit("b", None)
+    line.commit(b=100)
+    line.commit(a=1000)
+    return kept
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(("how", "value"), [("changed", 100), ("unchanged", 101)])
+def test_with_a_change_between_it_may_die_anywhere_and_is_repeated(
+    line: Line, monkeypatch: pytest.MonkeyPatch, how: str, value: int, apart: bool
+) -> None:
+    kept = changed_between(line)
+    (line.place.values_of if apart else lambda restore: restore())(kept)
+    left = 0
+
+    def dies(name: str, **context: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError("killed")
+
+    monkeypatch.setattr(module, "failpoint", dies)
+
+    def until_done(**options: Any) -> Iterator[str]:
+        nonlocal left
+        for number in range(1, 12):
+            left = number
+            try:
+                yield from line.roll(**options)
+                return
+            except OSError:
+                pass
+        pytest.fail("it never ends")
+
+    said = list(until_done())
+    if not said:
+        said = line.roll()
+    assert any("with --changed 1" in each for each in said)
+    if how == "changed":
+        by_hand(line.place, "b", None)
+    assert list(until_done(**{how: [1]})) == []
+    assert line.values() == {"a": 1011, "b": value}
+    assert line.findings() == ()
+    line.commit(a=1)
+    assert line.values() == {"a": 1012, "b": value}
+
+
+# --- what ends wrong if a rule is left out ----------------------------------------------------------------------------
+
+
+class Given(NamedTuple):
+    """The fixtures of the tests above."""
+
+    lines: Lines
+    kills: Any
+    patch: pytest.MonkeyPatch
+
+
+def by_line(test: Any, *more: Any) -> Callable[[Given], None]:
+    return lambda given: test(given.lines(InMemory), *more)
+
+
+def by_lines(test: Any, *more: Any) -> Callable[[Given], None]:
+    return lambda given: test(given.lines, *more)
+
+
+def young(given: Given) -> None:
+    test_a_state_that_was_lost_whole_is_written_from_its_first_transaction_on(given.lines, InMemory, given.patch)
+
+
+noticed = by_lines(test_a_backup_of_before_a_change_is_noticed_though_no_transaction_followed, InMemory, Sum())
+cancel = by_line(test_two_changes_that_cancel_are_known_by_where_they_were_made)
+asked = by_lines(test_of_changes_that_the_totals_do_not_tell_a_person_is_asked, InMemory)
+healed = by_line(test_a_change_that_may_have_made_up_for_a_healed_loss_is_asked)
+made_again = by_lines(test_a_change_that_a_person_has_made_again_is_named_and_the_line_goes_on, InMemory, Max())
+with_change = by_lines(test_a_backup_of_after_a_change_is_written_again_without_a_question, InMemory, Max())
+unwanted = by_line(test_a_change_that_is_wanted_no_more_is_named_and_the_line_goes_on)
+where_made = by_line(test_where_a_change_was_made_decides_and_not_its_acceptance)
+another = by_line(test_another_backup_than_the_one_that_was_accepted_is_refused)
+alone = by_lines(test_values_alone_that_went_back_under_an_accepted_fence_are_refused)
+not_taken = by_line(test_what_a_state_has_lost_is_not_taken_back_from_it)
+exact = by_line(test_what_was_seen_is_told_and_the_gap_is_exact)
+older = by_line(test_a_backup_of_before_a_loss_heals_it)
+gap = by_lines(test_a_state_that_is_lost_whole_after_an_accepted_loss_keeps_the_gap, InMemory)
+emptied = by_lines(test_a_place_that_is_empty_after_a_loss_that_nobody_looked_at_has_nothing_of_before, InMemory)
+gone = by_line(test_a_change_that_went_with_an_accepted_loss_is_none_any_more)
+copied = by_line(test_a_ledger_that_is_lost_knows_a_change_by_the_copy_in_the_journal)
+numbered = by_line(test_numbers_never_fall_below_the_change_that_a_fence_names)
+before_renaming = by_lines(test_a_backup_of_before_a_renaming_is_written_again)
+taken_name = by_lines(test_nothing_is_taken_back_from_a_state_that_took_the_name_of_another_one)
+was_forgotten = by_lines(test_nothing_is_taken_back_from_a_state_that_was_forgotten)
+not_empty = by_lines(test_a_place_that_was_not_empty_before_is_not_filled, InMemory)
+replaced = by_lines(test_what_a_restatement_replaced_is_replaced_again, InMemory)
+
+
+def repeated(given: Given) -> None:
+    test_an_acceptance_that_has_died_stops_commits_until_it_is_repeated(given.lines(InMemory), given.kills, POINTS[0])
+
+
+LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
+    ("the mark is asked", fence._check_change, "stored.change < change", "False", noticed),
+    ("it is carried by every raise", fence.raised, "else stored.change", "else None", cancel),
+    ("a change is asked where totals do not tell", Life.changes_after, "len(fits) > 1 or", "", asked),
+    ("and after a loss that is healed", Life.changes_after, "or after", "", healed),
+    ("keys may be missing after a change", StateHistory._fits, ">= keys or lacks", ">= keys", with_change),
+    ("also of one that was made again", StateHistory._compared, "or each.number in self._changed", "", made_again),
+    ("what is wanted no more is none", _Walk.begins_after, "each.number not in self.unwanted", "True", unwanted),
+    ("where it was made", rebuild.note_change, "if made_after is None else made_after", "", where_made),
+    ("what died is repeated", ChangeAcceptance._find, "if unmarked and", "if False and", repeated),
+    ("a loss names its fence", fence._check_accepted, '"fence" not in known', "True", another),
+    ("and the whole of its values", fence.raised, 'or known.get("whole")', "", alone),
+    ("a loss is known", _Walk._takes_loss, "self.losses.insert(0,", "[].insert(0,", not_taken),
+    ("and what was found", Life.kept, "loss.found is not None and", "False and", exact),
+    ("an older fence is from before it", Life.kept, "loss.generation > as_of", "False", older),
+    ("a known gap is not filled", StateHistory._look, "heals or not life.losses", "True", gap),
+    ("nor healed", _Walk.begins_after, 'rolled.get("heals", True)', "True", gap),
+    ("that its place was empty", end_steps.accepted_after, '"generation" in before', "False", emptied),
+    ("changes go with a loss", life._still_there, "loss.change < each.number < loss.number", "False", gone),
+    ("a lost ledger gets its changes back", rebuild._kept_changes, "for each in changes:", "for each in ():", copied),
+    ("with their numbers", Audit.repair, "above + 1", "0", numbered),
+    ("names of before", _Walk._takes_name, "self.name = old", "pass", before_renaming),
+    ("another state was renamed", life.name_now, "name = renamed[1]", "pass", taken_name),
+    ("another state was forgotten", life.name_now, "each.what == FORGOTTEN", "False", was_forgotten),
+    ("where it began", end_steps.accepted_after, "txid if began[name] else 0", "1", young),
+    ("whether it was empty", fence.raised, "BEGAN: is_empty()", "BEGAN: True", not_empty),
+    ("what was replaced", DifferenceRows.rows, "self._replaced(keys, old, new) if self._done else", "", replaced),
+)
+
+
+@pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
+def test_a_rule_that_is_left_out_is_noticed(
+    rule: Any, lines: Lines, kills: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, function, old, new, noticed_by = rule
+    given = Given(lines, kills, monkeypatch)
+    with applied(Mutant(told, ((function, old, new),), ONE)):
+        with pytest.raises((AssertionError, TxError, ValueError, pytest.fail.Exception)):
+            noticed_by(given)
