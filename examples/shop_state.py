@@ -102,14 +102,24 @@ class ShopState(StoredState, QueryableState):
     def _shown(self, cells: Cells) -> dict[str, Any]:
         return self.columns.completed(dict(zip(self.columns.values, cells, strict=True)))
 
+    def accept_values(self, change: int = 0) -> None:
+        with self._changing() as content:
+            if content.fence is not None:
+                content.fence = fence.marked(content.fence, change)
+
     # --- one store transaction
 
     @contextmanager
     def _transaction(self, write: StateWrite) -> Iterator[FileTransaction]:
+        with self._changing() as content:
+            yield FileTransaction(self, write, content)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Content]:
         with open(f"{self._file}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
             content = self._content()
-            yield FileTransaction(self, write, content)
+            yield content
             draft = Path(f"{self._file}.draft")
             with draft.open("wb") as file:
                 pickle.dump(content, file)

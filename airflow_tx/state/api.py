@@ -484,6 +484,11 @@ class FencedState(Described, ABC):
         :param change: number of the repair that notes it, which the fence keeps from now on.
         """
 
+    @property
+    def names_changes(self) -> bool:
+        """Whether its fence names accepted changes: a state of one's own need not do so."""
+        return type(self).accept_values is not FencedState.accept_values
+
     def fence_of(self, old: str) -> Fence | None:
         """Read the fence that the state has once it has taken over the fence of `old`: its own, if it has one.
 

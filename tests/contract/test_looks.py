@@ -101,3 +101,39 @@ def test_a_look_is_put_back_by_itself_alone(states: tuple[StoredState, ...]) -> 
             state.put_back(second)
         grants.commit(2, state, {"a": 1})
         assert [(row["key"], row["n"]) for row in state.read()] == [("a", 2)]
+
+
+def test_a_look_carries_the_change_that_the_fence_names(states: tuple[StoredState, ...]) -> None:
+    for state in states:
+        grants = Grants()
+        first = replace(grants(1), batch='{"key": "run 1"}')
+        state.raise_and_write(first, [])
+        grants.final(first, state)
+        state.accept_values(3)
+        assert _change(state) == 3
+        look = _look(grants, state, 2)
+        state.raise_fence(look)
+        assert _change(state) == 3
+        state.accept_values(4)
+        assert _change(state) == 3  # a look says nothing about the values
+        if state.rows_by_grant() is not None:
+            state.put_back(look)
+            assert _change(state) == 3
+            grants.commit(2, state, {})
+
+
+def test_the_raise_that_a_person_accepts_says_which_change_its_values_have(states: tuple[StoredState, ...]) -> None:
+    for state in states:
+        grants = Grants()
+        first = replace(grants(1), batch='{"key": "run 1"}')
+        state.raise_and_write(first, [])
+        state.accept_values(3)
+        grants.generation, grants.last = 2, {}
+        state.raise_fence(replace(grants(2), batch='{"key": "run 2"}'))
+        assert _change(state) == 0
+
+
+def _change(state: StoredState) -> int:
+    found = state.fence()
+    assert found is not None
+    return found.change

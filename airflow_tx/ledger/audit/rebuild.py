@@ -600,6 +600,7 @@ def note_change(
     rows: Mapping[int, int] | None = None,
     keys: Sequence[str] | None,
     made_after: int | None = None,
+    marked: bool = True,
     receipt: str,
     audit: Audit,
 ) -> Decision[Repaired]:
@@ -610,6 +611,7 @@ def note_change(
     :param keys: names of the keys that are gone, of which no restatement takes anything back; None: it is unknown which
         ones are, so no transaction before can be restated.
     :param made_after: the transaction behind which they were changed; None: the last final one.
+    :param marked: whether the fence of the state is going to name it.
     :param receipt: the hash of the last receipt when the totals were compared.
     :raises PreviewOutdated: a transaction has ended since.
     """
@@ -623,7 +625,7 @@ def note_change(
     after = replace(
         topology,
         taken_back_from={**topology.taken_back_from, **since},
-        accepted={**topology.accepted, state: noted},
+        accepted={**topology.accepted, **({state: noted} if marked else {})},
         op=stamp.op,
     )
     changed = [f"the total of {name} by {by:+}" for name, by in sorted(columns.items())]

@@ -22,6 +22,7 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
+    ACCEPT_CHANGE,
     CHANGE,
     Audit,
     ColumnTotal,
@@ -540,6 +541,7 @@ class ChangeAcceptance(PersonalAction):
                 columns[change.column] = change.total - change.expected
         ledger = self.target.ledger
         spec, states = self.target.dag()
+        state = states[self.state]
         if not found.unmarked:
             Repairs(ledger).note_change(
                 self.state,
@@ -547,17 +549,18 @@ class ChangeAcceptance(PersonalAction):
                 rows=rows,
                 keys=found.keys,
                 made_after=self.made_after,
+                marked=state.names_changes,
                 receipt=found.receipt,
                 audit=audit,
             )
-        topology = ledger.topology()
         failpoint("accept_change.noted", state=self.state)
-        number = topology.accepted[self.state][CHANGE]
-        record = {each.number: each for each in self._repairs}[number]
+        accepted = [each for each in self._repairs if each.change.get("state") == self.state]
+        record = next(each for each in reversed(accepted) if each.what == ACCEPT_CHANGE)
         # The fence comes last: until then no transaction is committed, and a repetition does the rest.
-        JournalArea(spec.staging(), topology.incarnation).keep_change(record)
+        JournalArea(spec.staging(), ledger.incarnation()).keep_change(record)
         failpoint("accept_change.kept", state=self.state)
-        states[self.state].accept_values(number)
+        if state.names_changes:
+            state.accept_values(record.number)
         for each in found.shown:
             yield EffectLine(None, None, f"accepted: {each}")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.base.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind
 from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.life import CHANGE
 from airflow_tx.state.api import Fence, FencedState, Grant
 from airflow_tx.testing.suites.state_tools import (
     Grants,
@@ -41,6 +43,34 @@ def _raise_and_write(
 Use = Callable[[FencedState, Grant, Iterable[Mapping[str, Any]]], None]
 every_use = pytest.mark.parametrize("use", [_raise, _write, _write_part, _raise_and_write])
 every_raise = pytest.mark.parametrize("use", [_raise, _raise_and_write])
+
+
+def _granted(grants: Grants, txid: int, attempt: int = 1, **how: Any) -> Grant:
+    """Give a grant that says what its transaction is, as those of a ledger do."""
+    return replace(grants(txid, attempt), batch=f'{{"key": "run {txid}"}}', **how)
+
+
+def _commit(grants: Grants, state: FencedState) -> None:
+    grant = _granted(grants, 1)
+    state.raise_and_write(grant, rows({"a": 1}))
+    grants.final(grant, state)
+
+
+def _change(state: FencedState) -> int:
+    fence = state.fence()
+    assert fence is not None
+    return fence.change
+
+
+def _began(state: FencedState) -> bool | None:
+    fence = state.fence()
+    assert fence is not None
+    return fence.began
+
+
+def _needs_names(state: FencedState) -> None:
+    if not state.names_changes:
+        pytest.skip("its fence names no changes")
 
 
 class FenceSuite(StateTests):
@@ -236,3 +266,86 @@ class FenceSuite(StateTests):
             with pytest.raises((FenceOutranked, LedgerBehind)):
                 use(state, late, rows({"a": 1}))
         assert totals(state) == {"a": 10}
+
+    # --- changes by hand -----------------------------------------------------------------------------------------
+
+    def test_the_fence_names_the_newest_change_that_a_person_has_accepted(
+        self, make_state: MakeState, grants: Grants, kind: str
+    ) -> None:
+        _needs_names(make_state(kind))
+        _commit(grants, make_state(kind))
+        assert _change(make_state(kind)) == 0
+        make_state(kind).accept_values(3)
+        assert _change(make_state(kind)) == 3
+        make_state(kind).accept_values(2)
+        make_state(kind).accept_values()
+        assert _change(make_state(kind)) == 3
+
+    def test_accepting_a_change_leaves_the_grant_of_the_fence_and_the_values(
+        self, state: FencedState, grants: Grants
+    ) -> None:
+        _commit(grants, state)
+        before = state.fence()
+        state.accept_values(3)
+        after = state.fence()
+        assert before is not None
+        assert after is not None
+        assert replace(after, batch="") == replace(before, batch="")
+        assert totals(state) == {"a": 1}
+
+    def test_a_state_without_a_fence_has_no_change_to_name(self, state: FencedState) -> None:
+        state.accept_values(3)
+        assert state.fence() is None
+
+    @every_raise
+    def test_a_raise_carries_the_change(self, state: FencedState, grants: Grants, use: Use) -> None:
+        _needs_names(state)
+        _commit(grants, state)
+        state.accept_values(3)
+        for attempt in (1, 2):
+            use(state, _granted(grants, 2, attempt), rows({"a": 1}))
+            assert _change(state) == 3
+
+    @every_raise
+    def test_a_store_of_before_a_change_is_refused_though_no_transaction_followed(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
+        _needs_names(state)
+        _commit(grants, state)
+        state.accept_values(3)
+        late = _granted(grants, 2, accepted={state.name: {CHANGE: 4}})
+        with pytest.raises(StateBehind, match="without the change that repair 4 accepted"):
+            use(state, late, rows({"a": 1}))
+        assert totals(state) == {"a": 1}
+        use(state, _granted(grants, 2, accepted={state.name: {CHANGE: 3}}), rows({"a": 1}))
+
+    @every_raise
+    def test_after_an_accepted_loss_the_fence_that_was_seen_is_raised_and_no_other(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
+        _commit(grants, state)
+        seen = state.fence()
+        assert seen is not None
+        grants.generation, grants.last = 2, {}
+        for fence in ({**seen.token.to_json(), "txid": 7}, None):
+            noted = {state.name: {"generation": 2, "fence": fence}}
+            with pytest.raises(StateBehind, match="what a person has accepted said"):
+                use(state, _granted(grants, 8, accepted=noted), rows({"a": 1}))
+        noted = {state.name: {"generation": 2, "fence": seen.token.to_json()}}
+        use(state, _granted(grants, 8, accepted=noted), rows({"b": 1}))
+        assert totals(state)["a"] == 1
+
+    @every_raise
+    def test_the_first_fence_says_that_its_place_was_empty(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
+        for attempt in (1, 2):
+            use(state, _granted(grants, 1, attempt), rows({"a": 1}))
+            assert _began(state) in (True, None)  # it may not know
+
+    def test_the_fence_of_the_second_transaction_does_not_say_it(
+        self, state: FencedState, grants: Grants
+    ) -> None:
+        _commit(grants, state)
+        state.raise_fence(_granted(grants, 2))
+        assert _began(state) is None

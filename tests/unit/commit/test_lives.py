@@ -29,6 +29,7 @@ from airflow_tx.operations.actions.request import ChangeAcceptance, evidence_of
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair, seen_state
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.state import Max, MemoryState, Sum, fence
+from airflow_tx.state.api import FencedState
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.transaction.commit import roll_forward as module
 from airflow_tx.transaction.commit.contributions import DifferenceRows
@@ -375,6 +376,19 @@ def test_what_was_accepted_whole_is_not_accepted_again(line: Line) -> None:
     line.edit("a", None)
     with pytest.raises(AcceptanceRefused, match="its values are what its receipts say"):
         line.accept()
+
+
+def test_a_state_whose_fence_names_no_changes_is_not_asked_for_one(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = lines(InMemory)
+    line.commit(a=50, b=7)
+    monkeypatch.setattr(MemoryState, "accept_values", FencedState.accept_values)
+    line.edit("a", None)
+    line.commit(a=3)
+    assert line.values() == {"a": 3, "b": 7}
+    assert line.findings() == ()
+    assert [each.number for each in line.journal().changes()] == [1]
 
 
 # --- a ledger that is lost ------------------------------------------------------------------------------------------
@@ -900,6 +914,11 @@ not_empty = by_lines(test_a_place_that_was_not_empty_before_is_not_filled, InMem
 replaced = by_lines(test_what_a_restatement_replaced_is_replaced_again, InMemory)
 
 
+def unnamed(given: Given) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_a_state_whose_fence_names_no_changes_is_not_asked_for_one(given.lines, patch)
+
+
 def repeated(given: Given) -> None:
     test_an_acceptance_that_has_died_stops_commits_until_it_is_repeated(given.lines(InMemory), given.kills, POINTS[0])
 
@@ -914,6 +933,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
     ("what is wanted no more is none", _Walk.begins_after, "each.number not in self.unwanted", "True", unwanted),
     ("where it was made", rebuild.note_change, "if made_after is None else made_after", "", where_made),
     ("what died is repeated", ChangeAcceptance._find, "if unmarked and", "if False and", repeated),
+    ("only fences that name changes are asked", rebuild.note_change, "if marked else {}", "", unnamed),
     ("a loss names its fence", fence._check_accepted, '"fence" not in known', "True", another),
     ("and the whole of its values", fence.raised, 'or known.get("whole")', "", alone),
     ("a loss is known", _Walk._takes_loss, "self.losses.insert(0,", "[].insert(0,", not_taken),
