@@ -46,7 +46,7 @@ every_raise = pytest.mark.parametrize("use", [_raise, _raise_and_write])
 
 
 def _granted(grants: Grants, txid: int, attempt: int = 1, **how: Any) -> Grant:
-    """Give a grant that says what its transaction is, as those of a ledger do."""
+    """Give a grant that says what its transaction is, as each grant of a ledger does."""
     return replace(grants(txid, attempt), batch=f'{{"key": "run {txid}"}}', **how)
 
 

@@ -136,7 +136,7 @@ class TableRollForward(RollForward):
 
     def history(self) -> TableHistory:
         assert isinstance(self._given, StoredState)
-        return TableHistory(self._ledger, self._given)
+        return TableHistory(self._ledger, self._given, self._changed)
 
     def take(
         self, history: StateHistory, look: StateLook, rolling: Rolling

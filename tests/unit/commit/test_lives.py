@@ -315,6 +315,22 @@ def test_a_backup_of_after_a_change_is_written_again_without_a_question(lines: L
     assert line.values() == truth
 
 
+def test_a_mark_that_an_older_release_has_dropped_is_noted_again(lines: Lines) -> None:
+    line = lines(InMemory)
+    line.commit(a=50, b=7)
+    line.edit("a", None)
+    line.commit(a=3)
+    database = line.place.state.database
+    database.fence = replace(database.fence, batch=database.fence.batch.replace('"change":1,', ""))
+    run = begun(line, rows(b=1))
+    with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
+        run.commit_now()
+    assert line.roll() == []
+    run.commit_now()
+    assert line.values() == {"a": 3, "b": 8}
+    assert line.findings() == ()
+
+
 # --- accept-change that dies ----------------------------------------------------------------------------------------
 
 
