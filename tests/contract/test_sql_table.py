@@ -212,10 +212,10 @@ def test_a_table_that_a_person_made_anew_keeps_its_columns(
 
 
 def test_a_table_of_rows_that_were_refused_gets_the_types_of_later_rows(table: MakeTable, grants: Grants) -> None:
-    mixed: list[dict[str, Any]] = [{"n": 1}, {"n": 1.5}]
-    for txid, wrong in enumerate(mixed, 1):
+    for attempt, number in enumerate((1, 1.5), 1):
+        wrong: list[dict[str, Any]] = [*[{"n": number}] * 10_000, {"n": "x"}]
         with pytest.raises(StateError, match="'x' is not"):
-            grants.commit_rows(1, table(), [*[wrong] * 10_000, {"n": "x"}], attempt=txid)
+            grants.commit_rows(1, table(), wrong, attempt)
     grants.commit_rows(1, table(), [{"n": "x"}], attempt=3)
     assert [row["n"] for row in table().read()] == ["x"]
 
@@ -306,6 +306,45 @@ def test_a_check_of_the_table_refuses_the_update_as_a_whole(
         grants.commit_rows(1, table(), rows(*range(20_000, -1, -1)))
     assert "\n" not in str(refusal.value)
     assert table().read() == []
+
+
+FAMILY = {
+    "partition": (
+        "CREATE TABLE {t} (tx_txid BIGINT, region TEXT, n BIGINT) PARTITION BY LIST (region)",
+        "CREATE TABLE {t}_eu PARTITION OF {t} FOR VALUES IN ('eu')",
+    ),
+    "grandchild": (
+        "CREATE TABLE {t} (tx_txid BIGINT, region TEXT, n BIGINT) PARTITION BY LIST (region)",
+        "CREATE TABLE {t}_all PARTITION OF {t} FOR VALUES IN ('eu') PARTITION BY LIST (region)",
+        "CREATE TABLE {t}_eu PARTITION OF {t}_all FOR VALUES IN ('eu')",
+    ),
+    "INHERITS": (
+        "CREATE TABLE {t} (tx_txid BIGINT, region TEXT, n BIGINT)",
+        "CREATE TABLE {t}_eu () INHERITS ({t})",
+        "CREATE INDEX ON {t}_eu (tx_txid)",
+    ),
+}
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("statements", list(FAMILY.values()), ids=list(FAMILY))
+@pytest.mark.parametrize("suffixes", [("", "_eu"), ("_eu", "")])
+def test_a_table_that_shares_rows_with_one_that_has_a_fence_is_refused(
+    url: str, name: str, run: Callable[[str], None], statements: tuple[str, ...], suffixes: tuple[str, str]
+) -> None:
+    for statement in (statements[0], "CREATE INDEX ON {t} (tx_txid)", *statements[1:]):
+        run(statement.format(t=name))
+    first, second = (SqlTable.from_url(url, table=name + suffix) for suffix in suffixes)
+    given = [{"region": "eu", "n": 1}]
+    Grants().commit_rows(1, first, given)
+    second.read()
+    with pytest.raises(
+        StateDiffers, match="share rows .*each would take out rows of the other.*DELETE FROM"
+    ) as refused:
+        Grants().commit_rows(1, second, given)
+    assert first.rows_by_txid() == {1: 1}
+    run(str(refused.value).rpartition(": ")[2])
+    Grants().commit_rows(1, second, given)
 
 
 # --- restatements, skips ------------------------------------------------------------------------------------------

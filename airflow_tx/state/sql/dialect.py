@@ -251,6 +251,10 @@ class Dialect:
         """Read the columns of a table, with their types in our words, and its primary key."""
         raise NotImplementedError
 
+    def family(self, connection: Connection, table: sa.Table) -> Sequence[tuple[str, str]]:
+        """Name the tables, by schema and name, that share rows with this one, and that stand beside a fence table."""
+        return ()
+
     def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, int]:
         """Read how many characters the columns take that have a limit: spaces beyond it are cut without an error."""
         if not self.cuts_texts:

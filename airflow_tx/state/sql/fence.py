@@ -37,6 +37,7 @@ from airflow_tx.state.sql.schema import (
     SAMPLE,
     WROTE,
     existing_table,
+    fence_table,
     has_own_key,
     own_values,
     read_receipts,
@@ -498,9 +499,35 @@ class OneTableStore(FencedStore, Generic[_Found]):
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         is_due = time.monotonic() - self._looked_at >= LOOK_AGAIN
-        if is_due or self._shape_now(connection) != self._facts.get(_SHAPE):
+        changed = is_due or self._shape_now(connection) != self._facts.get(_SHAPE)
+        if changed:
             self._facts.pop(FOUND, None)
-        return super().raise_fence(connection, grant)
+        kept = super().raise_fence(connection, grant)
+        if changed or grant.last_txids.get(self.state) is None:
+            self._check_family(connection)
+        return kept
+
+    def _check_family(self, connection: Connection) -> None:
+        """Refuse a table that shares rows with another one that has a fence: each would take out rows of the other.
+
+        :raises StateDiffers: naming both.
+        """
+        bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
+        by_schema = dict[str, list[str]]()
+        for schema, name in self._dialect.family(connection, bare):
+            by_schema.setdefault(schema, []).append(name)
+        for schema, names in by_schema.items():
+            table = fence_table(schema)
+            query = sa.select(table.c.state).where(table.c.state.in_(names)).limit(1)
+            other = connection.execute(query).scalar()
+            if other is not None:
+                raise StateDiffers(
+                    state=self.state,
+                    problem=f"tables {self._name} and {schema}.{other} share rows (partition or INHERITS), and the "
+                    "other one has a fence: each would take out rows of the other",
+                    remedy="Nothing was written. Give both updates one table. If no topology writes into the other "
+                    f"one: DELETE FROM {table.fullname} WHERE state = '{other}'",
+                )
 
     def _found(self, connection: Connection) -> _Found | None:
         """Find the table, if it exists, with the columns that the last comparison saw."""

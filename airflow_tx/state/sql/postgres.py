@@ -32,7 +32,7 @@ from airflow_tx.state.sql.dialect import (
     values_of_row,
     writer_parameters,
 )
-from airflow_tx.state.sql.schema import array_literal, pg_type
+from airflow_tx.state.sql.schema import FENCE_TABLE, array_literal, pg_type
 
 # Defaults of a session; its user, database or connection may set others. Without them, a committer
 # whose machine vanished would hold the fence until its TCP connection is given up, which takes hours. A session that
@@ -59,6 +59,16 @@ _COMPARED_OTHERWISE = sa.text(
 _HAS_TABLE = sa.text(
     "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = :schema AND c.relname = :name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
+)
+# Parents and children of a table, of any rank, in schemas that have a fence table.
+_FAMILY = sa.text(
+    "WITH RECURSIVE own AS (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = :schema AND c.relname = :name), "
+    "up AS (SELECT oid FROM own UNION SELECT i.inhparent FROM pg_inherits i JOIN up ON i.inhrelid = up.oid), "
+    "down AS (SELECT oid FROM own UNION SELECT i.inhrelid FROM pg_inherits i JOIN down ON i.inhparent = down.oid) "
+    "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.oid IN (SELECT oid FROM up UNION SELECT oid FROM down) AND c.oid NOT IN (SELECT oid FROM own) "
+    "AND EXISTS (SELECT FROM pg_class f WHERE f.relnamespace = n.oid AND f.relname = :fence)"
 )
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26
@@ -210,6 +220,10 @@ class Postgres(Dialect):
         kinds = {column["name"]: pg_type(column["type"]) for column in columns}
         kinds |= {name: f"{kinds[name]} {OTHER_COLLATION}" for name in otherwise}
         return kinds, list(key)
+
+    def family(self, connection: Connection, table: sa.Table) -> Sequence[tuple[str, str]]:
+        own = {"schema": table.schema, "name": table.name, "fence": FENCE_TABLE}
+        return [(schema, name) for schema, name in connection.execute(_FAMILY, own)]
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
         code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
