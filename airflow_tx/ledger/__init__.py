@@ -118,6 +118,7 @@ if TYPE_CHECKING:
         STATE_LOST as STATE_LOST,
         Life as Life,
         Pending as Pending,
+        holds_for_good as holds_for_good,
         renamed_since as renamed_since,
     )
     from airflow_tx.ledger.reading import (

@@ -376,6 +376,11 @@ class Receipt:
     checks: Mapping[str, Mapping[str, Any]] | None = None
 
     @property
+    def takes_out(self) -> bool:
+        """Whether a table has taken out the rows of another transaction with it, which nothing brings back."""
+        return self.replaces is not None and self.skip is None
+
+    @property
     def text(self) -> str:
         """Write it as canonical JSON: equal receipts have equal texts."""
         return dumps(self.said())

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord
@@ -416,3 +416,25 @@ def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
         ):
             return f"{name} (forgotten before transaction {each.change['txid']})"
     return name
+
+
+class _Given(Protocol):
+    """The transaction of which a state has something: a receipt of it, or the fence that was raised for it."""
+
+    @property
+    def txid(self) -> int: ...
+    @property
+    def birth(self) -> str: ...
+    @property
+    def incarnation(self) -> str: ...
+
+
+def holds_for_good(given: Iterable[_Given], txid: int, birth: str, incarnation: str) -> bool:
+    """Ask whether a state has something of this very transaction that it cannot undo.
+
+    A txid is given again: in another life of the ledger, or after the ledger was lost. A birth never is.
+
+    :param given: the receipts of transactions of which the state has something that it cannot undo.
+    """
+    mine = (txid, birth, incarnation)
+    return any((each.txid, each.birth, each.incarnation) == mine for each in given)

@@ -218,6 +218,14 @@ class Fence:
     wrote: bool = field(default=False, compare=False)
 
     @property
+    def txid(self) -> int:
+        return self.token.txid
+
+    @property
+    def birth(self) -> str:
+        return self.token.birth
+
+    @property
     def covered(self) -> Fence | None:
         """Read the fence that a look covers, which the look keeps as its batch; None: it covers none."""
         found = self._kept(COVERS) if self.token.is_look else None
@@ -461,6 +469,13 @@ class FencedState(Described, ABC):
         Only a fence that no earlier grant can pass proves that the state has nothing.
         """
         return None
+
+    def holds_for_good(self, txid: int, birth: str, incarnation: str) -> bool:
+        """Whether it has something of this very transaction that it cannot undo, as far as it can tell.
+
+        :param birth: and `incarnation`: a txid alone is given again, for example after a reset.
+        """
+        return False
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Read the current values, one dict a key; during a commit also values of a transaction that is not yet marked.

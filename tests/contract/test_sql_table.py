@@ -394,6 +394,31 @@ def test_a_restatement_that_has_only_raised_the_fence_can_be_skipped(table: Make
     assert ids(table()) == [(1, 1)]
 
 
+def next_life(grants: Grants, *, reset: bool) -> Grants:
+    """The grants of another transaction of each number: after a reset, or in a ledger that was rebuilt."""
+    after = Grants()
+    if not reset:
+        after.incarnation = grants.incarnation
+        after.generation = grants.generation + 1
+    return after
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_another_transaction_of_the_number_of_a_restatement_can_be_skipped(
+    table: MakeTable, grants: Grants, *, reset: bool
+) -> None:
+    grants.commit_rows(1, table(), rows(1))
+    table().raise_and_write(restating(grants(2), 1), rows(5))
+    if reset:
+        table().clear()
+    after = next_life(grants, reset=reset)
+    table().raise_fence(after(2))
+    skip = about_to_skip(after(2, 2))
+    table().raise_fence(skip)
+    table().pass_over(skip)
+    assert not table().holds(2)
+
+
 def test_a_skip_takes_out_what_the_transaction_has_written(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(1))
     table().raise_and_write(grants(2), rows(2))

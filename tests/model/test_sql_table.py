@@ -173,7 +173,7 @@ def _keep(store: TableStore, connection: Connection, grant: Grant) -> None:
     pass
 
 
-def _has_rows(store: TableStore, connection: Connection, txid: int) -> bool:
+def _has_rows(store: TableStore, connection: Any, txid: int, *_: str) -> bool:
     found = store._found(connection)
     return found is not None and store._rows_of(connection, found, txid) > 0
 

@@ -25,7 +25,7 @@ from airflow_tx.base.connections import (
 )
 from airflow_tx.base.errors import ConfigError, SkipRefused, StateDiffers, StateError
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.ledger import Grant, Outcome, Receipt, Token, TransactionAttempt
+from airflow_tx.ledger import Grant, Outcome, Receipt, Token, TransactionAttempt, holds_for_good
 from airflow_tx.state import fence
 from airflow_tx.state.api import (
     STAGED,
@@ -156,10 +156,11 @@ class RaisedFence:
         """Whether this very grant has raised it."""
         return self.fence.token == grant.token
 
-    def took_out(self, txid: int) -> bool:
+    def took_out(self, txid: int, birth: str, incarnation: str) -> bool:
         """Whether this transaction is a restatement that has taken the rows of another one out."""
         written = self.replaces is not None and self.fence.applied
-        return self.fence.token.txid == txid and (self.taken or written)
+        given = [self.fence] if self.taken or written else []
+        return holds_for_good(given, txid, birth, incarnation)
 
 
 def next_raise(
@@ -175,7 +176,7 @@ def next_raise(
         # The rows of a table whose fence is gone may belong to any transaction.
         return RaisedFence(fence, number, True, replaces)
     again = may_have_written(found.fence.token, grant.token)
-    taken = found.took_out(grant.txid)
+    taken = found.took_out(grant.txid, grant.token.birth, grant.incarnation)
     return RaisedFence(replace(fence, applied=False), number, again, replaces, taken)
 
 
@@ -617,6 +618,11 @@ class DeltaTable(StoredState, AppendTable):
                 each.is_of([txid]) or count_rows(store.folder, each.path, [txid]) for each in found
             )
 
+    def holds_for_good(self, txid: int, birth: str, incarnation: str) -> bool:
+        at = self._store.load()
+        found = None if at is None else self._raised(at)
+        return found is not None and found.took_out(txid, birth, incarnation)
+
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         store = self._store
         at = store.load()
@@ -801,7 +807,8 @@ class _TableTransaction:
         raised = fence.raised(stored, grant, state=self._state.name, holds=lambda: False)
         if held is not None and held.is_held_by(grant):
             return
-        if held is not None and held.took_out(grant.txid) and grant.is_skip:
+        mine = (grant.txid, grant.token.birth, grant.incarnation)
+        if held is not None and grant.is_skip and held.took_out(*mine):
             raise _skip_refused(grant.txid, self._state.name)
         # Refuse files that do not fit while nothing has changed.
         self._fit.change(at, self._files)

@@ -229,7 +229,9 @@ class FencedStore(StateDatabase):
             grant,
             state=self.state,
             there=there,
-            holds=partial(self.holds_for_good, connection, grant.txid),
+            holds=partial(
+                self.holds_for_good, connection, grant.txid, grant.token.birth, grant.incarnation
+            ),
             missing=partial(self._missing_since, connection, found[1], kept),
         )
         self._check_definition(found[1])
@@ -297,7 +299,9 @@ class FencedStore(StateDatabase):
         """Whether it has no values."""
         return not self._is_there(connection)
 
-    def holds_for_good(self, connection: Connection, txid: int) -> bool:
+    def holds_for_good(
+        self, connection: Connection, txid: int, birth: str, incarnation: str
+    ) -> bool:
         """Whether the state has something of a transaction that it cannot undo."""
         raise NotImplementedError
 

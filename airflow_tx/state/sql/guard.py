@@ -65,6 +65,9 @@ class SqlGuard(FencedInSql["GuardStore"]):
     def holds(self, txid: int) -> bool:
         return self.last_txid() == txid
 
+    def holds_for_good(self, txid: int, birth: str, incarnation: str) -> bool:
+        return self._asked(self._store.holds_for_good, txid, birth, incarnation)
+
     def last_txid(self) -> int | None:
         """Read the last transaction whose statements ran, or of which some did; None: there was none."""
         noted = self._asked(self._store.noted)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.base.errors import StateError, TxidBehind
+from airflow_tx.ledger import holds_for_good
 from airflow_tx.state.api import Grant, StateWrite
 from airflow_tx.state.sql.database import NOTHING, check_durable
 from airflow_tx.state.sql.dialect import inserted
@@ -78,7 +79,13 @@ class GuardStore(FencedStore):
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         self._ensure_guard_table(connection)
-        return super().raise_fence(connection, grant)
+        before = self.read_fence(connection)
+        kept = super().raise_fence(connection, grant)
+        mine = (grant.txid, grant.token.birth, grant.incarnation)
+        if before and before.txid == grant.txid and not holds_for_good([before], *mine):
+            # What ran was another transaction of this number, and a person has accepted that.
+            self._note(connection, 0)
+        return kept
 
     def _ensure_guard_table(self, connection: Connection) -> None:
         if not self._has_table(connection, GUARD_TABLE):
@@ -102,8 +109,15 @@ class GuardStore(FencedStore):
     def _is_there(self, connection: Connection) -> bool:
         return self.noted(connection) is not None
 
-    def holds_for_good(self, connection: Connection, txid: int) -> bool:
-        return abs(self.noted(connection) or 0) == txid
+    def holds_for_good(
+        self, connection: Connection, txid: int, birth: str, incarnation: str
+    ) -> bool:
+        # The note has no birth. It was made under the fence of its txid.
+        noted = abs(self.noted(connection) or 0)
+        last = self.read_fence(connection)
+        if last is None or last.txid != noted:
+            return noted == txid
+        return holds_for_good([last], txid, birth, incarnation)
 
     def noted(self, connection: Connection) -> int | None:
         """Read the last transaction whose statements ran; negative: they ended the database transaction."""

@@ -166,7 +166,9 @@ class SqlStore(StateTable):
         query = sa.select(found[0].c.tx_txid).where(found[0].c.tx_txid == txid).limit(1)
         return connection.execute(query).first() is not None
 
-    def holds_for_good(self, connection: Connection, txid: int) -> bool:
+    def holds_for_good(
+        self, connection: Connection, txid: int, birth: str, incarnation: str
+    ) -> bool:
         return self.kind is not StateKind.OPAQUE and self.holds(connection, txid)
 
     def clear(self, connection: Connection) -> None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.base.errors import StateDiffers, StateError
-from airflow_tx.ledger import Outcome
+from airflow_tx.ledger import Outcome, Receipt, holds_for_good
 from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
 from airflow_tx.state.column_types import converted, type_of
 from airflow_tx.state.sql.database import NOTHING
@@ -226,7 +226,9 @@ class TableStore(OneTableStore[FoundTable]):
         if found is not None and (grant.is_skip or grant.token.is_look):
             self._take_out(connection, found, [grant.txid])
 
-    def holds_for_good(self, connection: Connection, txid: int) -> bool:
+    def holds_for_good(
+        self, connection: Connection, txid: int, birth: str, incarnation: str
+    ) -> bool:
         """Whether this transaction has taken out the rows of the one that it restates."""
         if not self._has_table(connection, RECEIPTS_TABLE):
             return False
@@ -234,8 +236,10 @@ class TableStore(OneTableStore[FoundTable]):
         query = sa.select(receipts.c.receipt).where(
             receipts.c.state == self._identity, receipts.c.txid == txid
         )
-        texts = connection.execute(query).scalars()
-        return any(map(_takes_out, map(json.loads, texts)))
+        found = (
+            Receipt.from_json(json.loads(text)) for text in connection.execute(query).scalars()
+        )
+        return holds_for_good((each for each in found if each.takes_out), txid, birth, incarnation)
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
         found = self._found(connection)
@@ -277,8 +281,13 @@ class TableStore(OneTableStore[FoundTable]):
 
     def holds(self, connection: Connection, txid: int) -> bool:
         found = self._found(connection)
-        there = found is not None and self._rows_of(connection, found, txid) > 0
-        return there or self.holds_for_good(connection, txid)
+        if found is not None and self._rows_of(connection, found, txid):
+            return True
+        # A restatement without rows has taken out the rows of another transaction.
+        last = self.read_fence(connection)
+        return last is not None and self.holds_for_good(
+            connection, txid, last.birth, last.incarnation
+        )
 
     def rows_by_txid(self, connection: Connection) -> dict[int | None, int]:
         found = self._found(connection)
