@@ -286,15 +286,18 @@ class Written:
     :param keys: how many keys were written; rows, if the state takes them unchanged.
     :param digest: of the rows that it got, in any order: 16 hex digits.
     :param sums: of value columns that are added up, where all their values were whole numbers.
+    :param left: whether a restatement has passed the state over: what it held was accepted.
     """
 
     keys: int = 0
     digest: str = "0" * 16
     sums: Mapping[str, int] = field(default_factory=dict, hash=False)
+    left: bool = False
 
     def __add__(self, other: Written) -> Written:
         total = (int(self.digest, 16) + int(other.digest, 16)) % _MODULUS
-        return Written(self.keys + other.keys, f"{total:016x}", self._sums_with(other))
+        left = self.left or other.left
+        return Written(self.keys + other.keys, f"{total:016x}", self._sums_with(other), left)
 
     def _sums_with(self, other: Written) -> Mapping[str, int]:
         if not self.keys or not other.keys:
@@ -303,13 +306,15 @@ class Written:
         return {name: self.sums[name] + other.sums[name] for name in both}
 
     def to_json(self) -> dict[str, Any]:
-        plain = {"keys": self.keys, "digest": self.digest}
+        plain: dict[str, Any] = {"keys": self.keys, "digest": self.digest}
+        if self.left:
+            plain["left"] = True
         return {**plain, "sums": dict(self.sums)} if self.sums else plain
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Written:
         """Read what `to_json` gave."""
-        return cls(value["keys"], value["digest"], value.get("sums", {}))
+        return cls(value["keys"], value["digest"], value.get("sums", {}), value.get("left", False))
 
 
 NOTHING_WRITTEN = Written()

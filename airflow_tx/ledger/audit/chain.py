@@ -528,6 +528,11 @@ class Chain:
             elif receipt.replaces is not None:
                 by = f": {_person(receipt.wish)}" if receipt.wish is not None else ""
                 self.notes.append(f"{where} it restates {receipt.replaces['txid']}{by}")
+                self.notes += [
+                    f"{where} it has passed over state {name}: what that held was accepted"
+                    for name, each in sorted(receipt.written.items())
+                    if each.get("left")
+                ]
             for repair in self.ledger.life:
                 if before is not None and before < repair.generation <= receipt.generation:
                     self.notes.append(

@@ -18,7 +18,7 @@ from airflow_tx.ledger.answers import (
     ToBeSkipped,
 )
 from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.attempt import Token, TransactionAttempt, Written
+from airflow_tx.ledger.attempt import Receipt, Token, TransactionAttempt, Written
 from airflow_tx.ledger.records import (
     Counter,
     Outcome,
@@ -67,6 +67,7 @@ class AcquireRequest:
     :param checks: what its checks found, as the receipt keeps it.
     :param held: what was known of these states when that was read, as `held_at` gives it; `sole`: the ones of them
         that may have had no transaction since.
+    :param own: of a restatement in a rebuilt ledger: per state that keeps its receipt of the earlier transaction, this.
     """
 
     attempt: TransactionAttempt
@@ -85,6 +86,7 @@ class AcquireRequest:
     taken_back: Mapping[str, str] = field(hash=False, default_factory=dict)
     held: str = ""
     sole: tuple[str, ...] = ()
+    own: Mapping[str, Receipt] = field(hash=False, default_factory=dict)
     checks: Mapping[str, Any] = field(hash=False, default_factory=dict)
 
 
@@ -115,9 +117,13 @@ def acquire(
     check_states(paths, attempt.txid, record, request.states)
     topology, before = check_grant(read, paths, attempt.txid, record, request.states)
     if record.replaces is not None:
-        check_still_held(read, paths, attempt.txid, record.replaces["txid"], request.taken_back)
         taken_back = request.taken_back
-        if taken_back and request.held != held_at(read, paths, topology, taken_back, request.sole):
+        replaced = record.replaces["txid"]
+        check_still_held(read, paths, attempt.txid, replaced, taken_back, request.own)
+        # Without a state to take anything back from, one may have been passed over.
+        if (taken_back or request.held) and request.held != held_at(
+            read, paths, topology, taken_back, request.sole
+        ):
             return Decision(Restarted())
     epoch = record.epoch + 1
     changed = {

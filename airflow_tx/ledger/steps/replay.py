@@ -33,7 +33,7 @@ from airflow_tx.ledger.answers import (
     RestatedBatch,
 )
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, digest
-from airflow_tx.ledger.attempt import REPLAYS_KEPT, TransactionAttempt
+from airflow_tx.ledger.attempt import REPLAYS_KEPT, Receipt, TransactionAttempt
 from airflow_tx.ledger.audit.loss import start_after
 from airflow_tx.ledger.life import Life, name_now
 from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
@@ -562,18 +562,21 @@ def check_still_held(
     txid: int,
     replaced: int,
     taken_back: Mapping[str, str],
+    own: Mapping[str, Receipt],
 ) -> None:
     """Refuse to take back what a state has lost since the restatement began, or what another state holds by now.
 
     :param txid: of the restatement, and `replaced` of the transaction that counts.
     :param taken_back: per state that `replaced` named, the state that its contribution is taken from.
+    :param own: per state that keeps its receipt of `replaced`, this receipt.
     :raises NotTakenBack: it names the state.
     """
     topology = read.get(TopologyRecord, paths.record)
     repairs = repairs_of(read, paths)
     for named, state in sorted(taken_back.items()):
         now = name_now(repairs, named, replaced)
-        if now != state or Life.of(now, topology, repairs).cannot_restate(replaced):
+        kept = {replaced: own[state]} if state in own else None
+        if now != state or Life.of(now, topology, repairs, own=kept).cannot_restate(replaced):
             raise NotTakenBack(
                 state=now,
                 problem=f"it may lack transaction {replaced}: since transaction {txid} began, a repair has accepted "

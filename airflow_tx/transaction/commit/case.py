@@ -16,6 +16,7 @@ from airflow_tx.ledger import (
     Granted,
     Ledger,
     Processed,
+    Receipt,
     Written,
 )
 from airflow_tx.outputs import StagingArea
@@ -142,12 +143,16 @@ class Replacing:
     :param taken_back: per state that the restated transaction named, the state that it is taken from.
     :param held: the ledger's knowledge of these states, see `held_at`: they are formed again if it has changed.
     :param sole: the states whose rows were asked who else has contributed.
+    :param left: the states that are passed over: what they held was accepted, and it cannot be skipped any more.
+    :param own: per state that keeps its receipt of the restated transaction, this receipt, in a rebuilt ledger.
     """
 
     differences: Mapping[str, Difference] = field(default_factory=dict)
     taken_back: Mapping[str, str] = field(default_factory=dict)
     held: str = ""
     sole: tuple[str, ...] = ()
+    left: frozenset[str] = frozenset()
+    own: Mapping[str, Receipt] = field(default_factory=dict)
 
 
 NOTHING_REPLACED = Replacing()

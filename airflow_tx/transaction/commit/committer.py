@@ -7,7 +7,7 @@ in its turn (`turn.py`), the tasks of a commit phase (below), and a lane (`coord
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -278,7 +278,7 @@ def read(case: CommitCase, processed: Processed) -> Prepared:
     """Read the acked output of every update, form what a restatement writes, and write the journal entry."""
     rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
     replacing = differences(case, rows)
-    journal = write_entry(case, processed, rows)
+    journal = write_entry(case, processed, rows, left=replacing.left)
     # A replay is compared by the output: a difference of two outputs that are equal may have other digits.
     return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
 
@@ -380,6 +380,7 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
         taken_back=prepared.replacing.taken_back,
         held=prepared.replacing.held,
         sole=prepared.replacing.sole,
+        own=prepared.replacing.own,
         checks=prepared.checks,
     )
     return case.ledger.acquire.bind(request)
@@ -427,17 +428,32 @@ def write(
         update.state.raise_fence(grant)
     check_taken(case, prepared.replacing.differences)
     written = dict[str, Written]()
-    for update, found in zip(case.updates, prepared.rows, strict=True):
+    pairs = zip(case.updates, prepared.rows, strict=True)
+    for update, found in sorted(pairs, key=lambda pair: _cannot_be_undone(case, pair[0])):
         failpoint("commit.before_write", state=update.state.name, **case.where)
         own = grant
         output = staged.of(update)
         if (replacing := prepared.replacing.differences.get(update.state.name)) is not None:
             found = replacing.rows
             own = write_instead(update.state, grant, replacing.instead, output)
+        elif update.state.name in prepared.replacing.left:
+            found = ()
         written[update.state.name] = own.written + write_update(
             update, own, found, dag_file=case.run.dag_file, log=case.log, output=output
         )
-    return written
+    return _marked(written, prepared.replacing.left)
+
+
+def _cannot_be_undone(case: CommitCase, update: Update) -> bool:
+    """Whether nothing brings back what this update takes out, so that it is written last of its committer."""
+    return case.begun.replaces is not None and update.state.takes_back_by_txid
+
+
+def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, Written]:
+    """Say of states that were passed over that they were."""
+    return {
+        name: replace(each, left=True) if name in left else each for name, each in written.items()
+    }
 
 
 def mark_step(
@@ -535,11 +551,12 @@ def _as_shared(
     grant: Grant,
     healed: Mapping[str, Mapping[str, Any]],
     differences: Mapping[str, Any],
+    left: Collection[str],
 ) -> dict[str, Any]:
     """Describe the grant for the other tasks of the phase.
 
     :param healed: by committer that is not to run again, what was written for it.
-    :param differences: see `shared_differences`.
+    :param differences: see `shared_differences`; `left`: the states that are passed over.
     """
     return {
         "token": grant.token.to_json(),
@@ -549,6 +566,7 @@ def _as_shared(
         "written": healed,
         "claim": grant.claim,
         **({"differences": differences} if differences else {}),
+        **({"left": sorted(left)} if left else {}),
     }
 
 
@@ -591,7 +609,7 @@ def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
         for update in case.updates
     ]
     replacing = differences(case, rows, staged=True)
-    journal = write_entry(case, processed, rows)
+    journal = write_entry(case, processed, rows, left=replacing.left)
     return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
 
 
@@ -607,9 +625,10 @@ def _share_turn(
             state.raise_fence(grant)
         take_other_output(case.ledger, case.states, granted, prepared.outputs)
         check_taken(case, prepared.replacing.differences)
-        shared = shared_differences(prepared.replacing.differences)
+        left = prepared.replacing.left
+        shared = shared_differences(prepared.replacing.differences) | dict.fromkeys(left)
         healed = _heal(case, prepared.processed, grant, shared)
-    return _as_shared(grant, healed, shared)
+    return _as_shared(grant, healed, shared, left)
 
 
 FIRST_OF_PHASE = CommitPart(_read_before_phase, _share_turn, over=lambda _: {"final": True})
@@ -697,7 +716,7 @@ def _write_own(
     """
     staged = NewValues(case.area.kept, grant, task_id)
     written = dict[str, Written]()
-    for update in updates:
+    for update in sorted(updates, key=partial(_cannot_be_undone, case)):
         failpoint("commit.before_write", state=update.state.name, **case.where)
         # An earlier try of this committer may have written keys that this one does not.
         update.state.undo(grant)
@@ -790,6 +809,7 @@ def mark_in_phase(case: CommitCase) -> int | None:
         raise incomplete(case, "a task before the phase works again", _phase(case).acquire)
     _check_states(case)
     written = {name: Written(**each) for name, each in _collected(case, shared).items()}
+    written = _marked(written, shared.get("left", ()))
     ports = ports_of(case)
     after(case, ports, ports.mark(mark_step(case, grant, processed, written)))
     return processed.rows

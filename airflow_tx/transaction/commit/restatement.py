@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger import LedgerView, Life, dumps, renamed_since
+from airflow_tx.ledger import LedgerView, Life, Receipt, dumps, renamed_since
 from airflow_tx.outputs import Contribution, Entry, JournalArea, StagedFiles
 from airflow_tx.state import (
     FencedState,
@@ -36,12 +37,19 @@ if TYPE_CHECKING:
 # The journal entry of a commit: written before the turn, from the whole acked output.
 
 
-def write_entry(case: CommitCase, processed: Processed, rows: Sequence[RowsToWrite]) -> str:
+def write_entry(
+    case: CommitCase,
+    processed: Processed,
+    rows: Sequence[RowsToWrite],
+    *,
+    left: Collection[str] = (),
+) -> str:
     """Write the entry of a transaction; its name, or "" if its topology keeps no journal.
 
     An entry counts once a commit names it, so it is safe to die here and to write it again.
 
     :param rows: per update, the whole output: each can be gone through more than once.
+    :param left: the states that are passed over, to which nothing is contributed.
     :raises StagingUnavailable, StagingUnreachable: it is not written.
     """
     if not case.spec.journal_time:
@@ -66,7 +74,9 @@ def write_entry(case: CommitCase, processed: Processed, rows: Sequence[RowsToWri
         source=_serialized(case.spec.source),
         replaces=None if begun.replaces is None else dict(vars(begun.replaces)),
         contributions={
-            update.state.name: _contribution(case, journal, update, found, day=written[:10])
+            update.state.name: Contribution(refusal=_LEFT)
+            if update.state.name in left
+            else _contribution(case, journal, update, found, day=written[:10])
             for update, found in zip(case.updates, rows, strict=True)
             # Without rejected rows, a restatement needs no table for them.
             if update.input is not None or rejected_refs(processed.acks)
@@ -75,6 +85,9 @@ def write_entry(case: CommitCase, processed: Processed, rows: Sequence[RowsToWri
     name = journal.write(entry)
     failpoint("commit.after_journal", **case.where)
     return name
+
+
+_LEFT = "what it held was accepted, and the restatement has passed it over"
 
 
 def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
@@ -330,6 +343,7 @@ def differences(
     journal = JournalArea(case.spec.staging(), topology.incarnation)
     entry = journal.read(replaces.entry)
     renamed = renamed_since(repairs, entry.contributions, entry.txid)
+    entry = _of_states_that_are_there(case, entry, renamed, topology.incarnation)
     problem = refuses_restatement(
         case.updates,
         entry,
@@ -349,6 +363,15 @@ def differences(
         for name, now in zip(entry.contributions, taken, strict=True)
         if not case.states[now].takes_back_by_txid
     }
+    receipts = _own_receipts(case, topology, taken_back.values(), entry.txid)
+    lives = {
+        now: Life.of(now, topology, repairs, own={entry.txid: each} if each else None)
+        for now in taken_back.values()
+        for each in [receipts.get(now)]
+    }
+    may_lack = [now for now, life in lives.items() if life.cannot_restate(entry.txid)]
+    left = frozenset(may_lack if may_lack and _is_for_good(case, topology.incarnation) else ())
+    taken_back = {name: now for name, now in taken_back.items() if now not in left}
     spark = {update.state.name for update in case.updates if update.writers == "spark"}
     sole = {
         name: partial(state.sole_values, txids=replaced_txids(journal, entry), own=own.txid)
@@ -359,22 +382,55 @@ def differences(
     found = dict[str, Difference]()
     for update, new in zip(case.updates, rows, strict=True):
         state = update.state
-        if state.name not in taken or state.takes_back_by_txid:
+        if state.name not in taken_back.values():
             continue
         assert isinstance(state, QueryableState)
-        lives = topology.columns.get(state.name)
-        old = still_held(state, taken[state.name], lives, replaces.txid)
+        columns = topology.columns.get(state.name)
+        old = still_held(state, taken[state.name], columns, replaces.txid)
         found[state.name] = difference_of(
             state,
             old,
             new,
             place,
             staged=staged or update.writers == "spark",
-            gone=Life.of(state.name, topology, repairs).gone(replaces.txid),
+            gone=lives[state.name].gone(replaces.txid),
             sole=sole.get(state.name),
         )
         _log(case, state.name, found[state.name], replaces.txid)
-    return Replacing(found, taken_back, held, tuple(sole))
+    return Replacing(found, taken_back, held, tuple(sole), left, receipts)
+
+
+def _is_for_good(case: CommitCase, incarnation: str) -> bool:
+    """Whether a state has something of this transaction that it cannot undo, so that it is not skipped any more."""
+    own = case.begun.attempt
+    mine = (own.txid, own.birth, incarnation)
+    return any(state.holds_for_good(*mine) for state in case.states.values())
+
+
+def _of_states_that_are_there(
+    case: CommitCase, entry: Entry, renamed: Mapping[str, str], incarnation: str
+) -> Entry:
+    """Leave out the states without which the topology goes on, if this transaction is not skipped any more."""
+    there = {
+        name: each for name, each in entry.contributions.items() if renamed[name] in case.states
+    }
+    if len(there) == len(entry.contributions) or not _is_for_good(case, incarnation):
+        return entry
+    return replace(entry, contributions=there)
+
+
+def _own_receipts(
+    case: CommitCase, topology: TopologyRecord, states: Iterable[str], txid: int
+) -> dict[str, Receipt]:
+    """Read the receipts of a transaction that a rebuilt ledger remembers no more: its states keep them."""
+    found = dict[str, Receipt]()
+    for name in states if txid <= topology.rebuilt else ():
+        for each in case.states[name].receipts() or ():
+            if each.txid == txid:
+                receipt = Receipt.from_json(json.loads(each.text))
+                if receipt.incarnation == topology.incarnation:
+                    found[name] = receipt
+    return found
 
 
 def is_asked(state: FencedState) -> TypeGuard[SoleWriterState]:

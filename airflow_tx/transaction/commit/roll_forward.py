@@ -213,6 +213,9 @@ class RollForward:
         receipt = history.receipts[txid]
         if receipt.outcome == Outcome.SKIPPED.value:
             return MissingTransaction(receipt, metadata=self._skipped_rows(receipt))
+        if history.written[txid].get("left"):
+            entry = self._journal.check(receipt.journal or "")
+            return MissingTransaction(receipt, metadata=entry.metadata)
         said = dumps(history.written[txid])
         got = list[str]()
         ways: list[ReplacedThen] = ["changed"]

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.base.errors import SkipRefused
+from airflow_tx.base.errors import NotTakenBack, SkipRefused
 from airflow_tx.ledger import life
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.rebuild import forget_state, state_lost
+from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.life import holds_for_good
-from airflow_tx.state import SqlGuard
+from airflow_tx.operations.actions.request import evidence_of
+from airflow_tx.state import SqlGuard, SqlTable
 from airflow_tx.state.api import Fence
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
+from airflow_tx.transaction.commit import committer
+from airflow_tx.transaction.commit.restatement import refuses_restatement
 from tests.model.mutants import ONE, Mutant, applied
+from tests.stage import update
+from tests.unit.commit.backups import ADA, InMemory, values
+from tests.unit.commit.restated_run import begun, committed, entry_of, journal_of, processed, rows
+from tests.unit.commit.run import Run, killed_before_the_mark
 
 # --- one judgement
 
@@ -100,3 +111,100 @@ def test_a_guard_runs_its_statements_for_another_transaction_of_the_number_that_
     guard().raise_and_write(next_life(grants)(1), [{}])
     with guard()._store.transaction() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM runs").scalar_one() == 2
+
+
+# --- left as accepted
+
+
+class World:
+    """Transactions 1 and 2 are committed to a state and a table; a restatement of 1 died behind its write to both.
+
+    The state came back from a backup of after 1, and a person has accepted that.
+    """
+
+    def __init__(self, make: Any, folder: Path) -> None:
+        self.place = InMemory(folder, "opaque")
+        self.table = SqlTable.from_url(f"sqlite:///{folder}/rows.db", table="rows")
+        updates = [update(self.table), update(self.place.state)]
+        self.make = partial(make, updates=updates)
+        self.make.runs = {}  # type: ignore[attr-defined]
+        committed(self.make, rows(a=1))
+        backup = self.place.backup()
+        committed(self.make, rows(b=2))
+        self.run = begun(self.make, rows(a=100), instead_of=1)
+        with pytest.MonkeyPatch.context() as patch:
+            killed_before_the_mark(self.run.commit(), patch)
+        backup()
+        self.ledger = self.run.spec.ledger(self.run.spec.memory)
+        self.ledger.run(state_lost, "words", audit=ADA)
+
+    def again(self) -> Run:
+        self.run.begin()
+        return processed(self.run, rows(a=100))
+
+    def verified(self) -> Verified:
+        states = {each.state.name: each.state for each in self.run.updates}
+        ledger = ledger_evidence(self.run.spec.memory, self.run.spec.paths)
+        return verified(ledger, evidence_of(states, values=True))
+
+    def table_rows(self) -> list[Any]:
+        return sorted((row["word"], row["count"], row["tx_txid"]) for row in self.table.read())
+
+
+@pytest.fixture
+def world(make: Any, tmp_path: Path) -> World:
+    return World(make, tmp_path)
+
+
+def test_a_state_that_may_lack_the_restated_transaction_is_passed_over(world: World) -> None:
+    before = values(world.place)
+    world.again().commit_now()
+    assert world.ledger.current() == 4
+    assert world.table_rows() == [("a", 100, 3), ("b", 2, 2)]
+    assert values(world.place) == before
+    receipt = world.ledger.outcome(3).receipt
+    assert receipt["written"]["words"] == {"keys": 0, "digest": "0" * 16, "left": True}
+    assert "left" not in receipt["written"][world.table.name]
+
+
+def test_verify_notes_that_a_state_was_passed_over(world: World) -> None:
+    world.again().commit_now()
+    found = world.verified()
+    assert "transaction 3: it has passed over state words: what that held was accepted" in found.notes
+    assert found.findings == ()
+
+
+def test_what_passed_over_a_state_cannot_be_restated_itself(world: World) -> None:
+    world.again().commit_now()
+    entry = journal_of(world.run).read(entry_of(world.run, 3))
+    problem = refuses_restatement(world.run.updates, entry, renamed={})
+    assert problem is not None
+    assert "what it held was accepted" in problem
+
+
+def test_a_restatement_that_can_be_skipped_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SqlTable, "holds_for_good", lambda *_: False)
+    with pytest.raises(NotTakenBack, match="may lack transaction 1"):
+        world.again().commit_now()
+
+
+def test_a_restatement_of_a_state_that_was_forgotten_since_is_committed(world: World) -> None:
+    world.ledger.run(forget_state, "words", ADA)
+    world.again().commit_now()
+    assert world.table_rows() == [("a", 100, 3), ("b", 2, 2)]
+
+
+# --- last
+
+
+def test_what_takes_rows_out_is_written_last_of_its_committer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[str]()
+    monkeypatch.setattr(
+        committer,
+        "failpoint",
+        lambda name, **where: seen.append(where["state"]) if name == "commit.before_write" else None,
+    )
+    world.again().commit_now()
+    committed(world.make, rows(c=3))
+    # In the order of the DAG, where it is no restatement.
+    assert seen == ["words", world.table.name, world.table.name, "words"]
