@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord
-from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.api import Create, Paths, Write, digest
 from airflow_tx.ledger.attempt import Receipt, Token
-from airflow_tx.ledger.life import LEDGER_LOST
-from airflow_tx.ledger.records import Binding, Metadata
+from airflow_tx.ledger.life import LEDGER_LOST, holds_for_good
+from airflow_tx.ledger.records import Binding, Metadata, Phase, TransactionRecord, encode
+from airflow_tx.ledger.steps.processing import counted_of
+from airflow_tx.ledger.steps.step import Reader, Stamp, acks_of, put_or_create
 
 _KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
 """The record of a transaction in a fence, see `make_grant`."""
@@ -117,6 +119,79 @@ class RebuildPlan:
     bound: Mapping[str, Binding] = field(hash=False, default_factory=dict)
     ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
     change: int = 0
+    remade: RemadeTransaction | None = None
+
+
+@dataclass(frozen=True)
+class RemadeTransaction:
+    """A restatement that a state holds for good, so that its record is made again: its run is replayed.
+
+    :param batch: of the newest fence, and its `token`.
+    :param receipt: that the state keeps of it.
+    :param fenced: the states with a fence.
+    """
+
+    token: Token
+    batch: Mapping[str, Any] = field(hash=False)
+    receipt: Receipt = field(hash=False)
+    fenced: tuple[str, ...]
+
+    @classmethod
+    def of(cls, held: Sequence[HeldState], newest: HeldState) -> RemadeTransaction | None:
+        """Find the restatement of the newest fence in a state that cannot undo it; None: each state can."""
+        token = newest.token
+        mine = (token.txid, token.birth, newest.incarnation)
+        kept = [each for state in held for each in state.receipts if each.takes_out]
+        found = [each for each in kept if holds_for_good([each], *mine)]
+        if not found or "replaces" not in newest.batch:
+            return None
+        fenced = tuple(sorted(each.state for each in held))
+        return cls(token, newest.batch, found[-1], fenced)
+
+    @property
+    def bound(self) -> dict[str, Binding]:
+        """The binding of its run: the transaction that it restates counts until it is committed."""
+        replaces = self.batch["replaces"]
+        restating = {"txid": self.token.txid, "birth": self.token.birth}
+        return {self.batch["key"]: Binding(replaces["txid"], replaces["entry"], restating)}
+
+    def writes(self, read: Reader, stamp: Stamp, paths: Paths) -> list[Write]:
+        """Give the writes of its record, its rows and the folder of its acks."""
+        token = self.token
+        batch = self.batch
+        record = TransactionRecord(
+            key=batch["key"],
+            run_id=batch["run_id"],
+            request="",
+            attempt=token.attempt,
+            epoch=token.epoch,
+            op=stamp.op,
+            phase=Phase.FAILED,
+            base=digest(batch["prev"]),
+            ended=digest(batch["position"]),
+            rows_digest=digest(batch["rows"]),
+            tasks={},
+            created=stamp.now,
+            began=stamp.now,
+            granted=True,
+            pinned=True,
+            outputs=dict(batch.get("outputs", {})),
+            fenced=list(self.fenced),
+            error="the ledger was rebuilt",
+            birth=token.birth,
+            changed=[dict(each) for each in self.receipt.changed],
+            acks=acks_of(stamp, token.txid, token.attempt),
+            counted=counted_of(self.receipt.rows, self.receipt.digest),
+            journal=batch.get("journal", ""),
+            replaces=batch["replaces"],
+            wish=None if self.receipt.wish is None else dict(self.receipt.wish),
+        )
+        rows = Metadata(token.attempt, batch["rows"], batch["position"])
+        return [
+            put_or_create(read, paths.transaction(token.txid), encode(record)),
+            put_or_create(read, paths.meta(token.txid), encode(rows)),
+            Create(paths.acks(record.acks), b""),
+        ]
 
 
 def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
@@ -128,6 +203,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
     # The fence of every state is raised before the first write to any state: all of them have begun the greatest txid.
     newest = max(held, key=lambda each: each.token.rank)
     txid = newest.token.txid
+    remade = None
     if _is_complete(held, txid):
         current = txid + 1
         meta: Metadata | None = Metadata(
@@ -144,7 +220,13 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
             f"transaction {txid} is not complete in every state; "
             f"it is next, from where transaction {txid - 1} ended"
         )
-        if "replaces" in newest.batch:
+        remade = RemadeTransaction.of(held, newest)
+        if remade is not None:
+            summary += (
+                f"; it restates transaction {newest.batch['replaces']['txid']}, whose rows it has taken out for good, "
+                "so it stays open: replay it"
+            )
+        elif "replaces" in newest.batch:
             summary += (
                 f"; it restated transaction {newest.batch['replaces']['txid']}, which counts: what the states hold of "
                 "it goes with the next commit"
@@ -159,10 +241,11 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         births={each.state: each.token.birth for each in held},
         summary=summary,
         transaction=transaction,
-        bound=_bound(newest.batch, final if transaction else 0),
+        bound=_bound(newest.batch, final if transaction else 0) if remade is None else remade.bound,
         granted=min(each.batch["granted"] for each in held if each.token.txid == txid),
         ended={each.txid: each for state in held for each in state.receipts if each.txid < current},
         change=max(each.change for each in held),
+        remade=remade,
     )
 
 

@@ -106,8 +106,10 @@ def ledger_lost(
         *skipped,
         put_or_create(read, paths.record, encode(after)),
         put_or_create(read, paths.current, encode(Counter(plan.current))),
-        put_or_create(read, paths.allocated, encode(Counter(plan.current - 1))),
+        put_or_create(read, paths.allocated, encode(Counter(plan.current - (not plan.remade)))),
     ]
+    if plan.remade is not None:
+        writes = _remade(writes, plan.remade.writes(read, stamp, paths))
 
     summary = plan.summary
     if without_rows:
@@ -129,6 +131,12 @@ def ledger_lost(
         kept=[each for each in kept if not read.exists(paths.repair(each.number))],
         above=plan.change,
     )
+
+
+def _remade(writes: Sequence[Write], made: Sequence[Write]) -> list[Write]:
+    """Replace what was to become of a transaction by the writes that make it again."""
+    own = {each.path for each in made}
+    return [*(each for each in writes if each.path not in own), *made]
 
 
 def _kept_changes(

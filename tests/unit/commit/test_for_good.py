@@ -14,14 +14,17 @@ import sqlalchemy as sa
 from airflow_tx.base.errors import NotTakenBack, SkipRefused
 from airflow_tx.ledger import life
 from airflow_tx.ledger.audit.chain import ledger_evidence
-from airflow_tx.ledger.audit.rebuild import forget_state, state_lost
+from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, forget_state, state_lost
 from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.life import holds_for_good
+from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.operations.actions.request import evidence_of
-from airflow_tx.state import SqlGuard, SqlTable
+from airflow_tx.state import DeltaTable, SqlGuard, SqlTable
 from airflow_tx.state.api import Fence
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
 from airflow_tx.transaction.commit import committer
+from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.restatement import refuses_restatement
 from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
@@ -208,3 +211,94 @@ def test_what_takes_rows_out_is_written_last_of_its_committer(world: World, monk
     committed(world.make, rows(c=3))
     # In the order of the DAG, where it is no restatement.
     assert seen == ["words", world.table.name, world.table.name, "words"]
+
+
+# --- remade
+
+
+class LostWorld:
+    """A restatement of 1 has taken rows out of the first of two tables, and died. Then the ledger was rebuilt."""
+
+    def __init__(self, make: Any, folder: Path, tables: Callable[[str], Any], *, gone: bool) -> None:
+        self.place = InMemory(folder, "opaque")
+        self.tables = [tables("one"), tables("two")]
+        self.states = [*self.tables, self.place.state]
+        self.make = partial(make, updates=list(map(update, self.states)))
+        self.make.runs = {}  # type: ignore[attr-defined]
+        committed(self.make, rows(a=1))
+        committed(self.make, rows(b=2))
+        self.run = begun(self.make, rows(a=100), instead_of=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(committer, "failpoint", self.dies)
+            commit = self.run.commit()
+            commit.complete()
+            with pytest.raises(OSError, match="killed"):
+                commit.try_to_commit()
+        if gone:
+            vars(self.run.spec.memory).update(vars(type(self.run.spec.memory)()))
+        self.ledger = self.run.spec.ledger(self.run.spec.memory)
+        self.birth = self.run.begun.attempt.birth
+
+    def dies(self, name: str, **where: Any) -> None:
+        if name == "commit.before_write" and where["state"] == self.tables[1].name:
+            raise OSError("killed")
+
+    def rebuild(self) -> str:
+        held = [
+            HeldState.of(each.name, undoable=True, fence=each.fence(), holds=each.holds, receipts=each.receipts())
+            for each in self.states
+        ]
+        return Repairs(self.ledger).ledger_lost(held, self.run.spec.request, ADA).summary
+
+    def rows_of(self, table: Any) -> list[Any]:
+        return sorted((row["word"], row["count"], row["tx_txid"]) for row in table.read())
+
+    def findings(self) -> tuple[str, ...]:
+        ledger = ledger_evidence(self.run.spec.memory, self.run.spec.paths)
+        by_name = {each.name: each for each in self.states}
+        return verified(ledger, evidence_of(by_name, values=True)).findings
+
+
+@pytest.fixture(params=["SqlTable", "DeltaTable"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Any]:
+    if request.param == "DeltaTable":
+        return lambda name: DeltaTable(f"{tmp_path}/{name}")
+    return lambda name: SqlTable.from_url(f"sqlite:///{tmp_path}/{name}.db", table=name)
+
+
+@pytest.fixture(params=[True, False], ids=["gone", "there"])
+def lost(make: Any, tmp_path: Path, tables: Any, request: pytest.FixtureRequest) -> LostWorld:
+    return LostWorld(make, tmp_path, tables, gone=request.param)
+
+
+def test_a_rebuild_makes_the_record_of_a_restatement_that_is_for_good_again(lost: LostWorld) -> None:
+    assert "it stays open" in lost.rebuild()
+    record = lost.ledger.status(3)
+    assert record is not None
+    assert (record.phase, record.birth, record.error) == (Phase.FAILED, lost.birth, "the ledger was rebuilt")
+    assert record.replaces is not None
+    assert record.replaces["txid"] == 1
+    assert record.counted is not None
+
+
+def test_after_a_rebuild_the_run_of_a_restatement_that_is_for_good_is_replayed(lost: LostWorld) -> None:
+    lost.rebuild()
+    lost.run.begin()
+    assert (lost.run.begun.txid, lost.run.begun.attempt.birth) == (3, lost.birth)
+    processed(lost.run, rows(a=100)).commit_now()
+    assert [lost.rows_of(each) for each in lost.tables] == [[("a", 100, 3), ("b", 2, 2)]] * 2
+    assert values(lost.place) == {"a": 100, "b": 2}
+    assert lost.findings() == ()
+
+
+def test_a_restatement_that_a_rebuild_has_made_again_is_not_skipped(lost: LostWorld) -> None:
+    lost.rebuild()
+    lost.ledger.run(note_skip, 3, ADA)
+    with pytest.raises(SkipRefused):
+        take_skip(lost.ledger, 3, {each.name: each for each in lost.states}, log=lost.run.log)
+
+
+def test_a_rebuild_may_be_repeated(lost: LostWorld) -> None:
+    lost.rebuild()
+    lost.rebuild()
+    test_after_a_rebuild_the_run_of_a_restatement_that_is_for_good_is_replayed(lost)
