@@ -140,9 +140,12 @@ class RemadeTransaction:
     def of(cls, held: Sequence[HeldState], newest: HeldState) -> RemadeTransaction | None:
         """Find the restatement of the newest fence in a state that cannot undo it; None: each state can."""
         token = newest.token
-        mine = (token.txid, token.birth, newest.incarnation)
         kept = [each for state in held for each in state.receipts if each.takes_out]
-        found = [each for each in kept if holds_for_good([each], *mine)]
+        found = [
+            each
+            for each in kept
+            if holds_for_good([each], token.txid, token.birth, newest.incarnation)
+        ]
         if not found or "replaces" not in newest.batch:
             return None
         fenced = tuple(sorted(each.state for each in held))

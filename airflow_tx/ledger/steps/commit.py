@@ -119,7 +119,7 @@ def acquire(
     if record.replaces is not None:
         taken_back = request.taken_back
         replaced = record.replaces["txid"]
-        check_still_held(read, paths, attempt.txid, replaced, taken_back, request.own)
+        check_still_held(read, paths, attempt.txid, replaced, taken_back, own=request.own)
         # Without a state to take anything back from, one may have been passed over.
         if (taken_back or request.held) and request.held != held_at(
             read, paths, topology, taken_back, request.sole

@@ -562,6 +562,7 @@ def check_still_held(
     txid: int,
     replaced: int,
     taken_back: Mapping[str, str],
+    *,
     own: Mapping[str, Receipt],
 ) -> None:
     """Refuse to take back what a state has lost since the restatement began, or what another state holds by now.

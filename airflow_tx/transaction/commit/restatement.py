@@ -403,8 +403,9 @@ def differences(
 def _is_for_good(case: CommitCase, incarnation: str) -> bool:
     """Whether a state has something of this transaction that it cannot undo, so that it is not skipped any more."""
     own = case.begun.attempt
-    mine = (own.txid, own.birth, incarnation)
-    return any(state.holds_for_good(*mine) for state in case.states.values())
+    return any(
+        state.holds_for_good(own.txid, own.birth, incarnation) for state in case.states.values()
+    )
 
 
 def _of_states_that_are_there(
