@@ -29,6 +29,7 @@ from airflow_tx.transaction.commit.restatement import refuses_restatement
 from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
 from tests.unit.commit.backups import ADA, InMemory, values
+from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.restated_run import begun, committed, entry_of, journal_of, processed, rows
 from tests.unit.commit.run import Run, killed_before_the_mark
 
@@ -168,6 +169,23 @@ def test_a_state_that_may_lack_the_restated_transaction_is_passed_over(world: Wo
     receipt = world.ledger.outcome(3).receipt
     assert receipt["written"]["words"] == {"keys": 0, "digest": "0" * 16, "left": True}
     assert "left" not in receipt["written"][world.table.name]
+
+
+def test_a_commit_phase_passes_over_such_a_state(world: World, make: Any) -> None:
+    before = values(world.place)
+    of_state, of_table = update(world.place.state), update(world.table)
+
+    def made(_: str, updates: Any, **options: Any) -> Run:
+        run: Run = make(world.run.run_id, updates, **options)
+        return run
+
+    phase = PhaseRun(made, of_state, of_table, rows(a=100))
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.mark()
+    assert world.table_rows() == [("a", 100, 3), ("b", 2, 2)]
+    assert values(world.place) == before
+    assert world.ledger.outcome(3).receipt["written"]["words"]["left"]
 
 
 def test_verify_notes_that_a_state_was_passed_over(world: World) -> None:
