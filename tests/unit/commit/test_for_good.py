@@ -28,7 +28,7 @@ from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.restatement import refuses_restatement
 from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
-from tests.unit.commit.backups import ADA, InMemory, values
+from tests.unit.commit.backups import ADA, InMemory, rolled, values
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.restated_run import begun, committed, entry_of, journal_of, processed, rows
 from tests.unit.commit.run import Run, killed_before_the_mark
@@ -188,6 +188,17 @@ def test_a_commit_phase_passes_over_such_a_state(world: World, make: Any) -> Non
     assert world.ledger.outcome(3).receipt["written"]["words"]["left"]
 
 
+def test_a_state_that_was_passed_over_and_goes_back_is_rolled_forward(world: World) -> None:
+    committed_again = world.again()
+    backup = world.place.backup()
+    committed_again.commit_now()
+    committed(world.make, rows(c=3))
+    backup()
+    assert rolled(world.run, world.place) == []
+    # This backup is from before the loss was accepted, so transaction 2 comes back, too.
+    assert values(world.place) == {"a": 1, "b": 2, "c": 3}
+
+
 def test_verify_notes_that_a_state_was_passed_over(world: World) -> None:
     world.again().commit_now()
     found = world.verified()
@@ -229,6 +240,24 @@ def test_what_takes_rows_out_is_written_last_of_its_committer(world: World, monk
     committed(world.make, rows(c=3))
     # In the order of the DAG, where it is no restatement.
     assert seen == ["words", world.table.name, world.table.name, "words"]
+
+
+def test_it_is_written_last_of_its_committer_in_a_commit_phase(
+    world: World, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[str]()
+
+    def made(_: str, updates: Any, **options: Any) -> Run:
+        run: Run = make(world.run.run_id, updates, **options)
+        return run
+
+    phase = PhaseRun(made, update(world.table), update(world.place.state), rows(a=100))
+    both: dict[str, Any] = {"b": (*phase.updates["b"], *phase.updates["d"]), "d": ()}
+    phase.updates = both
+    phase.acquire()
+    monkeypatch.setattr(committer, "failpoint", lambda name, **where: seen.append(where["state"]))
+    phase.commit("b")
+    assert seen == ["words", world.table.name]
 
 
 # --- remade
