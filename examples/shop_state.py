@@ -105,7 +105,7 @@ class ShopState(StoredState, QueryableState):
     def accept_values(self, change: int = 0) -> None:
         with self._changing() as content:
             if content.fence is not None:
-                content.fence = fence.marked(content.fence, change)
+                content.fence = fence.with_change(content.fence, change)
 
     # --- one store transaction
 

@@ -89,6 +89,7 @@ class Life:
         whole in all states.
     :param receipts: the known ones of final transactions; `own`: the receipts that the state keeps itself.
     :param back: transactions that were taken back, with all of their rows.
+    :param taken_back_from: where an older release noted that keys were deleted, and not which.
     """
 
     state: str
@@ -101,6 +102,7 @@ class Life:
     receipts: Mapping[int, Receipt] = field(default_factory=dict)
     own: Mapping[int, Receipt] = field(default_factory=dict)
     back: frozenset[int] = frozenset()
+    taken_back_from: int = 0
 
     @classmethod
     def of(
@@ -140,6 +142,7 @@ class Life:
             receipts or {},
             own or {},
             frozenset(walk.back),
+            topology.taken_back_from.get(state, 0),
         )
 
     @cached_property
@@ -271,9 +274,19 @@ class Life:
         if self.kept(txid) is not True:
             done = "the ledger was rebuilt" if txid <= self.rebuilt else "what it held was accepted"
             return f"{done} since, so state {self.state!r} may lack transaction {txid}"
-        if any(each.change.get("unknown") and each.change["txid"] >= txid for each in self.changes):
+        last = max(
+            (each.change["txid"] for each in self.changes if self._is_unknown(each)), default=0
+        )
+        if last >= txid:
             return f"keys of state {self.state!r} were deleted since transaction {txid}, and it is not known which"
         return ""
+
+    def _is_unknown(self, change: RepairRecord) -> bool:
+        """Ask whether it is not known which keys a change has deleted."""
+        found: bool = change.change.get(
+            "unknown", change.change["txid"] + 1 == self.taken_back_from
+        )
+        return found
 
 
 @dataclass

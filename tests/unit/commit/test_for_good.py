@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from airflow_tx.base.errors import NotTakenBack, SkipRefused
 from airflow_tx.ledger import life
 from airflow_tx.ledger.audit.chain import ledger_evidence
-from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, forget_state, state_lost
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs, forget_state, state_lost
 from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.life import holds_for_good
 from airflow_tx.ledger.records import Phase

@@ -16,7 +16,8 @@ from airflow_tx.ledger import life
 from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.audit import rebuild
 from airflow_tx.ledger.audit.chain import ledger_evidence
-from airflow_tx.ledger.audit.rebuild import HeldState, Repairs, SeenState, rename_state
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs, SeenState, rename_state
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.life import Life, _Walk
 from airflow_tx.ledger.records import RepairRecord
@@ -956,14 +957,14 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
     ("and what was found", Life.kept, "loss.found is not None and", "False and", exact),
     ("an older fence is from before it", Life.kept, "loss.generation > as_of", "False", older),
     ("a known gap is not filled", StateHistory._look, "heals or not life.losses", "True", gap),
-    ("nor healed", _Walk.begins_after, 'rolled.get("heals", True)', "True", gap),
+    ("nor healed", _Walk._takes_roll, 'rolled.get("heals", True)', "True", gap),
     ("that its place was empty", end_steps.accepted_after, '"generation" in before', "False", emptied),
     ("changes go with a loss", life._still_there, "loss.change < each.number < loss.number", "False", gone),
     ("a lost ledger gets its changes back", rebuild._kept_changes, "for each in changes:", "for each in ():", copied),
     ("with their numbers", Audit.repair, "above + 1", "0", numbered),
     ("names of before", _Walk._takes_name, "self.name = old", "pass", before_renaming),
     ("another state was renamed", life.name_now, "name = renamed[1]", "pass", taken_name),
-    ("another state was forgotten", life.name_now, "each.what == FORGOTTEN", "False", was_forgotten),
+    ("another state was forgotten", life.name_now, "each.what == STATE_FORGOTTEN", "False", was_forgotten),
     ("where it began", end_steps.accepted_after, "txid if began[name] else 0", "1", young),
     ("whether it was empty", fence.raised, "BEGAN: is_empty()", "BEGAN: True", not_empty),
     ("what was replaced", DifferenceRows.rows, "self._replaced(keys, old, new) if self._done else", "", replaced),

@@ -14,11 +14,11 @@ from airflow_tx.ledger import life as life_module
 from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.life import (
     ACCEPT_CHANGE,
-    FORGOTTEN,
     LEDGER_LOST,
     RENAMED,
     RESET,
     ROLL_FORWARD,
+    STATE_FORGOTTEN,
     STATE_LOST,
     Life,
     Segment,
@@ -49,7 +49,7 @@ def renamed(number: int, old: str, new: str, txid: int) -> RepairRecord:
 
 
 def forgotten(number: int, state: str, txid: int) -> RepairRecord:
-    return record(number, FORGOTTEN, state=state, txid=txid)
+    return record(number, STATE_FORGOTTEN, state=state, txid=txid)
 
 
 def lost(number: int, txid: int, state: str = "db", **how: Any) -> RepairRecord:
@@ -528,7 +528,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[], None]], ...] = (
     (
         "another state was forgotten",
         _Walk.begins_after,
-        "each.what == FORGOTTEN",
+        "each.what == STATE_FORGOTTEN",
         "False",
         lambda: test_what_was_done_to_another_state_of_the_name_says_nothing(forgotten(3, "db", 3)),
     ),
@@ -563,8 +563,8 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[], None]], ...] = (
     (
         "nor of losses",
         _Walk.begins_after,
-        "and self.vouched is None",
-        "",
+        "each.what == STATE_LOST and self.vouched is None",
+        "each.what == STATE_LOST",
         test_a_rebuild_leaves_accepted_changes_and_forgets_losses,
     ),
     (
