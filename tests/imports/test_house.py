@@ -52,12 +52,12 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 42_451,
-    "files": 243,
+    "statements": 43_872,
+    "files": 247,
     "rooms": 13,
-    "names that rooms take from each other": 725,
+    "names that rooms take from each other": 738,
     "files that give these names": 23,
-    "names that the ledger gives": 169,
+    "names that the ledger gives": 179,
     "characters a line of code": 36.3,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,

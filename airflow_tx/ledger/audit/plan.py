@@ -124,7 +124,7 @@ class RebuildPlan:
 
 @dataclass(frozen=True)
 class RemadeTransaction:
-    """A restatement that a state holds for good, so that its record is made again: its run is replayed.
+    """A restatement that a state cannot undo, so that its record is made again: its run is replayed.
 
     :param batch: of the newest fence, and its `token`.
     :param receipt: that the state keeps of it.
@@ -226,7 +226,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         remade = RemadeTransaction.of(held, newest)
         if remade is not None:
             summary += (
-                f"; it restates transaction {newest.batch['replaces']['txid']}, whose rows it has taken out for good, "
+                f"; it restates transaction {newest.batch['replaces']['txid']}, whose rows it has taken out finally, "
                 "so it stays open: replay it"
             )
         elif "replaces" in newest.batch:

@@ -25,7 +25,7 @@ from airflow_tx.base.connections import (
 )
 from airflow_tx.base.errors import ConfigError, SkipRefused, StateDiffers, StateError
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.ledger import Grant, Outcome, Receipt, Token, TransactionAttempt, holds_for_good
+from airflow_tx.ledger import Grant, Receipt, TransactionAttempt
 from airflow_tx.state import fence
 from airflow_tx.state.api import (
     STAGED,
@@ -39,7 +39,6 @@ from airflow_tx.state.api import (
     StoredReceipt,
     StoredState,
 )
-from airflow_tx.state.fence import may_have_written
 from airflow_tx.state.lake.delta import (
     COMMIT_NOTE,
     QUERIED,
@@ -51,6 +50,7 @@ from airflow_tx.state.lake.delta import (
     TableVersion,
     unreached,
 )
+from airflow_tx.state.lake.fence import RaisedFence, next_raise
 from airflow_tx.state.lake.files import (
     SPARK_SCHEMA,
     check_txid,
@@ -83,110 +83,6 @@ else:
     pa = LazyModule("pyarrow")
     pc = LazyModule("pyarrow.compute")
     pq = LazyModule("pyarrow.parquet")
-
-
-# --- raised fence -------------------------------------------------------------------------------------------------
-# The fence of a table, as the text that a raise leaves.
-
-
-_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class RaisedFence:
-    """A fence, with what a write under it has to know.
-
-    :param number: of the raise; the commit of files notes it, so that both are known to belong together.
-    :param again: whether an earlier grant may have put rows of this transaction in.
-    :param replaces: the transaction whose rows this one takes out; None: it is no restatement.
-    :param taken: whether an earlier grant of this restatement has taken them out.
-    """
-
-    fence: Fence
-    number: int
-    again: bool = False
-    replaces: int | None = None
-    taken: bool = False
-
-    @property
-    def text(self) -> str:
-        """Write it as JSON."""
-        fence = self.fence
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "incarnation": fence.incarnation,
-                "token": fence.token.to_json(),
-                "batch": fence.batch,
-                "state": fence.state,
-                "number": self.number,
-                "again": self.again,
-                "replaces": self.replaces,
-                "taken": self.taken,
-            }
-        )
-
-    @classmethod
-    def of(cls, text: str, applied: int | None) -> RaisedFence | None:
-        """Read what `text` wrote; None: there is no fence.
-
-        :param applied: the number of the raise whose updates are all in the table.
-        :raises ValueError: a later release or another program has written it.
-        """
-        if not text:
-            return None
-        try:
-            found = json.loads(text)
-            if found["format"] != _FORMAT:
-                raise ValueError(f"its fence has format {found['format']}, not {_FORMAT}")
-            token = Token.from_json(found["token"])
-            fence = Fence(
-                found["incarnation"],
-                token,
-                found["number"] == applied,
-                found["batch"],
-                found["state"],
-            )
-            rest = {name: found[name] for name in ("number", "again", "replaces", "taken")}
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"its fence is {text[:120]!r}") from error
-        return cls(fence, **rest)
-
-    def is_held_by(self, grant: Grant) -> bool:
-        """Whether this very grant has raised it."""
-        return self.fence.token == grant.token
-
-    def took_out(self, txid: int, birth: str, incarnation: str) -> bool:
-        """Whether this transaction is a restatement that has taken the rows of another one out."""
-        written = self.replaces is not None and self.fence.applied
-        given = [self.fence] if self.taken or written else []
-        return holds_for_good(given, txid, birth, incarnation)
-
-
-def next_raise(
-    found: RaisedFence | None, fence: Fence, grant: Grant, *, number: int
-) -> RaisedFence:
-    """Make what the raise of a grant leaves.
-
-    :param found: what is there; `fence`: what the rules of the fence made of it.
-    :param number: of this raise; no two raises of a table have the same one.
-    """
-    replaces = replaced_by(grant)
-    if found is None:
-        # The rows of a table whose fence is gone may belong to any transaction.
-        return RaisedFence(fence, number, True, replaces)
-    again = may_have_written(found.fence.token, grant.token)
-    taken = found.took_out(grant.txid, grant.token.birth, grant.incarnation)
-    return RaisedFence(replace(fence, applied=False), number, again, replaces, taken)
-
-
-def replaced_by(grant: Grant) -> int | None:
-    """Read which transaction this one restates; a skip takes nothing out."""
-    claim = json.loads(grant.claim) if grant.claim else {}
-    replaces = claim.get("replaces")
-    if replaces is None or claim["outcome"] != Outcome.COMMITTED.value:
-        return None
-    return int(replaces["txid"])
 
 
 # --- fit ----------------------------------------------------------------------------------------------------------
@@ -807,8 +703,12 @@ class _TableTransaction:
         raised = fence.raised(stored, grant, state=self._state.name, holds=lambda: False)
         if held is not None and held.is_held_by(grant):
             return
-        mine = (grant.txid, grant.token.birth, grant.incarnation)
-        if held is not None and grant.is_skip and held.took_out(*mine):
+        token = grant.token
+        if (
+            held is not None
+            and grant.is_skip
+            and held.took_out(token.txid, token.birth, grant.incarnation)
+        ):
             raise _skip_refused(grant.txid, self._state.name)
         # Refuse files that do not fit while nothing has changed.
         self._fit.change(at, self._files)

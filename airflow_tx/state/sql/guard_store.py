@@ -81,8 +81,9 @@ class GuardStore(FencedStore):
         self._ensure_guard_table(connection)
         before = self.read_fence(connection)
         kept = super().raise_fence(connection, grant)
-        mine = (grant.txid, grant.token.birth, grant.incarnation)
-        if before and before.txid == grant.txid and not holds_for_good([before], *mine):
+        birth = grant.token.birth
+        own = [before] if before is not None and before.txid == grant.txid else []
+        if own and not holds_for_good(own, grant.txid, birth, grant.incarnation):
             # What ran was another transaction of this number, and a person has accepted that.
             self._note(connection, 0)
         return kept

@@ -62,13 +62,18 @@ _HAS_TABLE = sa.text(
 )
 # Parents and children of a table, of any rank, in schemas that have a fence table.
 _FAMILY = sa.text(
-    "WITH RECURSIVE own AS (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-    "WHERE n.nspname = :schema AND c.relname = :name), "
-    "up AS (SELECT oid FROM own UNION SELECT i.inhparent FROM pg_inherits i JOIN up ON i.inhrelid = up.oid), "
-    "down AS (SELECT oid FROM own UNION SELECT i.inhrelid FROM pg_inherits i JOIN down ON i.inhparent = down.oid) "
-    "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-    "WHERE c.oid IN (SELECT oid FROM up UNION SELECT oid FROM down) AND c.oid NOT IN (SELECT oid FROM own) "
-    "AND EXISTS (SELECT FROM pg_class f WHERE f.relnamespace = n.oid AND f.relname = :fence)"
+    " ".join(
+        (
+            "WITH RECURSIVE own AS (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace",
+            "WHERE n.nspname = :schema AND c.relname = :name),",
+            "up AS (SELECT oid FROM own UNION SELECT i.inhparent FROM pg_inherits i JOIN up ON i.inhrelid = up.oid),",
+            "down AS (SELECT oid FROM own UNION SELECT i.inhrelid FROM pg_inherits i",
+            "JOIN down ON i.inhparent = down.oid)",
+            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace",
+            "WHERE c.oid IN (SELECT oid FROM up UNION SELECT oid FROM down) AND c.oid NOT IN (SELECT oid FROM own)",
+            "AND EXISTS (SELECT FROM pg_class f WHERE f.relnamespace = n.oid AND f.relname = :fence)",
+        )
+    )
 )
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26

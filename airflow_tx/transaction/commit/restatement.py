@@ -411,7 +411,7 @@ def _is_for_good(case: CommitCase, incarnation: str) -> bool:
 def _of_states_that_are_there(
     case: CommitCase, entry: Entry, renamed: Mapping[str, str], incarnation: str
 ) -> Entry:
-    """Leave out the states without which the topology goes on, if this transaction is not skipped any more."""
+    """Leave out the states without which the topology continues, if this transaction is not skipped any more."""
     there = {
         name: each for name, each in entry.contributions.items() if renamed[name] in case.states
     }
