@@ -194,6 +194,10 @@ class Life:
         # Its own receipt may be there still, beside values that went back without it.
         return None if unknown else True
 
+    def is_accepted(self, txid: int) -> bool:
+        """Ask whether a person has accepted the content of the state since a transaction, or a rebuild has."""
+        return not self.kept(txid) or any(txid < loss.txid for loss in self.losses)
+
     def expected(self, last: int, as_of: int | None = None) -> tuple[int, ...] | None:
         """List the transactions up to one whose rows the values have; None: unknown."""
         if self.unknown(last, as_of):

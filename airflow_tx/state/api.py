@@ -273,12 +273,14 @@ class StoredReceipt:
     """A receipt as a state keeps it, without any check.
 
     :param text: as `Receipt.text` gave it; `hash` is the hash of the text.
+    :param takes_out: whether a restatement has taken rows out of the state, which it cannot undo.
     """
 
     txid: int
     attempt: int
     text: str
     hash: str
+    takes_out: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, receipt: Receipt) -> StoredReceipt:

@@ -286,7 +286,9 @@ def test_a_table_of_receipts_fits_into_a_narrow_terminal(airflow: Commands, root
 
 def test_transactions_that_were_given_up_fail_a_strict_verify(airflow: Commands, root: str) -> None:
     execute(airflow, "DELETE FROM airflow_tx_receipts WHERE txid = 5")
-    airflow.run("tx", "repair", "flights", "--state-lost", "tx_state.words", "--why", "a test", "--yes", root=root)
+    airflow.run(
+        "tx", "repair", "flights", "--state-lost", "tx_state.words", "--unseen", "--why", "a test", "--yes", root=root
+    )
     assert findings(airflow, root) == []
     (told,) = findings(airflow, root, "--strict")
     assert told.startswith("state tx_state.words: transactions 5 to 5 were given up by repair 1 (")

@@ -523,8 +523,8 @@ MUTANTS = (
         (
             (
                 writing.read,
-                "write_entry(case, processed, rows)",
-                "write_entry(case, processed, [d.rows for d in replacing.differences.values()] or rows)",
+                "write_entry(case, processed, rows, ",
+                "write_entry(case, processed, [d.rows for d in replacing.differences.values()] or rows, ",
             ),
         ),
         RESTATED_TWICE,
@@ -612,7 +612,7 @@ MUTANTS = (
     ),
     Mutant(
         "a difference outlives what it was formed from",
-        ((commit.acquire, "if taken_back and request.held", "if False and request.held"),),
+        ((commit.acquire, "if (taken_back or request.held) and request.held", "if False and request.held"),),
         _restated(
             test_restatements.TestWant,
             "test_a_difference_from_before_a_change_that_a_person_accepted_is_formed_again",

@@ -29,6 +29,7 @@ class HeldState:
     :param batch: {"rows", "position", "prev"} of that transaction, and whose it is, as `make_grant` keeps them.
     :param receipts: of the transactions that ended, as the state keeps them.
     :param change: the newest accepted change that the fence names.
+    :param takes_out: transactions whose receipt says that they have taken rows out, if they restate one.
     """
 
     state: str
@@ -40,6 +41,7 @@ class HeldState:
     batch: Any = field(hash=False)
     receipts: tuple[Receipt, ...] = field(hash=False, default=())
     change: int = 0
+    takes_out: frozenset[int] = frozenset()
 
     @classmethod
     def of(
@@ -81,6 +83,7 @@ class HeldState:
             batch,
             known,
             fence.change,
+            frozenset(stored.txid for stored in receipts or () if stored.takes_out),
         )
 
 
@@ -140,7 +143,12 @@ class RemadeTransaction:
     def of(cls, held: Sequence[HeldState], newest: HeldState) -> RemadeTransaction | None:
         """Find the restatement of the newest fence in a state that cannot undo it; None: each state can."""
         token = newest.token
-        kept = [each for state in held for each in state.receipts if each.takes_out]
+        kept = [
+            each
+            for state in held
+            for each in state.receipts
+            if each.takes_out and each.txid in state.takes_out
+        ]
         found = [
             each
             for each in kept

@@ -456,7 +456,7 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
             else:
                 _compare_one(chain, life, own, receipt)
         elif txid in life.given:
-            if (forgets and txid < since) or not life.kept(txid):
+            if (forgets and txid < since) or life.is_accepted(txid):
                 gone.append(txid)
             else:
                 chain.find(txid, f"its receipt in state {state.name} is missing")

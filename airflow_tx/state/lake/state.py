@@ -543,7 +543,7 @@ class DeltaTable(StoredState, AppendTable):
         # The newest last: of one transaction the last one counts.
         notes.reverse()
         kept = {
-            each["txid"]: StoredReceipt(*(each[name] for name in _RECEIPT))
+            each["txid"]: replace(StoredReceipt(*map(each.__getitem__, _RECEIPT)), takes_out=True)
             for each in notes
             if "receipt" in each
         }
@@ -764,7 +764,7 @@ class _TableTransaction:
             "taken": self._taken.rows,
         }
         if receipt is not None:
-            note |= dict(zip(_RECEIPT, astuple(StoredReceipt.of(receipt)), strict=True))
+            note |= dict(zip(_RECEIPT, astuple(StoredReceipt.of(receipt)), strict=False))
         return partial(
             self._store.publish,
             added=[*self._added, *self._taken.kept],

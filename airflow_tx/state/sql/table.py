@@ -6,10 +6,11 @@ Source: protocol.md §7.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.state.api import StateKind
+from airflow_tx.state.api import StateKind, StoredReceipt
 from airflow_tx.state.column_types import CONVERT
 from airflow_tx.state.sql.state import FencedInSql
 
@@ -66,6 +67,9 @@ class SqlTable(FencedInSql["TableStore"]):
 
     def holds_for_good(self, txid: int, birth: str, incarnation: str) -> bool:
         return self._asked(self._store.holds_for_good, txid, birth, incarnation)
+
+    def receipts(self) -> list[StoredReceipt]:
+        return [replace(each, takes_out=True) for each in super().receipts()]
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         return self._asked(self._store.read, limit)
