@@ -278,10 +278,8 @@ class Life:
         if self.kept(txid) is not True:
             done = "the ledger was rebuilt" if txid <= self.rebuilt else "what it held was accepted"
             return f"{done} since, so state {self.state!r} may lack transaction {txid}"
-        last = max(
-            (each.change["txid"] for each in self.changes if self._is_unknown(each)), default=0
-        )
-        if last >= txid:
+        later = (each for each in self.changes if each.change["txid"] >= txid)
+        if any(map(self._is_unknown, later)):
             return f"keys of state {self.state!r} were deleted since transaction {txid}, and it is not known which"
         return ""
 

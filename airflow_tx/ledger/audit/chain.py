@@ -32,7 +32,7 @@ from airflow_tx.ledger.records import (
     TopologyRecord,
     TransactionRecord,
 )
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.steps.step import Reader, repairs_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -210,14 +210,13 @@ def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
     opened = {txid: read.get(TransactionRecord, paths.transaction(txid)) for txid in txids}
     kept = {int(name) for name in read.names(paths.metas)}
     metas = {txid: state.get_state(txid) for txid in sorted({*opened, current - 1} & kept)}
-    numbers = sorted(map(int, read.names_if_any(paths.repairs)))
     return LedgerEvidence(
         name=paths.topology,
         topology=topology,
         current=current,
         histories={},
         position=position,
-        repairs=[read.peek(RepairRecord, paths.repair(number)) for number in numbers],
+        repairs=repairs_of(read, paths),
         decisive=Decisive(allocated, opened, metas),
     )
 
@@ -274,6 +273,7 @@ class Chain:
         self.held: dict[str, dict[int, Receipt]] = {}
         self.changed: set[tuple[str, int]] = set()
         """Where and of which transaction a receipt was changed, so that nothing can be compared with it."""
+        self._lives: dict[str, Life] = {}
         self.begins: int | None = None
         """The transaction from which on nothing is missing; None: there is no receipt."""
         self._read_ledger()
@@ -286,9 +286,15 @@ class Chain:
 
     def life(self, state: str) -> Life:
         """Tell the life of a state."""
-        ledger = self.ledger
-        own = self.held.get(state, {})
-        return Life.of(state, ledger.topology, ledger.repairs, self.receipts, own)
+        if state not in self._lives:
+            self._lives[state] = Life.of(
+                state,
+                self.ledger.topology,
+                self.ledger.repairs,
+                self.receipts,
+                self.held.get(state, {}),
+            )
+        return self._lives[state]
 
     # --- reading
 

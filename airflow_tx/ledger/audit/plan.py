@@ -1,4 +1,4 @@
-"""The plan of a rebuilt ledger: what the fences of its states say. Pure. Source: docs/protocol.md §§5, 7."""
+"""The plan of a rebuilt ledger: what the fences of its states say. Source: docs/protocol.md §§5, 7."""
 
 from __future__ import annotations
 

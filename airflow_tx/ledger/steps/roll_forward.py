@@ -226,12 +226,11 @@ def _held_from(
 ) -> dict[str, int]:
     """Set back since when a state is sure to hold its transactions, if an accepted loss is made good."""
     kept = dict(topology.taken_back_from)
-    lost = [
+    lost = (
         repair
-        for number in sorted(map(int, read.names_if_any(paths.repairs)), reverse=True)
-        for repair in (read.peek(RepairRecord, paths.repair(number)),)
+        for repair in reversed(repairs_of(read, paths))
         if repair.change.get("state") in whole and "held_from" in repair.change
-    ]
+    )
     for repair in lost:  # the newest first: each names what was known before it
         name = repair.change["state"]
         if repair.change["txid"] > whole[name].found and kept.get(name) == repair.change["txid"]:

@@ -764,7 +764,9 @@ class _TableTransaction:
             "taken": self._taken.rows,
         }
         if receipt is not None:
-            note |= dict(zip(_RECEIPT, astuple(StoredReceipt.of(receipt)), strict=False))
+            note |= dict(
+                zip(_RECEIPT, astuple(StoredReceipt.of(receipt))[: len(_RECEIPT)], strict=True)
+            )
         return partial(
             self._store.publish,
             added=[*self._added, *self._taken.kept],

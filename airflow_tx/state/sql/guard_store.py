@@ -79,14 +79,14 @@ class GuardStore(FencedStore):
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         self._ensure_guard_table(connection)
+        return super().raise_fence(connection, grant)
+
+    def roll_back(self, connection: Connection, grant: Grant) -> None:
+        """Forget the note of another transaction of this number, whose run a person has accepted."""
         before = self.read_fence(connection)
-        kept = super().raise_fence(connection, grant)
-        birth = grant.token.birth
         own = [before] if before is not None and before.txid == grant.txid else []
-        if own and not holds_for_good(own, grant.txid, birth, grant.incarnation):
-            # What ran was another transaction of this number, and a person has accepted that.
+        if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
             self._note(connection, 0)
-        return kept
 
     def _ensure_guard_table(self, connection: Connection) -> None:
         if not self._has_table(connection, GUARD_TABLE):
