@@ -519,9 +519,11 @@ class Loss:
     :param position: of the partition: they would follow it.
     :param resume_at: the position from which it can give rows again.
     :param description: which rows they are, in words.
+    :param went_back: whether it was set back to before the position: it gives rows again that were taken.
     """
 
     partition: str
     position: Any
     resume_at: Any
     description: str
+    went_back: bool = False

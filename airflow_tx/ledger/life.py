@@ -6,6 +6,7 @@ at a transaction. No clock is asked here, and a name is always the name of then.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -299,6 +300,7 @@ class _Walk:
     :param healed: the lowest transaction that a later roll forward has begun from.
     :param vouched: of a rebuilt ledger, per state the last transaction that was whole in all states.
     :param unwanted: numbers of the changes that a person wants no more; `back`: transactions that were taken back.
+    :param mark: the newest change that the state had when it went back; the later ones up to then are gone with it.
     """
 
     name: str
@@ -311,6 +313,7 @@ class _Walk:
     vouched: Mapping[str, int] | None = None
     unwanted: set[int] = field(default_factory=set)
     back: set[int] = field(default_factory=set)
+    mark: float = math.inf
 
     def begins_after(self, each: RepairRecord) -> bool:
         """Take one repair; True: what comes before it was another state."""
@@ -323,6 +326,7 @@ class _Walk:
             self.vouched = change.get("states", {})
         elif each.what == BACK:
             self._heals(change["txid"])
+            self.mark = min(self.mark, change.get("marks", {}).get(self.name, math.inf))
         elif each.what == ROLL_FORWARD and self.name in change["states"]:
             self._takes_roll(change)
         elif _state_of(each) != self.name:
@@ -330,11 +334,14 @@ class _Walk:
         elif each.what == STATE_FORGOTTEN:
             self.first = change["txid"]
             return True
-        elif each.what == ACCEPT_CHANGE and each.number not in self.unwanted:
+        elif each.what == ACCEPT_CHANGE and self._is_wanted(each.number):
             self.changes.insert(0, each)
         elif each.what == STATE_LOST and self.vouched is None:
             self._takes_loss(each)
         return False
+
+    def _is_wanted(self, change: int) -> bool:
+        return change <= self.mark and change not in self.unwanted
 
     def _takes_name(self, old: str, new: str, txid: int) -> bool:
         if new == self.name:

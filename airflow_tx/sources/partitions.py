@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -291,10 +291,16 @@ class Gone:
 
     :param description: which they are, in words.
     :param resume_at: the position from which there are rows again.
+    :param went_back: whether the log was set back to before the position: it gives rows again that were taken.
     """
 
     description: str
     resume_at: Json
+    went_back: bool = False
+
+    def loss(self, partition: str, position: Json) -> Loss:
+        """Name the rows after a position of a partition as what a person may accept as lost."""
+        return Loss(partition, position, self.resume_at, self.description, self.went_back)
 
 
 @dataclass(frozen=True)
@@ -369,6 +375,11 @@ class PartitionLog(ABC):
         # A log may find out only now, when it looks for each row.
         taken = self.take(snapshot, most)
         return taken if isinstance(taken, Gone) else None
+
+    def lacks(self, position: Json) -> str | None:
+        """Say, as a clause, that the log went back to before a position; None: as far as is known it did not."""
+        gone = self.snapshot(position).gone
+        return gone.description if gone is not None and gone.went_back else None
 
 
 class LogDecision:
@@ -489,6 +500,16 @@ class LimitedSource(Source):
         self.batch_size = size
         self.limit = size.limit()
 
+    def gone_refused(self, gone: Iterable[Gone], problem: str, remedy: str) -> SourceError:
+        """Make the error for rows that are gone.
+
+        :param remedy: for a source that went back alone.
+        """
+        if any(each.went_back for each in gone):
+            roll = f"airflow tx repair {self.topology} --roll-forward"
+            remedy = f"If the states went back with the source, first: {roll}. {remedy}"
+        return self.refused(problem, f"Nothing was allocated. {remedy}")
+
 
 class LogSource(LimitedSource, PartitionedTransactionalSource):
     """A source whose partitions are logs: say which there are, and word what is gone."""
@@ -575,12 +596,20 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
             with suppress(PartitionUnavailable):
                 gone = log.gone(own, self.limit.rows)
                 if gone is not None:
-                    found.append(Loss(name, own, gone.resume_at, gone.description))
+                    found.append(gone.loss(name, own))
         return found
+
+    def lacks(self, position: Json) -> str | None:
+        positions = self.partition_positions(position)
+        found = []
+        for name, log in self.logs(positions).items():
+            with suppress(PartitionUnavailable):
+                found.append(log.lacks(positions[name]) if name in positions else None)
+        return "; ".join(filter(None, found)) or None
 
     def _refused(self, gone: Mapping[str, Gone]) -> SourceError:
         problem, remedy = self.gone_words(gone)
-        return self.refused(problem, f"Nothing was allocated. {remedy}")
+        return self.gone_refused(gone.values(), problem, remedy)
 
     def _lost(self, name: str, gone: Gone) -> SourceError:
         if not (self.leaves_out_gone and self.kind is SourceKind.OPAQUE):

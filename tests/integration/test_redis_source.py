@@ -159,7 +159,9 @@ def test_a_server_that_forgot_what_was_taken_is_refused_until_a_person_accepts(l
     log.server.restart()
     with pytest.raises(SourceError, match="gone"):
         log.texts(batch)
+    assert "went back" in str(log.source().lacks(batch.position))
     place = log.accepted(batch.position)
+    assert log.source().lacks(place) is None
     log.write("e", "f")
     after = log.batch(place)
     assert log.texts(after) == ["e", "f"]

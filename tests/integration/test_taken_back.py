@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.base.errors import RepairRefused
+from airflow_tx.base.errors import RepairRefused, SourceError, StateBehind
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.operations.actions.request import evidence_of
+from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.request import LossAcceptance, evidence_of
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair, held_by
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.sql.source import SqlSource
@@ -37,7 +38,7 @@ class Shop:
 
     def __init__(self, url: str, backup: Callable[[], None], restore: Callable[[], None]) -> None:
         self.url, self.backup, self.restore = url, backup, restore
-        ids = "BIGSERIAL PRIMARY KEY" if url.startswith("postgres") else "INTEGER PRIMARY KEY"
+        ids = "BIGSERIAL PRIMARY KEY" if url.startswith("postgres") else "INTEGER PRIMARY KEY AUTOINCREMENT"
         query(url, f"CREATE TABLE orders (id {ids}, amount INTEGER)")
         self.state = SqlState.from_url(url, table="totals", keys=["word"], values={"n": Sum()}, label="shop")
         self.stage = Stage(source=SqlSource("shop", "orders"), inside=("count", "commit"))
@@ -74,6 +75,12 @@ class Shop:
     def back(self, txid: int) -> str:
         held = held_by({self.state.name: self.state}, self.ledger.incarnation())
         return str(self.ledger.back(txid, audit=ADA, **held).summary)
+
+    def accept_loss(self) -> None:
+        """As `airflow tx accept-loss` does."""
+        topology = self.ledger.topology()
+        target = ActionTarget(self.ledger, topology, lambda: (self.stage.spec, {self.state.name: self.state}))
+        list(LossAcceptance(target).execute(ADA))
 
     def total(self) -> int:
         (row,) = self.state.read()
@@ -128,6 +135,14 @@ def set_back(shop: Shop, opened: str = "") -> None:
     shop.restore()
 
 
+def state_set_back(shop: Shop) -> None:
+    """Set back the state alone, to transaction 2 of 4."""
+    set_back(shop)
+    query(shop.url, "INSERT INTO orders (id, amount) VALUES (3, 300), (4, 4000)")
+    if shop.url.startswith("postgres"):
+        query(shop.url, "SELECT setval('orders_id_seq', 4)")
+
+
 def test_a_roll_forward_of_both_is_refused_with_the_repair_that_works(shop: Shop) -> None:
     set_back(shop)
     with pytest.raises(RepairRefused, match="airflow tx repair numbers --back 2$"):
@@ -174,12 +189,52 @@ def test_a_state_that_is_elsewhere_refuses_the_repair(shop: Shop, txid: int, why
     assert shop.ledger.topology() == before
 
 
-def test_a_state_alone_is_rolled_forward(shop: Shop) -> None:
+def test_the_loss_of_the_source_is_not_accepted_while_the_states_went_back_with_it(shop: Shop) -> None:
     set_back(shop)
-    for number, amount in ((3, 300), (4, 4000)):
-        query(shop.url, f"INSERT INTO orders (id, amount) VALUES ({number}, {amount})")
-    if shop.url.startswith("postgres"):
-        query(shop.url, "SELECT setval('orders_id_seq', 4)")
+    roll = "airflow tx repair numbers --roll-forward"
+    with pytest.raises(SourceError, match=f"begins again.* If the states went back with the source, first: {roll}"):
+        shop.begun("run 5")
+    with pytest.raises(StateBehind, match=f"The source of topology numbers went back, too. What to do: {roll}$"):
+        shop.accept_loss()
+    shop.back(2)
+
+
+def source_begins_again(shop: Shop) -> None:
+    """Set back the source alone, to transaction 2 of 4, and accept what it lost."""
+    state_set_back(shop)
+    shop.roll_forward()
+    query(shop.url, "DELETE FROM orders WHERE id > 2")
+    is_server = shop.url.startswith("postgres")
+    query(shop.url, "SELECT setval('orders_id_seq', 2)" if is_server else "UPDATE sqlite_sequence SET seq = 2")
+    shop.accept_loss()
+
+
+def test_a_state_is_rolled_forward_once_a_person_has_accepted_what_the_source_lost(shop: Shop) -> None:
+    source_begins_again(shop)
+    shop.restore()
+    shop.roll_forward()
+    assert shop.total() == 4321
+    assert shop.run() == 5
+    assert shop.total() == 4342
+    assert shop.findings() == ()
+
+
+def test_a_loss_that_was_accepted_before_both_were_set_back_is_no_loss_any_more(shop: Shop) -> None:
+    source_begins_again(shop)
+    shop.restore()
+    shop.back(2)
+    shop.sell(300)
+    shop.sell(4000)
+    shop.run()
+    assert shop.findings() == ()
+    shop.sell(7)
+    shop.run()
+    assert shop.total() == 4328
+    assert shop.findings() == ()
+
+
+def test_a_state_alone_is_rolled_forward(shop: Shop) -> None:
+    state_set_back(shop)
     shop.roll_forward()
     assert shop.total() == 4321
 

@@ -20,7 +20,7 @@ from airflow_tx.ledger.audit.chain import (
     in_short,
 )
 from airflow_tx.ledger.audit.loss import ACCEPT_LOSS, losses_behind
-from airflow_tx.ledger.life import CHANGE, LEDGER_LOST, STATE_LOST, Life, name_now
+from airflow_tx.ledger.life import BACK, CHANGE, LEDGER_LOST, STATE_LOST, Life, name_now
 from airflow_tx.ledger.records import Outcome, Phase, Skipped, TransactionRecord
 from airflow_tx.ledger.steps.roll_forward import nonces
 
@@ -102,8 +102,8 @@ def _loss_findings(chain: Chain) -> Iterator[str]:
     for number in topology.losses:
         if number not in known:
             yield f"it counts repair {number} as an accepted loss, which is none"
-    rebuilt = max((each.number for each in life if each.what == LEDGER_LOST), default=0)
-    accepted = [each for each in life if each.what == ACCEPT_LOSS and each.number > rebuilt]
+    asked_again = max((each.number for each in life if each.what in (LEDGER_LOST, BACK)), default=0)
+    accepted = [each for each in life if each.what == ACCEPT_LOSS and each.number > asked_again]
     places = chain.ledger.position
     places = places if topology.partitioned and isinstance(places, dict) else {WHOLE: places}
     losses: dict[str, list[dict[str, Any]]] = defaultdict(list)

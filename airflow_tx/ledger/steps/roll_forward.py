@@ -163,7 +163,7 @@ def end_roll_forward(
         taken_back_from=_held_from(read, paths, topology, whole),
         accepted={
             **topology.accepted,
-            **{name: _accepted(topology, name, each) for name, each in whole.items()},
+            **{name: _accepted(topology, name, each.change) for name, each in whole.items()},
         },
         op=stamp.op,
     )
@@ -192,11 +192,14 @@ def end_roll_forward(
     )
 
 
-def _accepted(topology: TopologyRecord, name: str, rolled: RolledState) -> dict[str, Any]:
-    """Give the notes that the fence of a state is compared with from now on; none is of a loss any more."""
+def _accepted(topology: TopologyRecord, name: str, change: int) -> dict[str, Any]:
+    """Give the notes that the fence of a state is compared with from now on; none is of a loss any more.
+
+    :param change: the newest accepted change that its values have.
+    """
     before = topology.accepted.get(name, {})
     kept = {each: before[each] for each in (BEGAN, EMPTIED) if each in before}
-    return {**kept, CHANGE: rolled.change} if rolled.change else kept
+    return {**kept, CHANGE: change} if change else kept
 
 
 def _refused_still(
@@ -263,6 +266,7 @@ def back(
     to: int,
     *,
     tokens: Mapping[str, Token | None],
+    marks: Mapping[str, int],
     position: Any,
     audit: Audit,
 ) -> Decision[Repaired]:
@@ -272,6 +276,7 @@ def back(
 
     :param to: that transaction.
     :param tokens: per state of the DAG, the token in its fence; None: it has no fence, or is not whole.
+    :param marks: per state with a whole fence, the newest accepted change in it. Later ones went with the values.
     :param position: where the source stands behind this transaction, as the fences keep it.
     :raises RepairRefused: a fence says something else, or not enough is known of these transactions.
     """
@@ -318,6 +323,12 @@ def back(
             **{name: [each.attempt, each.epoch] for name, each in whole.items()},
         },
         receipt=receipt.hash,
+        accepted={
+            **topology.accepted,
+            **{name: _accepted(topology, name, mark) for name, mark in marks.items()},
+        },
+        # The source has these rows again, or loses them again.
+        losses=[],
         rolling=None,
         blocked=None,
         bid=None,
@@ -343,7 +354,7 @@ def back(
         current=last + 1,
         summary=f"transactions {to + 1} to {last} are taken_back; their runs begin again when they are cleared: "
         f"{', '.join(runs)}",
-        change={"txid": to, "last": last, "runs": runs},
+        change={"txid": to, "last": last, "runs": runs, "marks": dict(marks)},
     )
 
 

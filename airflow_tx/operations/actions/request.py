@@ -16,6 +16,7 @@ from airflow_tx.base.errors import (
     PreviewOutdated,
     Refused,
     SourceError,
+    StateBehind,
     StateError,
     StateUnavailable,
     TxError,
@@ -52,6 +53,7 @@ from airflow_tx.operations.actions.action import (
 )
 from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
 from airflow_tx.operations.actions.restatement import TransactionRestatement, WishWithdrawal
+from airflow_tx.operations.actions.roll_forward import is_behind
 from airflow_tx.operations.actions.skip import Readmission, TransactionSkip
 from airflow_tx.outputs import Entry, JournalArea
 from airflow_tx.state import FencedState, QueryableState
@@ -132,6 +134,8 @@ class LossAcceptance(PersonalAction):
         version = _version(known, self.losses)
         if not self.losses:
             return self.refused(version, LossRefused(topology=self.target.topology))
+        if any(loss.went_back for loss in self.losses):
+            self._check_states()
         what = "; ".join(shortened([loss.description for loss in self.losses]))
         sentence = (
             f"Continue topology {self.target.topology} without these rows. "
@@ -139,6 +143,24 @@ class LossAcceptance(PersonalAction):
         )
         lines = [EffectLine(None, None, loss.description) for loss in self.losses]
         return ActionPlan(version, sentence, [PlannedEffect(lines, partial(self._accept, known))])
+
+    def _check_states(self) -> None:
+        """Refuse while all states have gone back with the source, whose rows would be counted twice.
+
+        :raises StateBehind: what they lack can be taken back.
+        """
+        topology = self.target.ledger.topology()
+        states = [each for each in self.target.dag()[1].values() if each.has_fence]
+        if not states or not all(is_behind(each, topology) for each in states):
+            return
+        fence = states[0].fence()
+        again = f"airflow tx repair {self.target.topology} --roll-forward"
+        raise StateBehind(
+            remedy=f"The source of topology {self.target.topology} went back, too. What to do: {again}",
+            state=states[0].name,
+            expected=topology.states[states[0].name],
+            found="nothing" if fence is None else fence.token.txid,
+        )
 
     def _accept(self, known: Sequence[int], audit: Audit) -> Iterator[EffectLine]:
         self.target.ledger.accept_loss(self.losses, audit, known=known)

@@ -31,7 +31,7 @@ from airflow_tx.transaction import (
 )
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import Audit, Ledger, Repaired
+    from airflow_tx.ledger import Audit, Ledger, Repaired, TopologyRecord
     from airflow_tx.outputs import JournalArea, StagingArea
     from airflow_tx.sources import Source
     from airflow_tx.state import FencedState
@@ -177,8 +177,10 @@ class RollForwardRepair:
         :raises RepairRefused: naming the repair of both.
         """
         why = None
+        # A person who has accepted what the source lost has said that its rows from there on are others.
+        place = self._ledger.start_after(evidence.topology, evidence.position)
         try:
-            why = None if self._source is None else self._source.lacks(evidence.position)
+            why = None if self._source is None else self._source.lacks(place)
         except Exception:
             # A source that cannot be asked holds up no repair of the states.
             log.warning("The source does not say whether it went back, too", exc_info=True)
@@ -299,7 +301,8 @@ def held_by(states: Mapping[str, FencedState], incarnation: str) -> dict[str, An
     }
     position = next((json.loads(fence.batch)["position"] for fence in whole.values()), None)
     tokens = {name: whole[name].token if name in whole else None for name in states}
-    return {"tokens": tokens, "position": position}
+    marks = {name: fence.change for name, fence in whole.items()}
+    return {"tokens": tokens, "marks": marks, "position": position}
 
 
 def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
@@ -329,9 +332,12 @@ def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool
     """
     if state.rolls_forward:
         return True
-    if not state.has_fence:
-        return chosen
-    last = evidence.topology.states.get(state.name)
+    return is_behind(state, evidence.topology) if state.has_fence else chosen
+
+
+def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
+    """Ask whether the fence of a state says that it lacks what the ledger committed to it."""
+    last = topology.states.get(state.name)
     fence = state.fence()
     if last is None or (fence is not None and fence.token.txid > last):
         return False

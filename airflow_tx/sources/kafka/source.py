@@ -175,11 +175,12 @@ class KafkaLog(PartitionLog):
         if offset > end:
             what = f"{self.name}: offset {offset} was reached, and the partition now ends at {end}: it was cut, and "
             what += f"what is written again at offsets {end} to {offset - 1} is new"
-            return Gone(what, position_json(self.topic_id, end, life + 1))
+            return Gone(what, position_json(self.topic_id, end, life + 1), went_back=True)
         if self.other is not None:
             what = f"{self.name}: it was cut and written again: offset {self.other.offset} has another message than "
             what += f"was taken, and new messages before offset {offset} are in no batch"
-            return Gone(what, position_json(self.topic_id, offset, life + 1, self.other))
+            after = position_json(self.topic_id, offset, life + 1, self.other)
+            return Gone(what, after, went_back=True)
         return None
 
 

@@ -67,13 +67,13 @@ class CountedMessages(MessageLog):
         if end < cursor.next:
             what = f"{went_back}: it would give {spelled(range(end, cursor.next))} again; what it held from "
             after = Cursor(end, life=cursor.life + 1)
-            return Gone(
-                f"{what}{cursor.next} on is gone, and it is read from {end} on", after.to_json()
-            )
+            what = f"{what}{cursor.next} on is gone, and it is read from {end} on"
+            return Gone(what, after.to_json(), went_back=True)
         if before is not None and cursor.last is not None and message_digest(before) != cursor.last:
             what = f"{went_back} and gave numbers again: {self.named(cursor.next - 1)} is another one than was taken; "
             after = replace(cursor, last=message_digest(before), life=cursor.life + 1)
-            return Gone(f"{what}those before {cursor.next} that were not taken", after.to_json())
+            what += f"those before {cursor.next} that were not taken"
+            return Gone(what, after.to_json(), went_back=True)
         return None
 
     def log_batch(self, snapshot: LogSnapshot, count: int, last: bytes) -> LogBatch:

@@ -264,7 +264,7 @@ class StreamMessages(MessageLog):
             what = f"the stream {self.key} in {self.database.where} went back from {at.after} to {said.last}; what came"
             what += f" after {at.after} is gone, and the {said.length} entries that it has are taken for taken"
             after = StreamPosition(said.last, said.added, said.deleted, at.life + 1)
-            return Gone(what, after.to_json())
+            return Gone(what, after.to_json(), went_back=True)
         if not self._all_after(at, said):
             return None
         return self._gap(at, said.length, said, f"before {said.first}" if said.first else "")
@@ -294,7 +294,7 @@ class StreamMessages(MessageLog):
                 after.to_json(),
             )
         what = f"{where} went back: it knows {-missing} entries less than were taken; what it forgot {between} is gone"
-        return Gone(what, after.to_json())
+        return Gone(what, after.to_json(), went_back=True)
 
     def _find(self, client: Any, after: str, to: str, count: int) -> StreamInfo | None:
         from redis.exceptions import ResponseError

@@ -589,7 +589,8 @@ class Shard(PartitionLog):
                 if drawn is None
                 else f"the last {key} is {drawn}"
             )
-            return Gone(f"{what} now; accepted, it is read from its first row on", again.to_json())
+            what = f"{what} now; accepted, it is read from its first row on"
+            return Gone(what, again.to_json(), went_back=True)
         if kept <= position.rows:
             return None
         behind = "" if position.since is None else f" behind {shown(position.since)}"

@@ -160,7 +160,7 @@ class SqlSource(SqlRows, TransactionalSource):
         )
         taken = decision.take(WHOLE)
         if isinstance(taken, Gone):
-            raise self.refused(taken.description, f"Nothing was allocated. {self.accept()}")
+            raise self.gone_refused([taken], taken.description, self.accept())
         if taken is None:
             return None
         return Batch(taken.metadata, taken.position, taken.count, decision.reason(taken.count or 0))
@@ -187,7 +187,7 @@ class SqlSource(SqlRows, TransactionalSource):
 
     def losses(self, position: Json) -> list[Loss]:
         gone = self._shard().gone(position)
-        return [] if gone is None else [Loss(WHOLE, position, gone.resume_at, gone.description)]
+        return [] if gone is None else [gone.loss(WHOLE, position)]
 
     def lacks(self, position: Json) -> str | None:
         return self._shard().lacks(position)

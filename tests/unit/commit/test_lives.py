@@ -947,7 +947,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
     ("and after a loss that is healed", Life.changes_after, "or after", "", healed),
     ("keys may be missing after a change", StateHistory._fits, ">= keys or lacks", ">= keys", with_change),
     ("also of one that was made again", StateHistory._compared, "or each.number in self._changed", "", made_again),
-    ("what is wanted no more is none", _Walk.begins_after, "each.number not in self.unwanted", "True", unwanted),
+    ("what is wanted no more is none", _Walk._is_wanted, "change not in self.unwanted", "True", unwanted),
     ("where it was made", rebuild.note_change, "if made_after is None else made_after", "", where_made),
     ("what died is repeated", ChangeAcceptance._find, "if unmarked and", "if False and", repeated),
     ("only fences that name changes are asked", rebuild.note_change, "if marked else {}", "", unnamed),

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from airflow_tx.ledger.audit.rebuild import note_change
 from airflow_tx.ledger.records import Binding, History, Outcome, Skipped
 from airflow_tx.ledger.steps.end import note_readmission
 from airflow_tx.ledger.steps.step import Reader
@@ -74,3 +75,20 @@ def test_later_skips_are_forgotten(tmp_path: Path, make: Any) -> None:
     taken_back(run, place, 1)
     assert Reader(run.spec.memory).peek_if_any(Skipped, run.spec.paths.skipped(2)) is None
     assert findings(run, place) == ()
+
+
+def test_a_later_change_by_hand_went_with_the_values(tmp_path: Path, make: Any) -> None:
+    place, made = made_in(tmp_path, make)
+    run = committed(made, rows(a=1))
+    ledger = run.spec.ledger(run.spec.memory)
+    ledger.run(note_change, place.state.name, {}, keys=[], receipt=ledger.topology().receipt, audit=ADA)
+    place.state.accept_values(1)
+    restore = place.backup()
+    committed(made, rows(a=5))
+    ledger.run(note_change, place.state.name, {"count": 3}, keys=[], receipt=ledger.topology().receipt, audit=ADA)
+    place.state.accept_values(2)
+    restore()
+    taken_back(run, place, 1)
+    last = committed(made, rows(a=30))
+    assert findings(last, place) == ()
+    assert {row["word"]: row["count"] for row in place.state.read()} == {"a": 31}

@@ -95,6 +95,16 @@ def test_losses_say_where_it_goes_on() -> None:
     assert losses(anew, {loss.partition: loss.resume_at for loss in found}) == []
 
 
+def test_only_a_log_that_was_cut_went_back() -> None:
+    source = source_that_sees(look(t_0=(7, 9), t_1=(0, 3), t_2=(0, 3)))
+    said = source.lacks(places(t_0=4, t_1=5, t_2=3))
+    assert said is not None
+    assert said.startswith("t-1: offset 5 was reached, and the partition now ends at 3: it was cut")
+    assert source.lacks(places(t_0=4, t_2=3)) is None
+    anew = OffsetsSnapshot({"t-0": Extent("new", 2, 9)}, ids={"t": "new"})
+    assert source_that_sees(anew).lacks(places(t_0=4)) is None
+
+
 def test_another_message_than_was_taken_is_a_loss_that_is_told_once() -> None:
     old, new = LastMessage(3, "old"), LastMessage(3, "new")
     seen = look(t_0=(0, 9))
@@ -104,6 +114,7 @@ def test_another_message_than_was_taken_is_a_loss_that_is_told_once() -> None:
     assert source_that_sees(seen, {}).losses(taken) == []
     changed = source_that_sees(seen, {"t-0": new})
     (loss,) = changed.losses(taken)
+    assert loss.went_back
     assert loss.resume_at == position_json("id", 4, life=1, last=new)
     assert changed.losses({"t-0": loss.resume_at}) == []
     with pytest.raises(SourceError, match="t-0: it was cut and written again: offset 3 has another message"):
