@@ -41,6 +41,7 @@ class Costs:
     :ivar ran: the tests whose body ran and did not skip itself.
     :ivar passed: those of them that passed.
     :ivar later: the tests that were left out for a mark of `LATER`.
+    :ivar left_out: the tests that were left out for anything else.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Costs:
     used: dict[str, float] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
     began: float = 0.0
+    left_out: list[str] = field(default_factory=list)
 
 
 class CostsPlugin:
@@ -68,7 +70,9 @@ class CostsPlugin:
         self._costs.worth = {test: mark.args[0] for test, mark in marks.items() if mark}
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        self._costs.later += [item.nodeid for item in items if any(map(item.get_closest_marker, LATER))]
+        for item in items:
+            later = any(map(item.get_closest_marker, LATER))
+            (self._costs.later if later else self._costs.left_out).append(item.nodeid)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

@@ -304,8 +304,6 @@ class Batch:
         :raises StagingError: if nothing was emitted, and it had no input that it could have been for.
         :raises SourceError: what it read was replaced while it was read.
         """
-        if self._source is not None:
-            self._source.check_read(self.attempt)
         trees = 0 if self._messages is None else self._messages.trees
         if not self._outputs and not self.descriptor.inputs and not trees:
             problem = f"application {app} emitted nothing"
@@ -321,6 +319,9 @@ class Batch:
             self._emit(
                 MALFORMED, _aside(self._malformed, F.lit(""), F.lit(reason), F.col(MALFORMED))
             )
+        if self._source is not None:
+            # After the last job that reads it.
+            self._source.check_read(self.attempt)
         read = self._observer.read()
         unproven = self._observer.unproven()
         if self.consumed_rows is not None:

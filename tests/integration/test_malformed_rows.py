@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_tx.base.errors import RowsDiffer, SourceError
+from airflow_tx.base.errors import RowsDiffer, SourceError, StagingError
 from airflow_tx.ledger import MALFORMED
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.outputs.staging.area import read_manifest
 from airflow_tx.sources import MalformedRow
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.sources.redis import source as redis_source
 from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
-from airflow_tx.spark import Batch
+from airflow_tx.spark import Batch, batch_app
 from airflow_tx.spark.connect import session
 from airflow_tx.state import DeltaTable
 from airflow_tx.transaction.commit.update import rejected_update
+from airflow_tx.transaction.processing.application import describe_batch
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.integration.rejecting_app import applied, committed
 from tests.servers.kafka import LocalKafka
@@ -31,7 +33,7 @@ from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 from tests.stage import Stage, StageRun
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -256,6 +258,28 @@ def test_the_job_that_finds_malformed_rows_proves_no_reading_of_the_application(
     commit = run.commit_of([rejected_update(aside)])
     with pytest.raises(RowsDiffer, match=r"task (count|look) read .* of the batch, task (count|look)"):
         commit.complete()
+
+
+class Late(Batch):
+    """A person changes a file just before the last job of an application, which reads the malformed rows."""
+
+    def _emit(self, name: str, df: DataFrame, **options: Any) -> None:
+        if name == MALFORMED:
+            (file,) = Path(self.descriptor.metadata["folder"]).glob("a.csv")
+            file.write_text(file.read_text().replace("x", "0"))
+        super()._emit(name, df, **options)
+
+
+def test_a_file_that_is_replaced_before_the_malformed_rows_were_read_leaves_no_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
+) -> None:
+    run = begun(tmp_path, monkeypatch, aside, CSV)
+    processing = run.start()
+    batch = Late(describe_batch(processing, {}), spark)
+    with pytest.raises(SourceError, match=r"a\.csv changed while it was read: it has \d+ bytes as before"):
+        batch_app(count_words).run(spark, batch)
+    with pytest.raises(StagingError):
+        read_manifest(processing.where)
 
 
 def test_a_python_task_that_may_read_a_part_keeps_what_it_found_at_the_end(

@@ -348,8 +348,8 @@ def test_a_file_that_changed_is_refused_before_a_job_runs(
         Batch(descriptor, spark).read()
 
 
-@pytest.mark.parametrize("read_first", [True, False])
-def test_a_file_that_is_replaced_before_the_job_has_read_it_leaves_no_manifest(
+@pytest.mark.parametrize("read_first", [True, False], ids=["after it was read", "before it is read"])
+def test_a_file_that_is_replaced_before_its_application_ends_leaves_no_manifest(
     area: StagingArea, tmp_path: Path, spark: SparkSession, *, read_first: bool
 ) -> None:
     descriptor = batch_of(area, tmp_path)

@@ -5,6 +5,7 @@ Whole transactions by the operators' code, with a ledger in a real ZooKeeper and
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +16,13 @@ import sqlalchemy as sa
 
 from airflow_tx.base.errors import SourceError, StateBehind, StateUnavailable
 from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.view import topology_view
+from airflow_tx.operations.actions.request import evidence_of
 from airflow_tx.sources.files.source import PartitionedFileSource
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.sql import fence
@@ -38,14 +42,14 @@ class Numbered:
         self.states = states
         self.seen: list[Any] = []
 
-    def processed(self, run_id: str) -> StageRun:
-        """A run of which only the commit is left."""
+    def processed(self, run_id: str, **others: int) -> StageRun:
+        """A run of which only the commit is left; it counts other keys, too."""
         run = StageRun(self.stage.spec, run_id)
         assert isinstance(run.begin(), Begun)
         processing = run.start()
         rows = list(CurrentBatch(processing).read())
         self.seen.append(rows)
-        run.end(processing, [{"key": "rows", "n": len(rows)}])
+        run.end(processing, [{"key": key, "n": n} for key, n in {"rows": len(rows), **others}.items()])
         return run
 
     def commit(self, run: StageRun) -> None:
@@ -54,8 +58,8 @@ class Numbered:
         commit.complete()
         commit.try_to_commit()
 
-    def run(self, run_id: str) -> None:
-        self.commit(self.processed(run_id))
+    def run(self, run_id: str, **others: int) -> None:
+        self.commit(self.processed(run_id, **others))
 
     def committed(self) -> list[int]:
         """The transactions that the ledger holds for committed."""
@@ -143,36 +147,44 @@ def test_a_database_restored_from_an_older_backup_is_refused_by_the_next_commit_
     assert [total(each) for each in topology.states] == [held[0] + one, held[1] + one]
 
 
+ALL, ONE, NONE = 2, 1, 0
+"""Of two transactions, what a table has left."""
 LOST = {
-    "restored alone from a dump": "",
-    "truncated": "TRUNCATE counted",
-    "a row deleted": "DELETE FROM counted WHERE key = 'rows'",
+    "restored alone from a dump": ("", ONE),
+    "truncated": ("TRUNCATE counted", NONE),
+    "a row deleted": ("DELETE FROM counted WHERE key = 'rows'", NONE),
+    "a row deleted that the last transaction did not touch": ("DELETE FROM counted WHERE key = 'first'", ALL),
 }
+SMALL, LARGE = 1000, 0
+CASES = [
+    *(pytest.param(SMALL, *lost, id=f"small-{how}") for how, lost in LOST.items()),
+    *(pytest.param(LARGE, *lost, id=f"large-{how}") for how, lost in LOST.items() if lost[1] != ALL),
+]
 
 
-@pytest.mark.parametrize("how", LOST)
-@pytest.mark.parametrize("counted_up_to", [1000, 0], ids=["small", "large"])
+@pytest.mark.parametrize(("counted_up_to", "statement", "left"), CASES)
 def test_a_table_that_lost_values_while_its_fence_stayed_is_refused_by_the_next_commit_which_names_the_repair_command(
     store: ZooKeeperStore,
     zookeeper_root: str,
     postgres: LocalPostgres,
     monkeypatch: pytest.MonkeyPatch,
-    how: str,
     counted_up_to: int,
+    statement: str,
+    left: int,
 ) -> None:
     monkeypatch.setattr(fence, "COUNTED", counted_up_to)
     url = postgres.url(postgres.new_database())
     topology = Numbered(store, zookeeper_root, counted(url, "shop"))
-    topology.run("r1")
+    topology.run("r1", first=0)
     one = total(counted(url, "shop"))
     dump = run_tool("pg_dump", url, "--clean", "--table=counted")
     topology.run("r2")
-    if not LOST[how]:
-        run_tool("psql", url, "--quiet", "--set=ON_ERROR_STOP=1", given=dump)
+    if statement:
+        query(url, statement)
     else:
-        query(url, LOST[how])
+        run_tool("psql", url, "--quiet", "--set=ON_ERROR_STOP=1", given=dump)
     held = total(counted(url, "shop"))
-    assert held == (0 if LOST[how] else one), "no error so far"
+    assert held == left * one, "no error so far"
     topology.states = (counted(url, "shop"),)
     run = topology.processed("r3")
     with pytest.raises(
@@ -185,6 +197,21 @@ def test_a_table_that_lost_values_while_its_fence_stayed_is_refused_by_the_next_
     topology.commit(run)
     assert topology.committed() == [1, 2, 3]
     assert total(counted(url, "shop")) == held + one
+
+
+def test_a_row_that_a_large_table_lost_is_found_by_verify_though_the_last_transaction_did_not_touch_it(
+    store: ZooKeeperStore, zookeeper_root: str, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "COUNTED", LARGE)
+    url = postgres.url(postgres.new_database())
+    topology = Numbered(store, zookeeper_root, counted(url, "shop"))
+    topology.run("r1", first=7)
+    topology.run("r2")
+    paths = topology.stage.spec.ledger(store).paths
+    query(url, "DELETE FROM counted WHERE key = 'first'")
+    evidence = evidence_of({"shop.counted": counted(url, "shop")}, values=True)
+    (found,) = verified(ledger_evidence(store, paths), evidence).findings
+    assert re.search(r"state shop\.counted: its column n adds up to \d+, and its receipts to ", found)
 
 
 def run_tool(tool: str, url: str, *arguments: str, given: str = "") -> str:

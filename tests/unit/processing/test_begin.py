@@ -12,12 +12,13 @@ import pytest
 
 from airflow_tx.base.compat import RunInfo
 from airflow_tx.base.errors import ConfigError, RunHeld, SourceError
-from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource
+from airflow_tx.state import MemoryState, Sum
 from airflow_tx.transaction.processing.begin import allocate, ask, conf_of, key_of
-from tests.stage import Stage, begin_run
+from tests.stage import Stage, StageRun, begin_run, update
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -106,6 +107,26 @@ def test_a_second_run_of_a_backfilled_batch_is_refused_while_the_first_is_live_a
     assert isinstance(begun, Begun)
     assert isinstance(again, Begun)
     assert (again.metadata, str(again.attempt)) == (begun.metadata, "1.2")
+
+
+@pytest.mark.parametrize("case", OF_BACKFILLS)
+def test_another_run_of_a_committed_interval_or_partition_is_told_so_and_counts_nothing(
+    case: str, store: CountingStore
+) -> None:
+    source, first, second = OF_BACKFILLS[case]
+    stage = Stage(store, source("package.reader"), name="sales")
+    state = MemoryState("sales", keys=["shop"], values={"n": Sum()})
+    run = StageRun(stage.spec, "first")
+    run.begin(info=first)
+    run.end(run.start(), [{"shop": "berlin", "n": 1}])
+    commit = run.commit_of([update(state)])
+    commit.complete()
+    assert commit.try_to_commit()
+    allocated = store.get(stage.spec.paths.allocated)
+    for info in (second, first):
+        assert begin_run(stage.spec, info.run_id, info=info) == AlreadyCommitted(1)
+    assert store.get(stage.spec.paths.allocated) == allocated
+    assert [row["n"] for row in state.read()] == [1]
 
 
 @pytest.mark.parametrize(

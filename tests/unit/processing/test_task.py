@@ -130,8 +130,10 @@ def test_a_result_that_xcom_does_not_take_is_refused_before_the_ack(numbers: Dag
     assert not acked.done
 
 
-def test_a_file_that_is_replaced_while_a_task_reads_it_is_refused_before_the_ack(
-    store: CountingStore, tmp_path: Path
+@pytest.mark.parametrize("read", [1, 2], ids=["while it is read", "after it was read"])
+@pytest.mark.parametrize("way", ["rows", "arrow"])
+def test_a_file_that_changes_before_the_task_that_reads_it_has_acked_is_refused(
+    store: CountingStore, tmp_path: Path, way: str, read: int
 ) -> None:
     file = tmp_path / "a.csv"
     file.write_text("n\n1\n2\n")
@@ -139,12 +141,13 @@ def test_a_file_that_is_replaced_while_a_task_reads_it_is_refused_before_the_ack
     files.begin()
     context = files.context("first", files.payload)
     before_task(context)
-    rows = CurrentBatch(Processing.of(context)).read()
-    first = next(rows)
+    batch = CurrentBatch(Processing.of(context))
+    rows = iter(batch.read() if way == "rows" else batch.arrow())
+    result = [next(rows) for _ in range(read if way == "rows" else read - 1)]
     file.write_text("n\n1\n2\n3\n")
-    rest = list(rows)
+    result += list(rows)
     with pytest.raises(SourceError, match=rf"file {file} changed while it was read: it had 6 bytes, and has 8"):
-        after_task(context, [first, *rest])
+        after_task(context, [len(result)])
     acked = files.ack("first")
     assert acked is not None
     assert not acked.done

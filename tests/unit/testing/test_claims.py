@@ -33,6 +33,30 @@ def test_a_long_test_that_began_in_another_run_and_was_skipped_is_missed() -> No
     assert judge({"test_long"}, [quick, rest]) == (["test_long"], [])
 
 
+def test_a_promise_speaks_of_every_parameter_of_its_test() -> None:
+    began = Costs(
+        seconds={"x.py::test_a[sqlite]": 3.0, "x.py::test_a[lake]": 0.1, "x.py::test_a[a::b[0]]": 0.1},
+        ran=["x.py::test_a[sqlite]"],
+        later=["x.py::test_a[mysql]"],
+        left_out=["x.py::test_a[spark]", "x.py::test_ab"],
+    )
+    assert judge({"test_a"}, [began]) == (["test_a[a::b[0]]", "test_a[lake]", "test_a[spark]"], ["test_a[mysql]"])
+    others = Costs(ran=["x.py::test_a[lake]", "x.py::test_a[spark]", "x.py::test_a[mysql]", "x.py::test_a[a::b[0]]"])
+    assert judge({"test_a"}, [began, others]) == ([], [])
+
+
+def test_a_test_of_the_same_name_in_another_class_is_one_more_parameter() -> None:
+    parts = [Costs(seconds={"x.py::TestOne::test_a": 1.0, "x.py::TestTwo::test_a": 0.1}, ran=["x.py::TestOne::test_a"])]
+    assert judge({"test_a"}, parts) == (["test_a"], [])
+
+
+def test_a_promise_may_speak_of_one_parameter_alone() -> None:
+    assert claimed(["| kill | counted once | `test_a[lake]` |"]) == {"test_a[lake]"}
+    parts = [Costs(seconds={"x.py::test_a[lake]": 1.0, "x.py::test_a[mysql]": 0.1}, ran=["x.py::test_a[lake]"])]
+    assert judge({"test_a[lake]"}, parts) == ([], [])
+    assert judge({"test_a[mysql]", "test_a[gone]"}, parts) == (["test_a[gone]", "test_a[mysql]"], [])
+
+
 def checked(folder: Path, monkeypatch: pytest.MonkeyPatch, **runs: Costs) -> str | None:
     """Return with which words the check of these runs fails, one claim `test_cut_off` being made."""
     page = folder / "page.md"
@@ -61,6 +85,16 @@ def test_a_claimed_test_whose_run_is_missing_fails(tmp_path: Path, monkeypatch: 
     assert checked(tmp_path, monkeypatch, quick=Costs(ran=["x.py::test_a"])) == (
         "A promise names a test that did not run: test_cut_off"
     )
+
+
+def test_a_parameter_that_no_run_had_time_for_is_named_and_its_test_does_not_count_as_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = Costs(ran=["x.py::test_cut_off[one]"], later=["x.py::test_cut_off[two]"])
+    assert checked(tmp_path, monkeypatch, quick=quick) is None
+    told = capsys.readouterr().out
+    assert "not run for lack of time (script/test --rest SECONDS, or --hosts): test_cut_off[two]\n" in told
+    assert "0 of 1 tests that promises name have run" in told
 
 
 def test_no_record_at_all_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
