@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -20,11 +19,10 @@ from tests.integration.databases import query
 from tests.servers.mariadb import LocalMariaDB
 from tests.servers.postgres import LocalPostgres
 from tests.servers.redis import LocalRedis
-from tests.stage import update
 from tests.unit.bench import CountingStore
 from tests.unit.commit.backups import ADA, RollForwardTests, rolled, values
 from tests.unit.commit.conftest import make, state
-from tests.unit.commit.restated_run import begun, committed, rows
+from tests.unit.commit.restated_run import Makes, begun, committed, rows
 from tests.unit.commit.run import killed_before_the_mark
 from tests.unit.conftest import log
 
@@ -127,11 +125,7 @@ def place(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def makes(make: Any, place: Any) -> Any:
-    def made(run_id: str, **options: Any) -> Any:
-        return make(run_id, **{"updates": [update(place.state)], **options})
-
-    made.runs = {}  # type: ignore[attr-defined]
-    return made
+    return Makes(make, place)
 
 
 class TestDatabases(RollForwardTests):
@@ -174,13 +168,11 @@ def test_keys_that_are_lost_in_redis_are_refused_after_a_roll_forward_and_go_on_
 
 def torn(make: Any, place: Any) -> Any:
     """Lose the values of transactions 2 and 3 while transaction 4 has written, and is not marked."""
-    made = partial(make, updates=[update(place.state)])
-    made.runs = {}  # type: ignore[attr-defined]
+    made = Makes(make, place)
     for words in ("a", "b", "ce"):
         committed(made, rows(**dict.fromkeys(words, 1)))
     run = begun(made, rows(d=4))
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(run.commit(), patch)
+    killed_before_the_mark(run.commit())
     place.lose(2, 3)
     with pytest.raises(StateBehind):
         run.commit_now()

@@ -24,6 +24,7 @@ from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.view import topology_view
 from airflow_tx.operations.actions.request import evidence_of
 from airflow_tx.sources.files.source import PartitionedFileSource
+from airflow_tx.sources.memory import MemorySource
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.sql import fence
 from airflow_tx.transaction.processing.batch import CurrentBatch
@@ -223,29 +224,58 @@ def run_tool(tool: str, url: str, *arguments: str, given: str = "") -> str:
     return done.stdout
 
 
+class Folders:
+    """Two partitions, each a folder. One that is away is not listed."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self._inbox, self._away = folder / "inbox", folder / "away"
+        for region in ("eu", "us"):
+            (self._inbox / region).mkdir(parents=True)
+            for number in range(4):
+                _write(self._inbox, region, number)
+        self.source = PartitionedFileSource(f"{self._inbox}/*/*.csv", 1, kind=kind)
+
+    def leave(self) -> None:
+        (self._inbox / "us").rename(self._away)
+
+    def come_back(self) -> None:
+        self._away.rename(self._inbox / "us")
+
+
+class Lists:
+    """Two partitions that are always listed. One that is away cannot be reached."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        partitions = {region: [{"region": region, "number": n} for n in range(4)] for region in ("eu", "us")}
+        self.source = MemorySource(partitions, kind=kind)
+        self._all = self.source.rows["us"]
+
+    def leave(self) -> None:
+        self.source.rows["us"] = []
+
+    def come_back(self) -> None:
+        self.source.rows["us"] = self._all
+
+
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize("made", [Folders, Lists], ids=["gone", "cannot be reached"])
 def test_a_partition_that_was_away_for_a_while_keeps_its_place_and_each_of_its_rows_counts_once(
-    store: ZooKeeperStore, zookeeper_root: str, tmp_path: Path, kind: str
+    store: ZooKeeperStore, zookeeper_root: str, tmp_path: Path, made: type[Folders | Lists], kind: str
 ) -> None:
-    inbox = tmp_path / "inbox"
-    for region in ("eu", "us"):
-        (inbox / region).mkdir(parents=True)
-        for number in range(4):
-            _write(inbox, region, number)
-    source = PartitionedFileSource(f"{inbox}/*/*.csv", 1, kind=kind)
+    partitions = made(tmp_path, kind)
     state = counted(f"sqlite:///{tmp_path / 'state.db'}", "counts")
-    topology = Numbered(store, zookeeper_root, state, source=source)
+    topology = Numbered(store, zookeeper_root, state, source=partitions.source)
     topology.run("r1")
-    (inbox / "us").rename(tmp_path / "away")
+    partitions.leave()
     if kind == "opaque":
         topology.run("r2")
         topology.run("r3")
         assert regions(topology.seen[1:]) == {"eu"}, "the others go on without it"
     else:
-        with pytest.raises(SourceError, match="us"):
+        with pytest.raises(SourceError, match="partition us "):
             topology.processed("r2")
-    (tmp_path / "away").rename(inbox / "us")
-    # One file of each a transaction: three more have all that is left.
+    partitions.come_back()
+    # One row of each a transaction: three more have all that is left.
     for number in (4, 5, 6):
         topology.run(f"r{number}")
     texts = [f"{row['region']}{row['number']}" for rows in topology.seen for row in rows]

@@ -62,62 +62,67 @@ class InMemory:
 
 
 class InSqlite:
-    """A state in a file of SQLite, which is copied and put back."""
+    """A state in a file of SQLite, which is copied and put back.
+
+    :cvar of_fence: the tables beside that of the values.
+    """
+
+    of_fence: tuple[str, ...] = ("airflow_tx_fence", "airflow_tx_receipts", "airflow_tx_portions")
 
     def __init__(self, folder: Path, kind: str, made: Aggregator | None = None) -> None:
-        self._file = folder / "state.db"
+        self.file = folder / "state.db"
         self._copies = 0
         self.kind = kind
         self._made = made or Sum()
-        self.state: Any = self._new()
+        self.state: Any = self.new()
 
-    def _new(self) -> SqlState:
-        url = f"sqlite:///{self._file}"
+    def new(self) -> Any:
+        url = f"sqlite:///{self.file}"
         return SqlState.from_url(url, table="words", keys=["word"], values={"count": self._made}, kind=self.kind)
 
     def backup(self) -> Callable[[], None]:
         self._copies += 1
-        copy = self._file.with_suffix(f".{self._copies}")
-        if not self._file.exists():
-            return self._empty
-        shutil.copy(self._file, copy)
+        copy = self.file.with_suffix(f".{self._copies}")
+        if not self.file.exists():
+            return self.lose_all
+        shutil.copy(self.file, copy)
 
         def restore() -> None:
-            shutil.copy(copy, self._file)
+            shutil.copy(copy, self.file)
 
         return restore
 
-    def _empty(self) -> None:
-        self._file.unlink()
-        self.state = self._new()
+    def lose_all(self) -> None:
+        self.file.unlink()
+        self.state = self.new()
 
     def values_of(self, kept: Callable[[], None]) -> None:
-        now = self._file.with_suffix(".now")
-        shutil.copy(self._file, now)
+        now = self.file.with_suffix(".now")
+        shutil.copy(self.file, now)
         kept()
-        with sqlite3.connect(self._file) as connection:
+        with sqlite3.connect(self.file) as connection:
             connection.execute(f"attach '{now}' as now")
-            for table in ("airflow_tx_fence", "airflow_tx_receipts", "airflow_tx_portions"):
+            for table in self.of_fence:
                 connection.execute(f"delete from {table}")
                 connection.execute(f"insert into {table} select * from now.{table}")
 
     def lose(self, *txids: int) -> None:
-        with sqlite3.connect(self._file) as connection:
+        with sqlite3.connect(self.file) as connection:
             for txid in txids:
                 connection.execute("delete from words where tx_txid = ?", (txid,))
 
     def lose_table(self) -> None:
-        with sqlite3.connect(self._file) as connection:
+        with sqlite3.connect(self.file) as connection:
             connection.execute("drop table words")
-        self.state = self._new()
+        self.state = self.new()
 
     def beside(self) -> Any:
-        with sqlite3.connect(self._file) as connection:
+        with sqlite3.connect(self.file) as connection:
             connection.row_factory = sqlite3.Row
             return [dict(each) for each in connection.execute("select * from airflow_tx_fence")]
 
     def content(self) -> Content:
-        with sqlite3.connect(self._file) as connection:
+        with sqlite3.connect(self.file) as connection:
             names = [each[1] for each in connection.execute("pragma table_info(words)")]
             own = [name for name in names if name != "tx_generation"]
             return sorted(connection.execute(f"select {', '.join(own)} from words").fetchall())
@@ -146,8 +151,7 @@ def skipped(makes: Any, output: Any, *, written: bool) -> Run:
     """Skip a transaction; with rows of an attempt that was killed before its mark."""
     run = begun(makes, output)
     if written:
-        with pytest.MonkeyPatch.context() as patch:
-            killed_before_the_mark(run.commit(), patch)
+        killed_before_the_mark(run.commit())
     ledger = run.spec.ledger(run.spec.memory)
     assert run.begun is not None
     ledger.run(note_skip, run.begun.txid, ADA)
@@ -162,8 +166,7 @@ def story(makes: Any, place: Any) -> tuple[Run, dict[str, Callable[[], None]]]:
     committed(makes, rows(a=1, b=2))
     backups["1"] = place.backup()
     run = begun(makes, rows(a=100, c=1))
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(run.commit(), patch)
+    killed_before_the_mark(run.commit())
     backups["2.1"] = place.backup()
     run.begin()
     processed(run, rows(a=10, b=-10)).commit_now()

@@ -34,7 +34,7 @@ from airflow_tx.state.persisted import as_aggregate
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from tests.stage import update
 from tests.unit.commit.backups import ADA
-from tests.unit.commit.restated_run import begun, committed, journal_of
+from tests.unit.commit.restated_run import Makes, begun, committed, journal_of
 
 Rows = list[dict[str, Any]]
 GIVEN: list[Rows] = [[{"word": "ab"[n % 2], "count": n}, {"word": "c", "count": 10 * n}] for n in range(1, 8)]
@@ -264,12 +264,11 @@ class Story:
         def makes(run_id: str, **options: Any) -> Any:
             return make(run_id, **{"updates": [update(self.kind.state), *self.others], **options})
 
-        makes.runs = {}  # type: ignore[attr-defined]
-        self.makes: Any = makes
-        self.run = committed(makes, kind.rows(0))
+        self.makes = Makes(makes)
+        self.run = committed(self.makes, kind.rows(0))
         self.kept = kind.backup()
-        committed(makes, kind.rows(1))
-        self.run = committed(makes, kind.rows(2))
+        committed(self.makes, kind.rows(1))
+        self.run = committed(self.makes, kind.rows(2))
 
     @property
     def ledger(self) -> Any:

@@ -8,7 +8,7 @@ from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.transaction.processing.batch import CurrentBatch
-from tests.stage import begin_run
+from tests.stage import begin_run, update
 from tests.unit.commit.run import Run
 
 Rows = list[dict[str, Any]]
@@ -16,6 +16,26 @@ Rows = list[dict[str, Any]]
 
 def rows(**values: Any) -> Rows:
     return [{"word": word, "count": value} for word, value in values.items()]
+
+
+class Makes:
+    """Makes the runs of a topology, one after another.
+
+    :ivar runs: the id of the run of each transaction.
+    """
+
+    def __init__(self, make: Any, *places: Any, **options: Any) -> None:
+        """Take what makes a run.
+
+        :param places: they have the states that are updated, as they are when a run is made; none: those of `make`.
+        """
+        self.runs: dict[int, str] = {}
+        self._make, self._places, self._options = make, places, options
+
+    def __call__(self, run_id: str, **options: Any) -> Run:
+        own = {"updates": [update(each.state) for each in self._places]} if self._places else {}
+        run: Run = self._make(run_id, **{**own, **self._options, **options})
+        return run
 
 
 def journal_of(run: Run) -> JournalArea:

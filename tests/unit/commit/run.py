@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from airflow.sdk import DAG
@@ -25,6 +27,7 @@ from airflow_tx.transaction.spec import COMMIT_KEY
 from tests.stage import StageRun
 from tests.unit.bench import CountingStore, MemorySpec, Numbers
 
+T = TypeVar("T")
 AWAY = StateUnavailable(state="words", where="somewhere", reason="refused")
 
 
@@ -128,16 +131,35 @@ def open_run(make: Any, run_id: str, *, work: bool = True) -> Run:
     return run
 
 
-def killed_before_the_mark(commit: Commit, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_before_the_mark(commit: Commit) -> None:
     def killed(*_: Any, **__: Any) -> None:
         raise OSError("killed")
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(committing, "mark_step", killed)
         commit.complete()
         commit.prepare()
         with pytest.raises(OSError, match="killed"):
             commit.try_to_commit()
+
+
+def killed_until_it_ends(owner: Any, work: Callable[[], T]) -> tuple[int, T]:
+    """Kill work at its first failpoint, then at its second one, until it ends; how often it died, and its answer."""
+    left = 0
+
+    def dies(name: str, **context: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError("killed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, "failpoint", dies)
+        for died in range(20):
+            left = died + 1
+            with suppress(OSError):
+                return died, work()
+    pytest.fail("it never ends")
 
 
 class Noted:

@@ -54,7 +54,7 @@ from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.stage import update
 from tests.unit.bench import CountingStore, OpaqueNumbers
 from tests.unit.commit.phase_run import PhaseRun
-from tests.unit.commit.restated_run import begun, committed, rows
+from tests.unit.commit.restated_run import Makes, begun, committed, rows
 from tests.unit.commit.run import Run, context_of, counts, found
 from tests.unit.commit.staged import ATTEMPT, counted, ref
 from tests.unit.coordinator.lane_world import Killed, MortalStore
@@ -106,6 +106,13 @@ def accept(run: Run, *names: str, txid: int = 1, audit: Audit = ADA) -> None:
     ledger.accept_checks(txid, {name: ledger.status(txid).checks[name]["digest"] for name in names}, audit=audit)
 
 
+def accepted(run: Run) -> Run:
+    """A run whose output is refused, and then accepted by a person."""
+    refused(run, POSITIVE)
+    accept(run, "positive")
+    return run
+
+
 def findings(given: Any, *checks: Check) -> list[FailedCheck]:
     def given_rows(output: Any) -> OutputRows:
         return output_rows([given], None, ATTEMPT)  # type: ignore[arg-type]
@@ -121,14 +128,14 @@ def texts(given: Any, *checks: Check) -> list[str]:
 
 
 def test_an_output_that_passes_is_committed_and_the_receipt_says_so(make: Any, state: MemoryState) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    run = worked(make("r1"), rows(a=3))
     commits(run, POSITIVE, SOME)
     assert counts(state) == {"a": 3}
     assert receipt(run)["checks"] == {"positive": {"passed": True}, "some rows": {"passed": True}}
 
 
 def test_a_receipt_without_checks_does_not_name_them(make: Any) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    run = worked(make("r1"), rows(a=3))
     commits(run)
     assert "checks" not in receipt(run)
     assert Receipt.from_json(receipt(run)).checks is None
@@ -137,7 +144,7 @@ def test_a_receipt_without_checks_does_not_name_them(make: Any) -> None:
 def test_an_output_that_fails_is_refused_for_good_before_any_state_is_touched(
     make: Any, store: CountingStore, state: MemoryState
 ) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": 3}, {"word": "b", "count": -1}])
+    run = worked(make("r1"), rows(a=3, b=-1))
     assert refused(run, POSITIVE, SOME) == (
         "Commit of transaction 1.1 refused: check 'positive' failed: count > 0 does not hold for 1 of 2 rows, such as "
         "(word='b', count=-1). Correct the code, then replay it: airflow tx replay numbers 1. Or count its rows "
@@ -159,9 +166,8 @@ def test_the_remedy_names_each_failed_check_as_a_shell_takes_it(make: Any) -> No
 
 
 def test_an_accepted_output_is_committed_and_the_receipt_names_the_person(make: Any, state: MemoryState) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": -3}])
-    refused(run, POSITIVE)
-    accept(run, "positive")
+    run = worked(make("r1"), rows(a=-3))
+    accepted(run)
     commits(run, POSITIVE)
     assert counts(state) == {"a": -3}
     noted = receipt(run)["checks"]["positive"]
@@ -178,7 +184,7 @@ def test_an_accepted_output_is_committed_and_the_receipt_names_the_person(make: 
 
 
 def test_a_check_that_fails_beside_an_accepted_one_still_refuses(make: Any, state: MemoryState) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    run = worked(make("r1"), rows(a=-3))
     many = check("many", OUTPUT, value="count(*) > 1")
     refused(run, POSITIVE, many)
     accept(run, "positive")
@@ -191,24 +197,22 @@ def test_a_check_that_fails_beside_an_accepted_one_still_refuses(make: Any, stat
 
 def test_an_acceptance_holds_for_the_same_rows_of_a_replay_and_for_no_others(make: Any, state: MemoryState) -> None:
     run = make("r1", source=OpaqueNumbers())
-    worked(run, [{"word": "a", "count": -3}, {"word": "b", "count": 1}])
-    refused(run, POSITIVE)
-    accept(run, "positive")
-    worked(run, [{"word": "a", "count": -3}, {"word": "b", "count": -1}])
+    worked(run, rows(a=-3, b=1))
+    accepted(run)
+    worked(run, rows(a=-3, b=-1))
     assert "for 2 of 2 rows" in refused(run, POSITIVE)
-    worked(run, [{"word": "b", "count": 1}, {"word": "a", "count": -3}])
+    worked(run, rows(b=1, a=-3))
     assert "for 1 of 2 rows" in refused(run, POSITIVE)  # the newer finding has replaced the acceptance
     accept(run, "positive")
-    worked(run, [{"word": "a", "count": -3}, {"word": "b", "count": 1}])
+    worked(run, rows(a=-3, b=1))
     commits(run, POSITIVE)
     assert counts(state) == {"a": -3, "b": 1}
     assert run.begun.attempt.attempt == 4
 
 
 def test_an_acceptance_does_not_hold_for_another_rule_of_that_name(make: Any) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": -3}])
-    refused(run, POSITIVE)
-    accept(run, "positive")
+    run = worked(make("r1"), rows(a=-3))
+    accepted(run)
     assert "count > 5" in refused(run, check("positive", OUTPUT, rows="count > 5"))
 
 
@@ -243,7 +247,7 @@ def test_the_digest_of_staged_rows_has_the_names_and_types_of_their_columns(area
 def test_an_acceptance_of_an_older_release_whose_digest_has_no_columns_is_asked_for_again(
     make: Any, state: MemoryState
 ) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    run = worked(make("r1"), rows(a=-3))
     refused(run, POSITIVE)
     with duckdb_engine().cursor() as cursor:
         (hashed,) = cursor.execute("SELECT sum(hash(o)) FROM (SELECT 'a' AS word, -3::BIGINT AS count) o").fetchone()
@@ -260,21 +264,21 @@ def test_an_acceptance_of_an_older_release_whose_digest_has_no_columns_is_asked_
 
 
 def test_a_replay_forgets_what_failed_and_was_not_accepted(make: Any) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    run = worked(make("r1"), rows(a=-3))
     refused(run, POSITIVE)
     run.begin()
     assert ledger_of(run).status(1).checks == {}
 
 
 def test_a_check_that_was_corrected_is_no_failed_one_beside_another(make: Any, store: CountingStore) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    run = worked(make("r1"), rows(a=-3))
     refused(run, POSITIVE)
     refused(run, replace(POSITIVE, sql="count > -5"), check("many", OUTPUT, value="count(*) > 1"))
     assert list(found(store).checks) == ["many"]
 
 
 def test_a_person_accepts_only_what_was_shown(make: Any) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    run = worked(make("r1"), rows(a=-3))
     refused(run, POSITIVE)
     ledger = ledger_of(run)
     for digests in ({"positive": "another"}, {"other": "x"}):
@@ -290,7 +294,7 @@ def test_a_person_accepts_only_what_was_shown(make: Any) -> None:
 
 
 def test_a_warning_is_noted_and_the_output_is_committed(make: Any, state: MemoryState, log: Any) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": -3}])
+    run = worked(make("r1"), rows(a=-3))
     commits(run, replace(POSITIVE, severity="warn"), SOME)
     assert counts(state) == {"a": -3}
     assert receipt(run)["checks"] == {
@@ -304,7 +308,7 @@ def test_a_warning_is_noted_and_the_output_is_committed(make: Any, state: Memory
 def test_a_commit_that_died_after_its_grant_is_checked_again(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    run = worked(make("r1"), rows(a=3))
     refused(run, replace(POSITIVE, sql="count > 5"))  # a rule that is corrected then
     commit = run.commit_of(run.updates, [POSITIVE])
     with monkeypatch.context() as dies:
@@ -322,7 +326,7 @@ def _killed(*arguments: Any, **options: Any) -> Any:
 
 
 def test_a_task_that_works_again_gives_another_output_which_is_checked_anew(make: Any, store: CountingStore) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    run = worked(make("r1"), rows(a=3))
     commit = run.commit_of(run.updates, [POSITIVE])
     commit.complete()
     commit.prepare()
@@ -332,7 +336,7 @@ def test_a_task_that_works_again_gives_another_output_which_is_checked_anew(make
 
 
 def test_an_output_that_was_not_acked_is_refused_and_not_checked(make: Any, store: CountingStore) -> None:
-    run = worked(make("r1"), [{"word": "a", "count": 3}])
+    run = worked(make("r1"), rows(a=3))
     run.committer.xcoms["count", "return_value", -1] = [{"word": "a", "count": 4}]
     only = run.commit_of((), [POSITIVE])
     with pytest.raises(StagingError, match="its XCom is not what the task acked"):
@@ -357,7 +361,7 @@ def test_a_process_that_dies_at_any_request_commits_what_was_accepted_once(
     txid = 0
     while died:
         txid += 1
-        run = worked(make(f"r{txid}"), [{"word": "a", "count": -1}])
+        run = worked(make(f"r{txid}"), rows(a=-1))
         living = run.spec
         run.spec = replace(living, memory=MortalStore(store, txid, arrives=arrives))
         with suppress(Killed):
@@ -375,10 +379,7 @@ def test_a_process_that_dies_at_any_request_commits_what_was_accepted_once(
 
 
 def test_a_restatement_is_checked_by_its_whole_output_and_given_up_if_that_fails(make: Any, state: MemoryState) -> None:
-    def made(run_id: str, **more: Any) -> Any:
-        return make(run_id, journal=timedelta(days=7), **more)
-
-    made.runs = {}  # type: ignore[attr-defined]
+    made = restatable(make)
     committed(made, rows(a=5))
     # The difference of a is negative; the output is not.
     commits(begun(made, rows(a=2), instead_of=1), POSITIVE)
@@ -390,23 +391,16 @@ def test_a_restatement_is_checked_by_its_whole_output_and_given_up_if_that_fails
     assert isinstance(noted, GivenUp)
 
 
-def restatable(make: Any) -> Any:
+def restatable(make: Any) -> Makes:
     """Make runs whose transactions are kept in the journal."""
-
-    def made(run_id: str, **more: Any) -> Any:
-        return make(run_id, journal=timedelta(days=7), **more)
-
-    made.runs = {}  # type: ignore[attr-defined]
-    return made
+    return Makes(make, journal=timedelta(days=7))
 
 
 def test_a_restatement_of_the_same_rows_is_committed_by_the_acceptance_of_what_it_restates(
     make: Any, state: MemoryState
 ) -> None:
     made = restatable(make)
-    refused(first := begun(made, rows(a=-1)), POSITIVE)
-    accept(first, "positive")
-    commits(first, POSITIVE)
+    commits(accepted(begun(made, rows(a=-1))), POSITIVE)
     for txid in (1, 2):  # the second restatement takes it over from the first one
         commits(again := begun(made, rows(a=-1), instead_of=txid), POSITIVE)
         assert receipt(again, txid + 1)["checks"] == receipt(again)["checks"]
@@ -418,9 +412,7 @@ def test_a_restatement_of_other_rows_is_not_committed_by_the_acceptance_of_what_
     make: Any, state: MemoryState
 ) -> None:
     made = restatable(make)
-    refused(first := begun(made, rows(a=-1)), POSITIVE)
-    accept(first, "positive")
-    commits(first, POSITIVE)
+    commits(accepted(begun(made, rows(a=-1))), POSITIVE)
     again = begun(made, rows(a=-2), instead_of=1)
     refused(again, POSITIVE)
     assert counts(state) == {"a": -1}
@@ -699,7 +691,7 @@ def test_a_check_of_another_kind_runs_beside_those_in_sql(make: Any, state: Memo
             outputs = commit.processed.acks["count", -1].outputs
             yield from (FailedCheck(each, f"{len(outputs)} outputs", "a digest") for each in checks)
 
-    run = worked(make("r1"), [{"word": "a", "count": -1}])
+    run = worked(make("r1"), rows(a=-1))
     text = refused(run, POSITIVE, Rejected("rejected"))
     assert "check 'positive' failed" in text
     assert "check 'rejected' failed: 1 outputs" in text

@@ -6,7 +6,6 @@ import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from airflow_tx.ledger.audit.rebuild import Repairs, state_lost
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.turn import commit_in_turn
-from tests.stage import begin_run, update
+from tests.stage import begin_run
 from tests.unit.commit.backups import ADA, InSqlite, rolled, values
-from tests.unit.commit.restated_run import committed, processed, rows
+from tests.unit.commit.restated_run import Makes, committed, processed, rows
 from tests.unit.commit.run import Run, killed_before_the_mark
 
 PHASES = ["begun", "processed", "acquired", "written"]
@@ -39,8 +38,7 @@ class Raised:
     def __init__(self, folder: Path, make: Any, phase: str, to: int) -> None:
         self.place: Any = InSqlite(folder, "opaque")
         self.file = folder / "state.db"
-        made = partial(make, updates=[update(self.place.state)])
-        made.runs = {}  # type: ignore[attr-defined]
+        made = Makes(make, self.place)
         for given in ({"a": 1}, {"a": 20}):
             committed(made, rows(**given))
         self.run: Run = made("run 3")
@@ -51,15 +49,14 @@ class Raised:
         if phase == "acquired":
             commit = self.run.commit()
 
-            def dies(*args: Any, **how: Any) -> None:
+            def dies(*args: Any, **how: Any) -> Any:
                 raise Died
 
             commit.part = replace(commit.part, use=dies)
             with pytest.raises(Died):
                 commit_in_turn(commit, self.run.spec.memory, patience=0.0)
         if phase == "written":
-            with pytest.MonkeyPatch.context() as patch:
-                killed_before_the_mark(self.run.commit(), patch)
+            killed_before_the_mark(self.run.commit())
         self.put(to)
         self.ledger = self.run.spec.ledger(self.run.spec.memory)
 

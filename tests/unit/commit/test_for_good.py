@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,12 @@ from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
 from airflow_tx.transaction.commit import committer
 from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.restatement import refuses_restatement
+from airflow_tx.transaction.commit.update import Update
 from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
 from tests.unit.commit.backups import ADA, InMemory, rolled, values
 from tests.unit.commit.phase_run import PhaseRun
-from tests.unit.commit.restated_run import begun, committed, entry_of, journal_of, processed, rows
+from tests.unit.commit.restated_run import Makes, begun, committed, entry_of, journal_of, processed, rows
 from tests.unit.commit.run import Run, killed_before_the_mark
 
 # --- one judgement
@@ -121,39 +121,58 @@ def test_a_guard_runs_its_statements_for_another_transaction_of_the_number_that_
 # --- left as accepted
 
 
-class World:
-    """Transactions 1 and 2 are committed to a state and a table; a restatement of 1 died behind its write to both.
+class Two:
+    """Transactions 1 and 2 are committed to tables and, behind them, to a state; a restatement of 1 died.
 
-    The state came back from a backup of after 1, and a person has accepted that.
+    :ivar back: puts the state back to after transaction 1.
     """
 
-    def __init__(self, make: Any, folder: Path) -> None:
+    def __init__(self, make: Any, folder: Path, *tables: Any) -> None:
         self.place = InMemory(folder, "opaque")
-        self.table = SqlTable.from_url(f"sqlite:///{folder}/rows.db", table="rows")
-        updates = [update(self.table), update(self.place.state)]
-        self.make = partial(make, updates=updates)
-        self.make.runs = {}  # type: ignore[attr-defined]
+        self.tables = tables
+        self.states = [*tables, self.place.state]
+        self.make = Makes(make, updates=[*map(update, self.states)])
         committed(self.make, rows(a=1))
-        backup = self.place.backup()
+        self.back = self.place.backup()
         committed(self.make, rows(b=2))
         self.run = begun(self.make, rows(a=100), instead_of=1)
-        with pytest.MonkeyPatch.context() as patch:
-            killed_before_the_mark(self.run.commit(), patch)
-        backup()
-        self.ledger = self.run.spec.ledger(self.run.spec.memory)
-        self.ledger.run(state_lost, "words", audit=ADA)
+        self.die()
+
+    def die(self) -> None:
+        """Behind the write to both."""
+        killed_before_the_mark(self.run.commit())
+
+    @property
+    def ledger(self) -> Any:
+        return self.run.spec.ledger(self.run.spec.memory)
 
     def again(self) -> Run:
         self.run.begin()
         return processed(self.run, rows(a=100))
 
     def verified(self) -> Verified:
-        states = {each.state.name: each.state for each in self.run.updates}
         ledger = ledger_evidence(self.run.spec.memory, self.run.spec.paths)
-        return verified(ledger, evidence_of(states, values=True))
+        return verified(ledger, evidence_of({each.name: each for each in self.states}, values=True))
 
-    def table_rows(self) -> list[Any]:
-        return sorted((row["word"], row["count"], row["tx_txid"]) for row in self.table.read())
+    def rows(self) -> list[list[Any]]:
+        """Those of the tables."""
+        found = ([(row["word"], row["count"], row["tx_txid"]) for row in each.read()] for each in self.tables)
+        return [*map(sorted, found)]
+
+
+class World(Two):
+    """The state came back from a backup of after 1, and a person has accepted that."""
+
+    def __init__(self, make: Any, folder: Path) -> None:
+        self.table = SqlTable.from_url(f"sqlite:///{folder}/rows.db", table="rows")
+        self._make = make
+        super().__init__(make, folder, self.table)
+        self.back()
+        self.ledger.run(state_lost, "words", audit=ADA)
+
+    def phase(self, one: Update, two: Update) -> PhaseRun:
+        """The run of the restatement again, with a commit phase."""
+        return PhaseRun(lambda _, of, **options: self._make(self.run.run_id, of, **options), one, two, rows(a=100))
 
 
 @pytest.fixture
@@ -165,26 +184,20 @@ def test_a_state_that_may_lack_the_restated_transaction_is_passed_over(world: Wo
     before = values(world.place)
     world.again().commit_now()
     assert world.ledger.current() == 4
-    assert world.table_rows() == [("a", 100, 3), ("b", 2, 2)]
+    assert world.rows() == [[("a", 100, 3), ("b", 2, 2)]]
     assert values(world.place) == before
     receipt = world.ledger.outcome(3).receipt
     assert receipt["written"]["words"] == {"keys": 0, "digest": "0" * 16, "left": True}
     assert "left" not in receipt["written"][world.table.name]
 
 
-def test_a_commit_phase_passes_over_such_a_state(world: World, make: Any) -> None:
+def test_a_commit_phase_passes_over_such_a_state(world: World) -> None:
     before = values(world.place)
-    of_state, of_table = update(world.place.state), update(world.table)
-
-    def made(_: str, updates: Any, **options: Any) -> Run:
-        run: Run = make(world.run.run_id, updates, **options)
-        return run
-
-    phase = PhaseRun(made, of_state, of_table, rows(a=100))
+    phase = world.phase(update(world.place.state), update(world.table))
     phase.acquire()
     phase.commit("b", "d")
     phase.mark()
-    assert world.table_rows() == [("a", 100, 3), ("b", 2, 2)]
+    assert world.rows() == [[("a", 100, 3), ("b", 2, 2)]]
     assert values(world.place) == before
     assert world.ledger.outcome(3).receipt["written"]["words"]["left"]
 
@@ -224,7 +237,7 @@ def test_a_restatement_that_can_be_skipped_is_refused(world: World, monkeypatch:
 def test_a_restatement_of_a_state_that_was_forgotten_since_is_committed(world: World) -> None:
     world.ledger.run(forget_state, "words", ADA)
     world.again().commit_now()
-    assert world.table_rows() == [("a", 100, 3), ("b", 2, 2)]
+    assert world.rows() == [[("a", 100, 3), ("b", 2, 2)]]
 
 
 # --- last
@@ -243,16 +256,9 @@ def test_what_takes_rows_out_is_written_last_of_its_committer(world: World, monk
     assert seen == ["words", world.table.name, world.table.name, "words"]
 
 
-def test_it_is_written_last_of_its_committer_in_a_commit_phase(
-    world: World, make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_written_last_of_its_committer_in_a_commit_phase(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[str]()
-
-    def made(_: str, updates: Any, **options: Any) -> Run:
-        run: Run = make(world.run.run_id, updates, **options)
-        return run
-
-    phase = PhaseRun(made, update(world.table), update(world.place.state), rows(a=100))
+    phase = world.phase(update(world.table), update(world.place.state))
     both: dict[str, Any] = {"b": (*phase.updates["b"], *phase.updates["d"]), "d": ()}
     phase.updates = both
     phase.acquire()
@@ -264,32 +270,28 @@ def test_it_is_written_last_of_its_committer_in_a_commit_phase(
 # --- remade
 
 
-class LostWorld:
-    """A restatement of 1 has taken rows out of the first of two tables, and died. Then the ledger was rebuilt."""
+class LostWorld(Two):
+    """It has taken rows out of the first of two tables before it died. Then the ledger was rebuilt."""
 
     def __init__(self, make: Any, folder: Path, tables: Callable[[str], Any], *, gone: bool) -> None:
-        self.place = InMemory(folder, "opaque")
-        self.tables = [tables("one"), tables("two")]
-        self.states = [*self.tables, self.place.state]
-        self.make = partial(make, updates=list(map(update, self.states)))
-        self.make.runs = {}  # type: ignore[attr-defined]
-        committed(self.make, rows(a=1))
-        committed(self.make, rows(b=2))
-        self.run = begun(self.make, rows(a=100), instead_of=1)
+        super().__init__(make, folder, tables("one"), tables("two"))
+        if gone:
+            vars(self.run.spec.memory).update(vars(type(self.run.spec.memory)()))
+        self.birth = self.run.begun.attempt.birth
+
+    def die(self) -> None:
+        """Before the write to the second table."""
+
+        def dies(name: str, **where: Any) -> None:
+            if name == "commit.before_write" and where["state"] == self.tables[1].name:
+                raise OSError("killed")
+
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(committer, "failpoint", self.dies)
+            patch.setattr(committer, "failpoint", dies)
             commit = self.run.commit()
             commit.complete()
             with pytest.raises(OSError, match="killed"):
                 commit.try_to_commit()
-        if gone:
-            vars(self.run.spec.memory).update(vars(type(self.run.spec.memory)()))
-        self.ledger = self.run.spec.ledger(self.run.spec.memory)
-        self.birth = self.run.begun.attempt.birth
-
-    def dies(self, name: str, **where: Any) -> None:
-        if name == "commit.before_write" and where["state"] == self.tables[1].name:
-            raise OSError("killed")
 
     def rebuild(self) -> str:
         held = [
@@ -297,14 +299,6 @@ class LostWorld:
             for each in self.states
         ]
         return Repairs(self.ledger).ledger_lost(held, self.run.spec.request, ADA).summary
-
-    def rows_of(self, table: Any) -> list[Any]:
-        return sorted((row["word"], row["count"], row["tx_txid"]) for row in table.read())
-
-    def findings(self) -> tuple[str, ...]:
-        ledger = ledger_evidence(self.run.spec.memory, self.run.spec.paths)
-        by_name = {each.name: each for each in self.states}
-        return verified(ledger, evidence_of(by_name, values=True)).findings
 
 
 @pytest.fixture(params=["SqlTable", "DeltaTable"])
@@ -331,12 +325,12 @@ def test_a_rebuild_makes_the_record_of_a_restatement_that_is_for_good_again(lost
 
 def test_after_a_rebuild_the_run_of_a_restatement_that_is_for_good_is_replayed(lost: LostWorld) -> None:
     lost.rebuild()
-    lost.run.begin()
-    assert (lost.run.begun.txid, lost.run.begun.attempt.birth) == (3, lost.birth)
-    processed(lost.run, rows(a=100)).commit_now()
-    assert [lost.rows_of(each) for each in lost.tables] == [[("a", 100, 3), ("b", 2, 2)]] * 2
+    again = lost.again()
+    assert (again.begun.txid, again.begun.attempt.birth) == (3, lost.birth)
+    again.commit_now()
+    assert lost.rows() == [[("a", 100, 3), ("b", 2, 2)]] * 2
     assert values(lost.place) == {"a": 100, "b": 2}
-    assert lost.findings() == ()
+    assert lost.verified().findings == ()
 
 
 def test_a_restatement_that_a_rebuild_has_made_again_is_not_skipped(lost: LostWorld) -> None:

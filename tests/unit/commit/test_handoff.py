@@ -96,7 +96,7 @@ def test_what_a_skipped_transaction_had_written_is_rolled_back(
 ) -> None:
     run = open_run(make, "r1")
     commit = run.commit()
-    killed_before_the_mark(commit, monkeypatch)
+    killed_before_the_mark(commit)
     assert counts(state) == {"count": 10}
     ledger = run.commit().case.ledger
     ledger.run(skip.note_skip, 1, WHY)
@@ -110,7 +110,7 @@ def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any, monk
     run.begin()
     run.work()
     commit = run.commit()
-    killed_before_the_mark(commit, monkeypatch)
+    killed_before_the_mark(commit)
     again = run.commit()
     again.case.ledger.run(skip.note_skip, 1, WHY)
     with pytest.raises(SkipRefused, match="kept.*cannot undo"):
@@ -146,7 +146,7 @@ def test_a_write_that_comes_between_the_look_and_the_fence_of_a_skip_refuses_it(
     def look_and_be_overtaken(txid: int) -> bool:
         found = looks(txid)
         monkeypatch.setattr(kept, "holds", looks)
-        killed_before_the_mark(committer, monkeypatch)
+        killed_before_the_mark(committer)
         ledger.run(skip.note_skip, 1, WHY)
         return found
 
@@ -168,7 +168,7 @@ def test_a_skip_that_is_refused_is_taken_back_so_that_its_run_is_replayed_by_a_c
     run.begin()
     run.work()
     ledger = run.commit().case.ledger
-    killed_before_the_mark(run.commit(), monkeypatch)
+    killed_before_the_mark(run.commit())
     # Once before it is granted, and once after a committer has written since the first look.
     for held in (True, False):
         ledger.run(skip.note_skip, 1, WHY)
@@ -262,7 +262,7 @@ def test_a_state_of_ones_own_is_not_told_of_a_skip_and_cannot_undo(make: Any, mo
     assert noted.seen == []
     second = open_run(make, "r2")
     second.updates = run.updates
-    killed_before_the_mark(second.commit(), monkeypatch)
+    killed_before_the_mark(second.commit())
     second.commit().case.ledger.run(skip.note_skip, 2, WHY)
     with pytest.raises(SkipRefused, match="cannot undo"):
         second.commit_now()
@@ -304,7 +304,7 @@ def test_a_state_of_ones_own_that_can_undo_undoes_a_skipped_transaction(
     own = PersistedState(undoing, undoing)
     run = open_run(make, "r1")
     run.updates = [Update(update(own).input, own)]
-    killed_before_the_mark(run.commit(), monkeypatch)
+    killed_before_the_mark(run.commit())
     assert undoing.total == 10
     ledger = run.commit().case.ledger
     ledger.run(skip.note_skip, 1, WHY)
@@ -351,7 +351,7 @@ def test_a_skip_that_a_state_of_ones_own_fails_to_undo_stays_open_and_is_repeate
     own = PersistedState(undoing, undoing)
     run = open_run(make, "r1")
     run.updates = [Update(update(own).input, own)]
-    killed_before_the_mark(run.commit(), monkeypatch)
+    killed_before_the_mark(run.commit())
     ledger = run.commit().case.ledger
     ledger.run(skip.note_skip, 1, WHY)
     undoing.broken = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,8 +39,8 @@ from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
 from tests.unit.bench import CountingStore
 from tests.unit.commit.backups import ADA, InMemory, InSqlite, values
-from tests.unit.commit.restated_run import begun, rows
-from tests.unit.commit.run import Run
+from tests.unit.commit.restated_run import begun, committed, rows
+from tests.unit.commit.run import Run, killed_until_it_ends
 
 
 def by_hand(place: Any, word: str, count: int | None) -> None:
@@ -52,7 +52,7 @@ def by_hand(place: Any, word: str, count: int | None) -> None:
         else:
             found[word,] = replace(found[word,], value=(count,))
         return
-    with sqlite3.connect(place._file) as connection:
+    with sqlite3.connect(place.file) as connection:
         if count is None:
             connection.execute("delete from words where word = ?", (word,))
         else:
@@ -82,9 +82,41 @@ class Line:
         return run
 
     def commit(self, instead_of: int | None = None, **output: int) -> Run:
-        run = begun(self, rows(**output), instead_of=instead_of)
-        run.commit_now()
-        return run
+        return committed(self, rows(**output), instead_of=instead_of)
+
+    def backup(self) -> Callable[[], None]:
+        """Make a backup; what puts it back also lets the DAG have the state that is there then."""
+        kept = self.place.backup()
+
+        def restore() -> None:
+            before = self.place.state
+            kept()
+            self.states = [self.place.state if each is before else each for each in self.states]
+
+        return restore
+
+    def backups(self, *counts: int) -> list[Callable[[], None]]:
+        """Commit transactions that add to `a`; the backups of before the first one, and behind each."""
+        kept = [self.backup()]
+        for count in counts:
+            self.commit(a=count)
+            kept.append(self.backup())
+        return kept
+
+    def gap(self) -> list[Callable[[], None]]:
+        """Lose transaction 2, accept that, and commit another one; the backups of before the loss."""
+        kept = self.backups(1, 10)
+        kept[1]()
+        self.lose()
+        self.commit(a=100)
+        return kept
+
+    def change_gone(self) -> None:
+        """Put back a backup of before a change by hand, behind which no transaction has followed."""
+        self.commit(a=50, b=7)
+        kept = self.backup()
+        self.edit("a", None)
+        kept()
 
     @property
     def spec(self) -> Any:
@@ -192,10 +224,7 @@ def test_a_backup_of_before_a_change_is_noticed_though_no_transaction_followed(
     lines: Lines, where: Any, made: Any
 ) -> None:
     line = lines(where, made)
-    line.commit(a=50, b=7)
-    kept = line.place.backup()
-    line.edit("a", None)
-    kept()
+    line.change_gone()
     with pytest.raises(StateBehind, match="without the change that repair 1 accepted.*--roll-forward"):
         line.commit(a=3)
     assert line.values() == {"a": 50, "b": 7}
@@ -207,10 +236,7 @@ def test_a_change_that_a_person_has_made_again_is_named_and_the_line_goes_on(
     lines: Lines, where: Any, made: Any
 ) -> None:
     line = lines(where, made)
-    line.commit(a=50, b=7)
-    kept = line.place.backup()
-    line.edit("a", None)
-    kept()
+    line.change_gone()
     (told,) = line.roll()
     assert "--changed 1" in told
     by_hand(line.place, "a", None)
@@ -221,10 +247,7 @@ def test_a_change_that_a_person_has_made_again_is_named_and_the_line_goes_on(
 
 
 def test_a_change_that_is_wanted_no_more_is_named_and_the_line_goes_on(line: Line) -> None:
-    line.commit(a=50, b=7)
-    kept = line.place.backup()
-    line.edit("a", None)
-    kept()
+    line.change_gone()
     assert line.roll(unchanged=[1]) == []
     line.commit(a=3)
     assert line.values() == {"a": 53, "b": 7}
@@ -233,7 +256,7 @@ def test_a_change_that_is_wanted_no_more_is_named_and_the_line_goes_on(line: Lin
 
 def test_it_says_that_a_change_behind_the_last_transaction_is_missing(line: Line) -> None:
     line.commit(a=5, b=7)
-    kept = line.place.backup()
+    kept = line.backup()
     line.commit(a=1)
     line.edit("a", None)
     kept()
@@ -251,7 +274,7 @@ def test_two_changes_that_cancel_are_known_by_where_they_were_made(line: Line) -
     line.commit(c=1)
     line.edit("a", 60)
     line.commit(c=1)
-    kept = line.place.backup()
+    kept = line.backup()
     line.commit(c=1)
     truth = line.values()
     kept()
@@ -264,7 +287,7 @@ def test_two_changes_that_cancel_are_known_by_where_they_were_made(line: Line) -
 def test_of_changes_that_the_totals_do_not_tell_a_person_is_asked(lines: Lines, where: Any) -> None:
     line = lines(where, Max())
     line.commit(a=100, b=1)
-    kept = line.place.backup()
+    kept = line.backup()
     line.edit("b", None)
     line.commit(a=101)
     kept()
@@ -278,7 +301,7 @@ def test_of_changes_that_the_totals_do_not_tell_a_person_is_asked(lines: Lines, 
 
 def test_where_a_change_was_made_decides_and_not_its_acceptance(line: Line) -> None:
     line.commit(a=1, b=1)
-    kept = line.place.backup()
+    kept = line.backup()
     by_hand(line.place, "a", 0)
     line.commit(a=10)
     line.accept(after=1)
@@ -308,7 +331,7 @@ def test_a_backup_of_after_a_change_is_written_again_without_a_question(lines: L
     line = lines(where, made)
     line.commit(a=100, b=1)
     line.edit("b", None)
-    kept = line.place.backup()
+    kept = line.backup()
     line.commit(a=101)
     truth = line.values()
     kept()
@@ -412,10 +435,7 @@ def test_a_state_whose_fence_names_no_changes_is_not_asked_for_one(
 
 
 def test_a_ledger_that_is_lost_knows_a_change_by_the_copy_in_the_journal(line: Line) -> None:
-    line.commit(a=50, b=7)
-    kept = line.place.backup()
-    line.edit("a", None)
-    kept()
+    line.change_gone()
     line.lose_ledger()
     assert [(each.number, each.what) for each in line.repairs] == [(1, "accept-change"), (2, "ledger-lost")]
     with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
@@ -447,11 +467,7 @@ def test_a_rebuilt_ledger_leaves_a_state_that_has_its_change_alone(line: Line) -
 
 
 def test_what_was_seen_is_told_and_the_gap_is_exact(line: Line) -> None:
-    line.commit(a=1)
-    kept = line.place.backup()
-    line.commit(a=10)
-    line.commit(a=100)
-    kept()
+    line.backups(1, 10, 100)[1]()
     assert line.lose().endswith("what it holds now is accepted: its transactions up to 1")
     line.commit(a=1000)
     assert line.values() == {"a": 1001}
@@ -460,11 +476,7 @@ def test_what_was_seen_is_told_and_the_gap_is_exact(line: Line) -> None:
 
 
 def test_another_backup_than_the_one_that_was_accepted_is_refused(line: Line) -> None:
-    line.commit(a=1)
-    older = line.place.backup()
-    line.commit(a=10)
-    newer = line.place.backup()
-    line.commit(a=100)
+    _, older, newer, _ = line.backups(1, 10, 100)
     newer()
     line.lose()
     older()
@@ -479,25 +491,17 @@ def test_another_backup_than_the_one_that_was_accepted_is_refused(line: Line) ->
 
 
 def test_a_state_that_is_lost_whole_after_its_loss_was_accepted_is_refused(line: Line) -> None:
-    empty = line.place.backup()
-    line.commit(a=1)
-    kept = line.place.backup()
-    line.commit(a=10)
+    empty, kept, _ = line.backups(1, 10)
     kept()
     line.lose()
     empty()
-    line.states = [line.place.state]
     with pytest.raises(StateBehind, match="nothing, and what a person has accepted said 1"):
         line.commit(a=100)
 
 
 def test_a_backup_that_comes_after_nothing_was_accepted_is_refused(line: Line) -> None:
-    empty = line.place.backup()
-    line.commit(a=1)
-    kept = line.place.backup()
-    line.commit(a=10)
+    empty, kept, _ = line.backups(1, 10)
     empty()
-    line.states = [line.place.state]
     assert line.seen().found == 0
     line.lose()
     kept()
@@ -509,7 +513,7 @@ def test_values_alone_that_went_back_under_an_accepted_fence_are_refused(lines: 
     line = lines(InSqlite)
     line.commit(a=1)
     line.commit(b=10)
-    kept = line.place.backup()
+    kept = line.backup()
     line.commit(c=100)
     kept()
     line.lose()
@@ -520,11 +524,7 @@ def test_values_alone_that_went_back_under_an_accepted_fence_are_refused(lines: 
 
 
 def test_of_a_loss_that_nobody_looked_at_whatever_comes_is_accepted(line: Line) -> None:
-    line.commit(a=1)
-    older = line.place.backup()
-    line.commit(a=10)
-    newer = line.place.backup()
-    line.commit(a=100)
+    _, older, newer, _ = line.backups(1, 10, 100)
     newer()
     line.lose(unseen=True)
     older()
@@ -534,34 +534,20 @@ def test_of_a_loss_that_nobody_looked_at_whatever_comes_is_accepted(line: Line) 
 
 
 def test_what_a_state_has_lost_is_not_taken_back_from_it(line: Line) -> None:
-    line.commit(a=1)
-    kept = line.place.backup()
-    line.commit(a=10)
-    kept()
-    line.lose()
-    line.commit(a=100)
+    line.gap()
     with pytest.raises(TxError, match="may lack transaction 2"):
         line.commit(instead_of=2, a=20)
 
 
 def test_what_a_state_has_kept_through_a_loss_is_taken_back_from_it(line: Line) -> None:
-    line.commit(a=1)
-    kept = line.place.backup()
-    line.commit(a=10)
-    kept()
-    line.lose()
-    line.commit(a=100)
+    line.gap()
     line.commit(instead_of=1, a=2)
     assert line.values() == {"a": 102}
     assert line.findings() == ()
 
 
 def test_a_backup_of_before_a_loss_heals_it(line: Line) -> None:
-    line.commit(a=1)
-    older = line.place.backup()
-    line.commit(a=10)
-    newer = line.place.backup()
-    line.commit(a=100)
+    _, older, newer, _ = line.backups(1, 10, 100)
     older()
     line.lose()
     line.commit(a=1000)
@@ -573,13 +559,8 @@ def test_a_backup_of_before_a_loss_heals_it(line: Line) -> None:
 
 
 def test_a_backup_of_after_a_loss_keeps_it(line: Line) -> None:
-    line.commit(a=1)
-    older = line.place.backup()
-    line.commit(a=10)
-    older()
-    line.lose()
-    line.commit(a=100)
-    later = line.place.backup()
+    line.gap()
+    later = line.backup()
     line.commit(a=1000)
     later()
     assert line.roll() == []
@@ -588,13 +569,7 @@ def test_a_backup_of_after_a_loss_keeps_it(line: Line) -> None:
 
 
 def test_a_change_that_may_have_made_up_for_a_healed_loss_is_asked(line: Line) -> None:
-    line.commit(a=1)
-    older = line.place.backup()
-    line.commit(a=10)
-    newer = line.place.backup()
-    older()
-    line.lose()
-    line.commit(a=100)
+    _, _, newer = line.gap()
     line.edit("a", 111)
     newer()
     told = line.roll()
@@ -607,15 +582,8 @@ def test_a_change_that_may_have_made_up_for_a_healed_loss_is_asked(line: Line) -
 @stores
 def test_a_state_that_is_lost_whole_after_an_accepted_loss_keeps_the_gap(lines: Lines, where: Any) -> None:
     line = lines(where)
-    empty = line.place.backup()
-    line.commit(a=1)
-    kept = line.place.backup()
-    line.commit(a=10)
-    kept()
-    line.lose()
-    line.commit(a=100)
+    empty, *_ = line.gap()
     empty()
-    line.states = [line.place.state]
     assert line.roll(chosen=[line.place.state.name]) == []
     assert line.values() == {"a": 101}
     assert line.findings() == ()
@@ -628,14 +596,12 @@ def test_a_place_that_is_empty_after_a_loss_that_nobody_looked_at_has_nothing_of
     lines: Lines, where: Any
 ) -> None:
     line = lines(where)
-    empty = line.place.backup()
-    line.commit(a=1)
+    empty, _ = line.backups(1)
     line.lose(unseen=True)
     empty()
-    line.states = [line.place.state]
     line.commit(a=10)
     assert line.life.expected(2) == (2,)
-    kept = line.place.backup()
+    kept = line.backup()
     line.edit("a", 11)
     kept()
     (told,) = line.roll()
@@ -644,7 +610,7 @@ def test_a_place_that_is_empty_after_a_loss_that_nobody_looked_at_has_nothing_of
 
 def test_a_change_that_went_with_an_accepted_loss_is_none_any_more(line: Line) -> None:
     line.commit(a=1)
-    kept = line.place.backup()
+    kept = line.backup()
     line.edit("a", 5)
     kept()
     line.lose()
@@ -680,7 +646,7 @@ def renamed(line: Line) -> SqlState:
 def test_a_backup_of_before_a_renaming_is_written_again(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1)
-    kept = line.place.backup()
+    kept = line.backup()
     renamed(line)
     line.commit(a=10)
     line.commit(a=100)
@@ -700,7 +666,7 @@ def test_a_backup_of_before_a_renaming_is_written_again(lines: Lines) -> None:
 def test_the_change_of_a_state_that_was_renamed_since_is_missed(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1, b=1)
-    kept = line.place.backup()
+    kept = line.backup()
     line.edit("a", None)
     renamed(line)
     line.commit(b=10)
@@ -725,12 +691,11 @@ def test_a_state_that_was_lost_whole_is_written_from_its_first_transaction_on(
     line.states = [other]
     for _ in range(6):
         line.commit(a=1)
-    empty = line.place.backup()
+    empty = line.backup()
     line.states = [other, line.place.state]
     line.commit(a=10)
     line.commit(b=20)
     empty()
-    line.states = [other, line.place.state]
     assert line.roll(chosen=[line.place.state.name]) == []
     assert line.values() == {"a": 10, "b": 20}
     assert line.findings() == ()
@@ -738,17 +703,15 @@ def test_a_state_that_was_lost_whole_is_written_from_its_first_transaction_on(
 
 def test_a_place_that_was_not_empty_before_is_not_filled(lines: Lines, where: Any) -> None:
     line = lines(where)
-    empty = line.place.backup()
-    line.commit(a=1)
+    empty, _ = line.backups(1)
     if where is InSqlite:
-        with sqlite3.connect(line.place._file) as connection:
+        with sqlite3.connect(line.place.file) as connection:
             connection.execute("delete from airflow_tx_fence")
     else:
         line.place.state.database.fence = None
     Repairs(line.ledger).forget_state(line.place.state.name, ADA)
     line.commit(a=10)
     empty()
-    line.states = [line.place.state]
     (refused,) = line.roll(chosen=[line.place.state.name])
     assert "nothing says that it was so before its first transaction" in refused
 
@@ -775,7 +738,7 @@ def test_the_next_state_of_a_name_gets_only_what_it_was_given_itself(lines: Line
     gone(line)
     line.commit(a=10)
     line.place = InMemory(line.folder, "opaque")
-    empty = line.place.backup()
+    empty = line.backup()
     line.states = [*line.states, line.place.state]
     line.commit(a=100)
     line.commit(a=1000)
@@ -819,7 +782,7 @@ def test_what_a_restatement_replaced_is_replaced_again(lines: Lines, where: Any)
     line = lines(where, Max())
     line.commit(b=7)
     line.commit(a=50)
-    kept = line.place.backup()
+    kept = line.backup()
     line.commit(instead_of=2, a=30)
     truth = line.place.content()
     kept()
@@ -834,7 +797,7 @@ def test_what_a_restatement_replaced_is_replaced_again(lines: Lines, where: Any)
 def changed_between(line: Line) -> Callable[[], None]:
     """A backup, then transactions with an accepted change between them."""
     line.commit(a=1, b=1)
-    kept: Callable[[], None] = line.place.backup()
+    kept: Callable[[], None] = line.backup()
     line.commit(a=10)
     line.edit("b", None)
     line.commit(b=100)
@@ -845,38 +808,19 @@ def changed_between(line: Line) -> Callable[[], None]:
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(("how", "value"), [("changed", 100), ("unchanged", 101)])
 def test_with_a_change_between_it_may_die_anywhere_and_is_repeated(
-    line: Line, monkeypatch: pytest.MonkeyPatch, how: str, value: int, apart: bool
+    line: Line, how: str, value: int, apart: bool
 ) -> None:
     kept = changed_between(line)
     (line.place.values_of if apart else lambda restore: restore())(kept)
-    left = 0
-
-    def dies(name: str, **context: Any) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise OSError("killed")
-
-    monkeypatch.setattr(module, "failpoint", dies)
-
-    def until_done(**options: Any) -> Iterator[str]:
-        nonlocal left
-        for number in range(1, 12):
-            left = number
-            try:
-                yield from line.roll(**options)
-                return
-            except OSError:
-                pass
-        pytest.fail("it never ends")
-
-    said = list(until_done())
+    _, said = killed_until_it_ends(module, line.roll)
     if not said:
         said = line.roll()
     assert any("with --changed 1" in each for each in said)
     if how == "changed":
         by_hand(line.place, "b", None)
-    assert list(until_done(**{how: [1]})) == []
+    died, left = killed_until_it_ends(module, lambda: line.roll(**{how: [1]}))
+    assert died
+    assert left == []
     assert line.values() == {"a": 1011, "b": value}
     assert line.findings() == ()
     line.commit(a=1)

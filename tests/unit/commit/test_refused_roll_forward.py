@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,9 +32,8 @@ from airflow_tx.transaction.commit.state_history import StateHistory
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.processing.task import advice_of
 from tests.model.mutants import ONE, Mutant, applied
-from tests.stage import update
 from tests.unit.commit.backups import ADA, InMemory, InSqlite, findings, repair, rolled, values
-from tests.unit.commit.restated_run import begun, committed, processed
+from tests.unit.commit.restated_run import Makes, begun, committed, processed
 from tests.unit.commit.run import AWAY, Run, failed, killed_before_the_mark
 
 KINDS: dict[str, tuple[str, Any]] = {
@@ -68,14 +66,12 @@ class Case:
         self.kind, made = KINDS[kind]
         self.place = where(folder, self.kind, made)
         self.money = kind == "money"
-        self.made = partial(make, updates=[update(self.place.state)])
-        self.made.runs = {}  # type: ignore[attr-defined]
+        self.made = Makes(make, self.place)
         for given in ({"a": 1}, {"b": 20}, {"c": 300, "e": 300}):
             committed(self.made, self.rows(**given))
         self.run: Run = begun(self.made, self.rows(d=4000))
         if wrote:
-            with pytest.MonkeyPatch.context() as patch:
-                killed_before_the_mark(self.run.commit(), patch)
+            killed_before_the_mark(self.run.commit())
         self.place.lose(2, 3)
         self.beside = self.place.beside()
         self.ledger = self.run.spec.ledger(self.run.spec.memory)
@@ -242,8 +238,7 @@ def test_a_look_that_a_dead_run_has_left_is_passed_once_the_loss_is_accepted(
 def looked_at_before_the_turn(make: Any, tmp_path: Path) -> tuple[Any, Any]:
     """A look from before the open transaction has begun, so that its fence has another birth."""
     place = InMemory(tmp_path, "opaque", Max())
-    made = partial(make, updates=[update(place.state)])
-    made.runs = {}  # type: ignore[attr-defined]
+    made = Makes(make, place)
     run = committed(made, [{"word": "a", "count": 1}])
     ledger = run.spec.ledger(run.spec.memory)
     rolling = ledger.run(begin_roll_forward, {place.state.name: 1}, ADA)
@@ -340,8 +335,7 @@ def test_rows_of_the_open_transaction_are_taken_out_before_the_values_decide(
 ) -> None:
     place, made = summed(make, tmp_path, where)
     run = begun(made, [{"word": "d", "count": 1}])
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(run.commit(), patch)
+    killed_before_the_mark(run.commit())
     place.lose(2, 3)
     assert rolled(run, place) == []
     run.commit_now()
@@ -352,8 +346,7 @@ def test_rows_of_the_open_transaction_are_taken_out_before_the_values_decide(
 def summed(make: Any, folder: Path, where: Any) -> tuple[Any, Any]:
     """A state whose values add up, with three transactions."""
     place = where(folder, "opaque")
-    made = partial(make, updates=[update(place.state)])
-    made.runs = {}  # type: ignore[attr-defined]
+    made = Makes(make, place)
     for words in ("a", "b", "ce"):
         committed(made, [{"word": word, "count": 1} for word in words])
     return place, made
@@ -368,8 +361,7 @@ def test_a_roll_forward_that_is_refused_for_another_total_stops_no_commit(
         connection.execute("UPDATE words SET count = 7 WHERE word = 'a'")
     run = begun(made, [{"word": "f", "count": 1}])
     if wrote:
-        with pytest.MonkeyPatch.context() as patch:
-            killed_before_the_mark(run.commit(), patch)
+        killed_before_the_mark(run.commit())
     before = place.state.fence()
     assert "do not add up to what its receipts say" in rolled(run, place)[0]
     assert place.state.fence() == before
@@ -442,8 +434,7 @@ def test_a_state_that_was_written_again_lifts_the_refusal(make: Any, tmp_path: P
 @pytest.mark.parametrize("error", [None, AWAY], ids=["behind", "away"])
 def test_a_restatement_that_a_repair_mends_is_not_given_up(make: Any, tmp_path: Path, error: Any) -> None:
     place = InSqlite(tmp_path, "opaque")
-    made = partial(make, updates=[update(place.state)])
-    made.runs = {}  # type: ignore[attr-defined]
+    made = Makes(make, place)
     committed(made, [{"word": "a", "count": 1}])
     kept = place.backup()
     committed(made, [{"word": "b", "count": 2}])

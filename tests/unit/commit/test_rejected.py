@@ -162,7 +162,7 @@ def test_a_commit_that_was_killed_before_its_mark_keeps_each_row_once(
     makes: Any, aside: DeltaTable, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(makes(), ("x", "odd"))
-    killed_before_the_mark(run.commit(), monkeypatch)
+    killed_before_the_mark(run.commit())
     run.commit_now()
     run.commit_now()
     assert kept(aside) == [(1, "count", "odd", "x")]

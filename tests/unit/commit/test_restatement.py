@@ -32,7 +32,7 @@ from airflow_tx.transaction.commit.write import output_digests
 from tests.stage import begin_run, update
 from tests.unit.bench import CountingStore, Numbers
 from tests.unit.commit.phase_run import PhaseRun
-from tests.unit.commit.restated_run import Rows, begun, committed, entry_of, journal_of, processed, rows, wanted
+from tests.unit.commit.restated_run import Makes, Rows, begun, committed, entry_of, journal_of, processed, rows, wanted
 from tests.unit.commit.run import AWAY, Noted, counts, dies, record
 
 
@@ -49,12 +49,7 @@ class Mendable(Numbers):
 @pytest.fixture
 def makes(make: Any) -> Any:
     """`make`, with the run of each transaction."""
-
-    def made(run_id: str, **options: Any) -> Any:
-        return make(run_id, **options)
-
-    made.runs = {}  # type: ignore[attr-defined]
-    return made
+    return Makes(make)
 
 
 # --- what a state has afterwards

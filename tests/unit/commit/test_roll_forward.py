@@ -45,8 +45,8 @@ from tests.unit.commit.backups import (
     story,
     values,
 )
-from tests.unit.commit.restated_run import begun, committed, rows
-from tests.unit.commit.run import killed_before_the_mark
+from tests.unit.commit.restated_run import Makes, begun, committed, rows
+from tests.unit.commit.run import killed_before_the_mark, killed_until_it_ends
 
 
 @pytest.fixture(params=[InMemory, InSqlite])
@@ -57,11 +57,7 @@ def place(request: Any, tmp_path: Path) -> Any:
 @pytest.fixture
 def make_in(make: Any) -> Any:
     def make_there(place: Any) -> Any:
-        def made(run_id: str, **options: Any) -> Any:
-            return make(run_id, **{"updates": [update(place.state)], **options})
-
-        made.runs = {}  # type: ignore[attr-defined]
-        return made
+        return Makes(make, place)
 
     return make_there
 
@@ -88,28 +84,12 @@ def test_the_next_transaction_goes_on(makes: Any, place: Any) -> None:
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("apart", [False, True])
 def test_it_may_die_between_any_two_transactions_and_is_repeated(
-    makes: Any, place: Any, when: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+    makes: Any, place: Any, when: str, apart: bool
 ) -> None:
     run, backups = story(makes, place)
     truth = place.content()
     (place.values_of if apart else lambda restore: restore())(backups[when])
-    left = 1
-
-    def dies(name: str, **context: Any) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise OSError("killed")
-
-    monkeypatch.setattr(module, "failpoint", dies)
-    died = 0
-    for number in range(1, 10):
-        left = number
-        try:
-            rolled(run, place)
-            break
-        except OSError:
-            died += 1
+    died, _ = killed_until_it_ends(module, lambda: rolled(run, place))
     assert died
     assert place.content() == truth
     assert findings(run, place) == ()
@@ -267,8 +247,8 @@ def test_what_the_open_transaction_wrote_on_older_values_is_taken_out(makes: Any
     truth = values(place)
     place.values_of(backups["2"])
     late = begun(makes, rows(z=1))
-    with pytest.MonkeyPatch.context() as patch, suppress(StateBehind):
-        killed_before_the_mark(late.commit(), patch)
+    with suppress(StateBehind):
+        killed_before_the_mark(late.commit())
     assert rolled(run, place) == []
     assert values(place) == truth
 
@@ -281,8 +261,7 @@ def test_what_the_open_transaction_wrote_over_older_values_is_refused(makes: Any
     run = committed(makes, rows(a=2), **how)
     place.values_of(kept)
     late = begun(makes, rows(a=1), **how)
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(late.commit(), patch)
+    killed_before_the_mark(late.commit())
     assert "of different moments" in rolled(run, place)[0]
     kept()
     assert rolled(run, place) == []
@@ -367,8 +346,7 @@ def test_a_transactional_state_is_as_if_it_had_not_gone_back(make_in: Any, tmp_p
     committed(makes, rows(a=1, b=2))
     kept = place.backup()
     run = begun(makes, rows(a=5))
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(run.commit(), patch)
+    killed_before_the_mark(run.commit())
     half = place.backup()
     run.commit_now()
     run = committed(makes, rows(b=1, c=4))

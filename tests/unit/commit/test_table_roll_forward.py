@@ -26,49 +26,32 @@ from airflow_tx.transaction.commit.restatement import _rows_of_table, takes_no_r
 from airflow_tx.transaction.commit.write import RowsInTurn, StagedRows
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.stage import update
-from tests.unit.commit.backups import ADA, WHEN, Content, findings, repair, rolled, story
+from tests.unit.commit.backups import ADA, WHEN, Content, InSqlite, findings, repair, rolled, story
 from tests.unit.commit.phase_run import PhaseRun
-from tests.unit.commit.restated_run import begun, committed, entry_of, journal_of, rows
-from tests.unit.commit.run import killed_before_the_mark
+from tests.unit.commit.restated_run import Makes, begun, committed, entry_of, journal_of, rows
+from tests.unit.commit.run import killed_before_the_mark, killed_until_it_ends
 
 
-class TableInSqlite:
+class TableInSqlite(InSqlite):
     """A table in a file of SQLite, which is copied and put back."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.file = folder / "state.db"
-        self._copies = 0
-        self._options = options
-        self.state: Any = self.new()
+    of_fence = ("airflow_tx_fence", "airflow_tx_receipts")
 
-    def new(self) -> SqlTable:
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self._options = options
+        super().__init__(folder, "opaque")
+
+    def new(self) -> Any:
         return SqlTable.from_url(f"sqlite:///{self.file}", table="words", **self._options)
 
     def backup(self) -> Callable[[], None]:
-        self._copies += 1
-        copy = self.file.with_suffix(f".{self._copies}")
-        shutil.copy(self.file, copy)
+        kept = super().backup()
 
         def restore() -> None:
-            shutil.copy(copy, self.file)
+            kept()
             self.state = self.new()
 
         return restore
-
-    def lose_all(self) -> None:
-        self.file.unlink()
-        self.state = self.new()
-
-    def values_of(self, kept: Callable[[], None]) -> None:
-        """Set back the rows, and not the fence with the receipts."""
-        now = self.file.with_suffix(".now")
-        shutil.copy(self.file, now)
-        kept()
-        with sqlite3.connect(self.file) as connection:
-            connection.execute(f"attach '{now}' as now")
-            for table in ("airflow_tx_fence", "airflow_tx_receipts"):
-                connection.execute(f"delete from {table}")
-                connection.execute(f"insert into {table} select * from now.{table}")
 
     def sql(self, statement: str) -> Any:
         with sqlite3.connect(self.file) as connection:
@@ -85,11 +68,7 @@ def place(tmp_path: Path) -> TableInSqlite:
 
 @pytest.fixture
 def makes(make: Any, place: TableInSqlite) -> Any:
-    def made(run_id: str, **options: Any) -> Any:
-        return make(run_id, **{"updates": [update(place.state)], **options})
-
-    made.runs = {}  # type: ignore[attr-defined]
-    return made
+    return Makes(make, place)
 
 
 def said(place: TableInSqlite) -> list[tuple[int, str]]:
@@ -158,29 +137,11 @@ def test_it_may_die_at_every_statement_and_is_repeated(makes: Any, place: TableI
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_it_may_die_between_any_two_transactions_and_is_repeated(
-    makes: Any, place: TableInSqlite, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_may_die_between_any_two_transactions_and_is_repeated(makes: Any, place: TableInSqlite, when: str) -> None:
     run, backups = story(makes, place)
     truth = place.content()
     backups[when]()
-    left = 1
-
-    def dies(name: str, **context: Any) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise OSError("killed")
-
-    monkeypatch.setattr(module, "failpoint", dies)
-    died = 0
-    for number in range(1, 10):
-        left = number
-        try:
-            rolled(run, place)
-            break
-        except OSError:
-            died += 1
+    died, _ = killed_until_it_ends(module, lambda: rolled(run, place))
     assert died
     assert place.content() == truth
     assert findings(run, place) == ()
@@ -192,8 +153,7 @@ def test_the_rows_of_the_open_transaction_are_taken_out_where_rows_went_back_alo
     run, _ = story(makes, place)
     truth = place.content()
     late = begun(makes, rows(z=1))
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(late.commit(), patch)
+    killed_before_the_mark(late.commit())
     place.sql("delete from words where tx_txid = 5")
     assert rolled(run, place) == []
     assert place.content() == truth
@@ -204,8 +164,7 @@ def test_the_rows_of_the_open_transaction_are_taken_out_where_rows_went_back_alo
 def test_what_an_open_restatement_has_taken_out_is_not_lacking(makes: Any, place: TableInSqlite) -> None:
     run, _ = story(makes, place)
     late = begun(makes, rows(z=1), instead_of=2)
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(late.commit(), patch)
+    killed_before_the_mark(late.commit())
     before = place.content()
     assert repair(run, place).preview().effects == ()
     assert rolled(run, place) == []
@@ -218,8 +177,7 @@ def test_rows_that_an_open_restatement_has_taken_out_come_back_with_what_is_lack
     run, _ = story(makes, place)
     truth = place.content()
     late = begun(makes, rows(z=1), instead_of=2)
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(late.commit(), patch)
+    killed_before_the_mark(late.commit())
     place.sql("delete from words where tx_txid = 5")
     assert rolled(run, place) == []
     assert place.content() == truth
@@ -453,11 +411,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def to_lake(make: Any, lake: Lake) -> Any:
-    def made(run_id: str, **options: Any) -> Any:
-        return make(run_id, **{"updates": [update(lake.state)], **options})
-
-    made.runs = {}  # type: ignore[attr-defined]
-    return made
+    return Makes(make, lake)
 
 
 @pytest.mark.parametrize("when", WHEN)
@@ -497,8 +451,7 @@ def test_a_lake_whose_rows_were_restored_beside_rows_of_the_open_transaction_is_
     committed(to_lake, rows(b=2))
     late = begun(to_lake, rows(z=1))
     deltalake.DeltaTable(lake.state.uri).restore(version)
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(late.commit(), patch)
+    killed_before_the_mark(late.commit())
     before = lake.content()
     (told,) = rolled(late, lake)
     assert "has rows of transaction 3, which is open" in told

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from airflow_tx.ledger.audit.rebuild import note_change
 from airflow_tx.ledger.records import Binding, History, Outcome, Skipped
 from airflow_tx.ledger.steps.end import note_readmission
 from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.operations.actions.roll_forward import held_by
-from tests.stage import update
 from tests.unit.commit.backups import ADA, InSqlite, findings, skipped
-from tests.unit.commit.restated_run import begun, committed, entry_of, rows
+from tests.unit.commit.restated_run import Makes, begun, committed, entry_of, rows
 from tests.unit.commit.run import Run
 
 
@@ -23,15 +23,17 @@ def taken_back(run: Run, place: Any, txid: int) -> str:
     return str(ledger.back(txid, audit=ADA, **held).summary)
 
 
-def made_in(folder: Path, make: Any) -> tuple[Any, Any]:
-    place: Any = InSqlite(folder, "opaque")
-    made = partial(make, updates=[update(place.state)])
-    made.runs = {}  # type: ignore[attr-defined]
-    return place, made
+@pytest.fixture
+def place(tmp_path: Path) -> Any:
+    return InSqlite(tmp_path, "opaque")
 
 
-def test_what_a_later_restatement_has_replaced_counts_again(tmp_path: Path, make: Any) -> None:
-    place, made = made_in(tmp_path, make)
+@pytest.fixture
+def made(make: Any, place: Any) -> Makes:
+    return Makes(make, place)
+
+
+def test_what_a_later_restatement_has_replaced_counts_again(place: Any, made: Makes) -> None:
     run = committed(made, rows(a=1))
     entry = entry_of(run, 1)
     restore = place.backup()
@@ -47,8 +49,7 @@ def test_what_a_later_restatement_has_replaced_counts_again(tmp_path: Path, make
     assert {row["word"]: row["count"] for row in place.state.read()} == {"a": 30}
 
 
-def test_rows_of_a_later_re_admission_can_be_re_admitted_again(tmp_path: Path, make: Any) -> None:
-    place, made = made_in(tmp_path, make)
+def test_rows_of_a_later_re_admission_can_be_re_admitted_again(place: Any, made: Makes) -> None:
     run = skipped(made, rows(a=1), written=False)
     committed(made, rows(b=2))
     restore = place.backup()
@@ -66,8 +67,7 @@ def test_rows_of_a_later_re_admission_can_be_re_admitted_again(tmp_path: Path, m
     assert findings(run, place) == ()
 
 
-def test_later_skips_are_forgotten(tmp_path: Path, make: Any) -> None:
-    place, made = made_in(tmp_path, make)
+def test_later_skips_are_forgotten(place: Any, made: Makes) -> None:
     committed(made, rows(b=2))
     restore = place.backup()
     run = skipped(made, rows(a=1), written=False)
@@ -77,8 +77,7 @@ def test_later_skips_are_forgotten(tmp_path: Path, make: Any) -> None:
     assert findings(run, place) == ()
 
 
-def test_a_later_change_by_hand_went_with_the_values(tmp_path: Path, make: Any) -> None:
-    place, made = made_in(tmp_path, make)
+def test_a_later_change_by_hand_went_with_the_values(place: Any, made: Makes) -> None:
     run = committed(made, rows(a=1))
     ledger = run.spec.ledger(run.spec.memory)
     ledger.run(note_change, place.state.name, {}, keys=[], receipt=ledger.topology().receipt, audit=ADA)

@@ -64,7 +64,7 @@ def dies(run: Run, rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) 
     run.start().ack(returned(rows, multiple=False))
     run.committer.xcoms["count", "return_value", -1] = rows
     run.committer.states["count"] = "success"
-    killed_before_the_mark(run.commit(), monkeypatch)
+    killed_before_the_mark(run.commit())
 
 
 def held(backing: MemoryMap[Any]) -> dict[str, Any]:
@@ -346,7 +346,7 @@ def test_large_output_goes_portion_by_portion_under_one_begin(
         run.committer.xcoms["count", "counts", -1] = ref
         run.committer.states["count"] = "success"
         if len(rows) == 1:
-            killed_before_the_mark(run.commit(), monkeypatch)
+            killed_before_the_mark(run.commit())
     assert run.commit_now() is None
     assert held(backing) == {f"w{number}": number for number in range(9)}
 

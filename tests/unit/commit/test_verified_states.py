@@ -15,9 +15,8 @@ from airflow_tx.ledger.audit.rebuild import note_change, state_lost
 from airflow_tx.ledger.audit.verification import RowCount, Verified, changed_values, verified
 from airflow_tx.operations.actions.request import evidence_of
 from airflow_tx.state.sql.table import SqlTable
-from tests.stage import update
 from tests.unit.commit.backups import ADA, InSqlite, findings, rolled, skipped
-from tests.unit.commit.restated_run import committed, rows
+from tests.unit.commit.restated_run import Makes, committed, rows
 from tests.unit.commit.run import Run
 
 
@@ -32,8 +31,7 @@ class Table(SimpleNamespace):
     def __init__(self, folder: Path, make: Any) -> None:
         self.file = folder / "rows.db"
         super().__init__(state=SqlTable.from_url(f"sqlite:///{self.file}", table="rows"))
-        self.made = partial(make, updates=[update(self.state)])
-        self.made.runs = {}  # type: ignore[attr-defined]
+        self.made = Makes(make, self)
         for given in ({"a": 1}, {"b": 2}):
             self.run = committed(self.made, rows(**given))
         self.run = skipped(self.made, rows(c=3), written=False)
@@ -93,8 +91,7 @@ def test_rows_of_no_transaction_can_be_accepted_until_their_txid_is_given(table:
 def lost(tmp_path: Path, make: Any) -> Any:
     """A state that went back to transaction 1 of 3."""
     place: Any = InSqlite(tmp_path, "opaque")
-    place.made = partial(make, updates=[update(place.state)])
-    place.made.runs = {}
+    place.made = Makes(make, place)
     place.run = committed(place.made, rows(a=1))
     place.back = place.backup()
     for given in ({"b": 20}, {"c": 300}):

@@ -280,7 +280,7 @@ def test_a_skip_that_it_cannot_take_is_tried_once_and_then_waited_for(
     for run in (first, second):
         run.begin()
         run.work()
-    killed_before_the_mark(first.commit(), monkeypatch)
+    killed_before_the_mark(first.commit())
     ledger = first.commit().case.ledger
     ledger.run(end.note_skip, 1, WHY)
 
