@@ -6,14 +6,19 @@ NULL follows SQL: it is no value and changes nothing; a sum, minimum, set … of
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from fractions import Fraction
 from json.encoder import encode_basestring
+from numbers import Complex, Integral, Number, Real
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeGuard, TypeVar
+from zoneinfo import ZoneInfo
 
 from airflow_tx.base.errors import ConfigError, StateError
 from airflow_tx.state.column_types import (
@@ -747,10 +752,85 @@ def decode_key(types: Sequence[str], data: bytes) -> Key:
 
 
 def partition_of(key: Sequence[Any], count: int) -> int:
-    """Choose one of `count` partitions: the same one for a key in every process."""
-    # -0.0 is 0.0.
-    text = repr([part + 0.0 if isinstance(part, float) else part for part in key])
+    """Choose one of `count` partitions: the same one for equal keys, in every process and every release."""
+    text = repr([part if type(part) in _AS_THEY_ARE else _one_of_equal(part) for part in key])
     return zlib.crc32(text.encode()) % count
+
+
+_AS_THEY_ARE = frozenset((str, int, bytes, type(None)))
+# A whole number with more digits has no text: sys.get_int_max_str_digits.
+_MOST_DIGITS = 4300
+
+
+def _one_of_equal(part: Any) -> Any:
+    """Give of all equal values the one whose text is their place: of numbers an int, else a float, else a Decimal."""
+    if hasattr(part, "dtype") and hasattr(part, "item"):  # of numpy
+        timed = part.dtype.kind in "mM"
+        part = (part.astype(f"{part.dtype.kind}8[us]") if timed else part).item()
+    if isinstance(part, Number):
+        return _equal_number(part)
+    if isinstance(part, str):
+        return "".join(part)  # an Enum may show itself otherwise
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return bytes(part)
+    if isinstance(part, (tuple, list)):
+        return (tuple if isinstance(part, tuple) else list)(map(_one_of_equal, part))
+    if isinstance(part, Mapping):
+        pairs = ((_one_of_equal(name), _one_of_equal(each)) for name, each in part.items())
+        return dict(sorted(pairs, key=repr))
+    if isinstance(part, (set, frozenset)):
+        return sorted(repr(_one_of_equal(each)) for each in part)
+    return _equal_time(part) if isinstance(part, (dt.date, dt.time, dt.timedelta)) else part
+
+
+def _equal_number(part: Any) -> Any:
+    if isinstance(part, Integral):
+        return int(part)
+    if isinstance(part, Complex) and not isinstance(part, Real):
+        return complex(part) if part.imag != 0 else _equal_number(part.real)
+    if isinstance(part, Decimal) and part.is_nan():
+        return part
+    with suppress(OverflowError):
+        near = float(part)
+        if near == part or math.isnan(near):
+            return int(near) if near.is_integer() else near
+    if isinstance(part, Decimal):
+        if part.adjusted() >= _MOST_DIGITS:
+            return hash(part)
+        found = canonical_number(part)
+        return int(found) if found == found.to_integral_value() else found
+    above, below = part.as_integer_ratio()
+    places = below.bit_length()
+    if 10**places % below:
+        return Fraction(above, below)
+    return _equal_number(Decimal(f"{above * 10**places // below}E-{places}"))
+
+
+def _equal_time(part: Any) -> Any:
+    if isinstance(part, dt.timedelta):
+        return dt.timedelta(part.days, part.seconds, part.microseconds)
+    if part != part:  # NaT of pandas
+        return None
+    if isinstance(part, dt.time):
+        # Without nanoseconds, and fold, by which no two values differ.
+        made = dt.time(part.hour, part.minute, part.second, part.microsecond, part.tzinfo)
+        if made.utcoffset() is None:
+            return made.replace(tzinfo=None)
+        return dt.datetime.combine(dt.date(2000, 1, 1), made).astimezone(ZoneInfo("UTC")).timetz()
+    if not isinstance(part, dt.datetime):
+        return dt.date(part.year, part.month, part.day)
+    day = dt.date(part.year, part.month, part.day)
+    moment = dt.datetime.combine(
+        day, dt.time(part.hour, part.minute, part.second, part.microsecond)
+    )
+    offset = moment.replace(tzinfo=part.tzinfo).utcoffset()
+    if offset is None:
+        return moment
+    try:
+        # The zone that moments of staged rows have.
+        return (moment - offset).replace(tzinfo=ZoneInfo("UTC"))
+    except OverflowError:
+        return moment - dt.datetime.min - offset
 
 
 def wanted_keys(
