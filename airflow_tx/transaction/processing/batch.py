@@ -88,8 +88,7 @@ class CurrentBatch:
             # In this thread, where connections are looked up: an engine reads in threads of its own.
             first = list(islice(reader, 1))
         reading = ArrowReading(source.malformed_rows)
-        if self._reliable:
-            self._processing.read.append(reading)
+        self._readings.append(reading)
         batches = self._batches(source, chain(first, reader))
         return pa.RecordBatchReader.from_batches(reader.schema, reading.passing(batches))
 
@@ -183,8 +182,12 @@ class CurrentBatch:
         from airflow_tx.transaction.processing.outputs import PYTHON, RowsReading
 
         reading = RowsReading(outputs, form or PYTHON)
-        (self._processing.read if self._reliable else self._processing.looked).append(reading)
+        self._readings.append(reading)
         return reading
+
+    @property
+    def _readings(self) -> list[Any]:
+        return self._processing.read if self._reliable else self._processing.looked
 
 
 @contextmanager

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import marshal
 import math
 import numbers
+import sys
+import time as clock
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from threading import RLock
+from threading import Event, RLock, get_ident
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import UUID
 
@@ -46,6 +49,8 @@ PYTHON = "python-2"
 _MARSHAL = 2
 _AS_IS = frozenset((bool, int, float, str, bytes, type(None)))
 _TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytearray)
+# Seconds that an engine has to leave a stream that was ended. One that takes no more batches does not come to its end.
+_TO_LEAVE = 5.0
 
 
 class RowsReading:
@@ -127,13 +132,35 @@ class ArrowReading(RowsReading):
         self._found = RowsDigest(0)
         # An engine reads ahead in threads of its own.
         self._lock = RLock()
+        self._threads = set[int]()
+        self._left = Event()
 
     def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Let record batches pass one by one; a batch that is not taken is not counted."""
         self.started = True
         self._rest = self._noted(rows)
-        while (batch := self._next()) is not None:
-            yield batch
+        atexit.register(self.close)
+        try:
+            while (batch := self._next()) is not None:
+                yield batch
+        finally:
+            self._left.set()
+            atexit.unregister(self.close)
+
+    def close(self) -> None:
+        """End the stream, and wait for the threads of an engine to leave it.
+
+        A source is not closed under them, and one that is in Python at its exit ends the process, or never ends.
+        """
+        with self._lock:
+            self._failed |= not self.ended
+            self._rest = iter(())
+        threads = self._threads - {get_ident()}
+        until = clock.monotonic() + _TO_LEAVE
+        if threads:
+            self._left.wait(_TO_LEAVE)
+        while threads & sys._current_frames().keys() and clock.monotonic() < until:
+            clock.sleep(0.001)
 
     def ask_rest(self) -> None:
         """Ask for one more row, as `RowsReading.ask_rest`; an engine that reads ahead gets no further ones."""
@@ -146,6 +173,7 @@ class ArrowReading(RowsReading):
                 self._rest = iter(())
 
     def _next(self) -> pa.RecordBatch | None:
+        self._threads.add(get_ident())
         with self._lock:
             batch = next(self._rest, None)
             if batch is None:

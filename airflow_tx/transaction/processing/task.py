@@ -483,7 +483,12 @@ class Processing:
         return emitter
 
     def close(self) -> None:
-        """Give back what the sources of its rows hold."""
+        """Give back what the sources of its rows hold, once no engine reads them."""
+        from airflow_tx.transaction.processing.outputs import ArrowReading
+
+        for each in (*self.read, *self.looked):
+            if isinstance(each, ArrowReading):
+                each.close()
         for emitter in self._emitters:
             emitter.close()
 

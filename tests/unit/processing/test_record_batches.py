@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -447,3 +449,32 @@ def test_an_error_of_the_task_behind_a_refusal_stays_its_own(store: CountingStor
     source = MemorySource({"0": [{"n": n} for n in (1, 2, 3, "x")]}, per_batch=9, schema="n INT")
     with pytest.raises(KeyError, match="something else"):
         Run(store, source).work(use)
+
+
+# --- an engine at the end of the process --------------------------------------------------------------------------
+
+LEFT_OPEN = """
+import sys
+import duckdb
+from airflow_tx import FileSource
+from airflow_tx.transaction.processing.batch import CurrentBatch
+from tests.stage import Stage, StageRun
+
+run = StageRun(Stage(None, FileSource(sys.argv[1] + "/*.parquet", format="parquet")).spec, "r1")
+run.begin()
+processing = run.start()
+rows = CurrentBatch(processing, reliable=False).arrow()
+open_result = duckdb.sql(sys.argv[2])
+print(open_result.fetchone())
+if sys.argv[3] == "acked":
+    run.end(processing, [])
+"""
+
+
+@pytest.mark.parametrize("end", ["acked", "failed"])
+@pytest.mark.parametrize("query", ["SELECT n FROM rows LIMIT 3", "SELECT n FROM rows"])
+def test_a_process_ends_well_while_an_engine_reads_on(tmp_path: Path, query: str, end: str) -> None:
+    pq.write_table(pa.table({"n": range(4_000_000)}), tmp_path / "a.parquet", row_group_size=20_000)
+    command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path), query, end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout[-5:], done.returncode) == ("(0,)\n", 0), done.stderr
