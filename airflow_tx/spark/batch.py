@@ -137,13 +137,7 @@ class Batch:
         """
         if self._source is None:
             self._source = rebuild(*self.descriptor.source).named(self.descriptor.topology)
-        rows = self._source.emit_batch(self.attempt, self.metadata, self._spark)
-        if hasattr(rows, "write"):
-            frame = cast("DataFrame", rows)
-        else:
-            # A source without Spark gives Python rows.
-            plain: list[Any] = [dict(row) for row in dicts_of(rows)]
-            frame = self._spark.createDataFrame(plain)
+        frame = self._emitted(self._source)
         hashed = () if self._source.columns_cost and not columns else None
         if MALFORMED not in frame.columns:
             given = frame.select(*columns) if columns else frame
@@ -153,6 +147,22 @@ class Batch:
         read = self._observer.reading(given, columns=hashed)
         self._malformed = frame.where(f"{MALFORMED} IS NOT NULL").select(MALFORMED)
         return read.where(f"{MALFORMED} IS NULL").drop(MALFORMED)
+
+    def _emitted(self, source: Source) -> DataFrame:
+        rows = source.emit_batch(self.attempt, self.metadata, self._spark)
+        if hasattr(rows, "write"):
+            return cast("DataFrame", rows)
+        # A source without Spark gives Python rows.
+        plain: list[Any] = [dict(row) for row in dicts_of(rows)]
+        return self._spark.createDataFrame(plain)
+
+    def _asked(self, read: RowsRead) -> RowsRead:
+        """Ask a reading of the batch that a limit may have cut off for one more row."""
+        if read.outputs or not read.stopped or self._source is None:
+            return read
+        rows = read.found.rows
+        more = self._emitted(self._source).limit(rows + 1).count() > rows
+        return replace(read, stopped=more, more=more)
 
     def read_input(self, name: str) -> DataFrame:
         """Read what an earlier task emitted, or the new values of a committer.
@@ -319,10 +329,10 @@ class Batch:
             self._emit(
                 MALFORMED, _aside(self._malformed, F.lit(""), F.lit(reason), F.col(MALFORMED))
             )
+        read = [*map(self._asked, self._observer.read())]
         if self._source is not None:
             # After the last job that reads it.
             self._source.check_read(self.attempt)
-        read = self._observer.read()
         unproven = self._observer.unproven()
         if self.consumed_rows is not None:
             unproven.pop((), None)

@@ -62,6 +62,8 @@ _JOINS = (
     "subquery",
     "sql",
 )
+# Words of a plan or of SQL text, in small letters: where they cut rows off, Spark reads no more.
+_LIMITS = ("limit {", "limit ")
 # Bytes of a client's plan; one with more has rows in it, and is not searched.
 _LARGEST_PLAN = 2**20
 _TWICE = "one output was made of two readings of"
@@ -169,16 +171,20 @@ class RowsObserver:
         elif once and self._executions is not None and _ran_once(observed, before):
             reports = self._executions.with_metric(name)
         for each in once:
-            self._note(each, reports.get(each, {}), at_least=_may_stop(plan))
+            self._note(each, reports.get(each, {}), plan)
         self._note_places(plan)
         return _digest(reports[name] if observation is None else observation.get, form), result
 
-    def _note(self, name: str, metrics: Metrics, *, at_least: bool) -> None:
+    def _note(self, name: str, metrics: Metrics, plan: str) -> None:
+        at_least = _may_stop(plan)
         outputs, form = self._names[name]
         if not _is_exact(metrics):
             self._unproven[outputs] = _INEXACT
             return
-        found = RowsRead(_digest(metrics, form), outputs, at_least)
+        digest = _digest(metrics, form)
+        # Beside an empty side of a join no row is read, whatever is limited there.
+        stopped = _is_limited(plan) and not (at_least and not digest.rows)
+        found = RowsRead(digest, outputs, at_least, stopped)
         before = self._fullest.get(outputs)
         if before is None or (before.found.rows, not before.at_least) < (
             found.found.rows,
@@ -383,6 +389,10 @@ def _ran_once(df: DataFrame, before: set[int]) -> bool:
 def _may_stop(plan: str) -> bool:
     """Ask whether Spark may stop where further rows cannot matter; a limit, by which they would, cuts them off."""
     return any(word in plan for word in _JOINS)
+
+
+def _is_limited(plan: str) -> bool:
+    return any(word in plan.lower() for word in _LIMITS)
 
 
 def _plan(df: DataFrame) -> str:

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -320,6 +322,51 @@ def test_a_part_of_the_rows_is_refused_unless_it_is_meant(store: CountingStore, 
     run.work(use, "audit", reliable=False)
     run.commit()
     assert run.unproven == ()
+
+
+PARTS: dict[str, Use] = {
+    "polars, a batch": lambda batch: pl.DataFrame(batch.arrow().read_next_batch()),
+    "polars, some batches": lambda batch: pl.concat(map(pl.DataFrame, islice(batch.arrow(), 2))),
+    "pandas, a batch": lambda batch: batch.arrow().read_next_batch().to_pandas(),
+    "pandas, some batches": lambda batch: pd.concat(each.to_pandas() for each in islice(batch.arrow(), 2)),
+    "dicts": lambda batch: list(islice(batch.read(), 10)),
+}
+WHOLE: dict[str, Use] = {
+    "polars, head": lambda batch: pl.DataFrame(batch.arrow()).head(3),
+    "polars, head of a plan": lambda batch: pl.DataFrame(batch.arrow()).lazy().head(3).collect(),
+    "pandas, head": lambda batch: batch.arrow().read_pandas().head(3),
+    "pandas, all batches": lambda batch: [each.to_pandas() for each in batch.arrow()][:1],
+    "duckdb, the greatest": lambda batch: duckdb.from_arrow(batch.arrow()).order("n DESC").limit(1).fetchone(),
+    "as many batches as there are": lambda batch: list(islice(batch.arrow(), 10)),
+    "dicts": lambda batch: list(islice(batch.read(), 100_000)),
+}
+
+
+def files(folder: Path) -> FileSource:
+    """Make a source that does not know how many rows it has."""
+    pq.write_table(pa.table({"n": range(100_000)}), folder / "a.parquet", row_group_size=10_000)
+    return FileSource(f"{folder}/*.parquet", format="parquet")
+
+
+@pytest.mark.parametrize("use", PARTS.values(), ids=PARTS.keys())
+def test_a_part_of_the_rows_of_a_source_that_does_not_count_is_refused(
+    store: CountingStore, tmp_path: Path, use: Use
+) -> None:
+    run = Run(store, files(tmp_path))
+    run.work(use)
+    run.work(lambda batch: None, "audit")
+    with pytest.raises(RowsDiffer, match=r"task count read \d+ rows of the batch, which has more"):
+        run.commit()
+    assert run.state.fence() is None
+
+
+@pytest.mark.parametrize("use", WHOLE.values(), ids=WHOLE.keys())
+def test_a_part_of_an_engine_s_frame_of_all_rows_is_proven(store: CountingStore, tmp_path: Path, use: Use) -> None:
+    run = Run(store, files(tmp_path))
+    run.work(use)
+    run.work(lambda batch: None, "audit")
+    run.commit()
+    assert (run.history.rows, run.unproven) == (100_000, ())
 
 
 def test_a_task_that_reads_dicts_and_one_that_reads_batches_are_compared_by_their_numbers(store: CountingStore) -> None:
