@@ -441,7 +441,7 @@ class Ledger(ReadOnlyLedger):
     withdraw_wish = Step(replay.withdraw)
 
     note_origin = Step(loss.note_origin)
-    begin_roll_forward = Step(roll_forward.begin_roll_forward)
+    begin_roll_forward = Step(replay.begin_roll_forward_with_wishes)
     end_roll_forward = Step(roll_forward.end_roll_forward)
     back = Step(roll_forward.back)
 

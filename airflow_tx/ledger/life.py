@@ -26,6 +26,8 @@ ROLL_FORWARD = "roll-forward"
 BACK = "back"
 BEGAN = "began"
 """The key, in what the topology record keeps of a state, of its first transaction; 0: there were values before it."""
+HOLES = "holes"
+"""The key, in the note of a roll forward, of the transactions whose rows a table does not have: by state."""
 EMPTIED = "emptied"
 """The key there of the transaction before which its place was empty after an accepted loss."""
 CHANGE = "change"
@@ -90,6 +92,8 @@ class Life:
         whole in all states.
     :param receipts: the known ones of final transactions; `own`: the receipts that the state keeps itself.
     :param back: transactions that were taken back, with all of their rows.
+    :param holes: of a table, transactions whose rows nothing kept; `passed`: the repair that passed over them.
+    :param passing: the ones of these that a roll forward which has not ended passes over.
     :param taken_back_from: where an older release noted that keys were deleted, and not which.
     """
 
@@ -103,6 +107,9 @@ class Life:
     receipts: Mapping[int, Receipt] = field(default_factory=dict)
     own: Mapping[int, Receipt] = field(default_factory=dict)
     back: frozenset[int] = frozenset()
+    holes: frozenset[int] = frozenset()
+    passed: int = 0
+    passing: frozenset[int] = frozenset()
     taken_back_from: int = 0
 
     @classmethod
@@ -126,6 +133,7 @@ class Life:
         # An older release has not noted what was there before a state: of one as old as the ledger, nothing.
         empty = began > 0 if began is not None else walk.first == 1
         emptied = topology.accepted.get(state, {}).get(EMPTIED, 0)
+        noted = (topology.rolling or {}).get(HOLES, {}).get(state, ())
         losses = [
             each._replace(found=0) if each.found is None and each.txid <= emptied else each
             for each in walk.losses
@@ -143,6 +151,9 @@ class Life:
             receipts or {},
             own or {},
             frozenset(walk.back),
+            frozenset({*walk.holes, *noted}),
+            max((each.number for each in repairs), default=0) if noted else walk.passed,
+            frozenset(noted),
             topology.taken_back_from.get(state, 0),
         )
 
@@ -274,6 +285,11 @@ class Life:
             for key in each.change["keys"]
         )
 
+    def lacks(self, txid: int) -> bool:
+        """Ask whether nothing kept the rows of a transaction, and no one has given them up since."""
+        given_up = any(each.number > self.passed for each in self.losses)
+        return txid in self.holes & self.given.keys() and not given_up
+
     def cannot_restate(self, txid: int) -> str:
         """Say why what a transaction gave to the state cannot be taken back from it; "": it can."""
         if self.kept(txid) is not True:
@@ -313,6 +329,8 @@ class _Walk:
     vouched: Mapping[str, int] | None = None
     unwanted: set[int] = field(default_factory=set)
     back: set[int] = field(default_factory=set)
+    holes: Sequence[int] = ()
+    passed: int = 0
     mark: float = math.inf
 
     def begins_after(self, each: RepairRecord) -> bool:
@@ -328,7 +346,7 @@ class _Walk:
             self._heals(change["txid"])
             self.mark = min(self.mark, change.get("marks", {}).get(self.name, math.inf))
         elif each.what == ROLL_FORWARD and self.name in change["states"]:
-            self._takes_roll(change)
+            self._takes_roll(each)
         elif _state_of(each) != self.name:
             return False
         elif each.what == STATE_FORGOTTEN:
@@ -353,9 +371,13 @@ class _Walk:
             self.first = txid
         return old == self.name
 
-    def _takes_roll(self, change: Mapping[str, Any]) -> None:
-        self.unwanted |= {*change.get("unchanged", ())}
-        rolled = change["states"][self.name]
+    def _takes_roll(self, each: RepairRecord) -> None:
+        self.unwanted |= {*each.change.get("unchanged", ())}
+        rolled = each.change["states"][self.name]
+        if not self.passed:
+            # The newest one lists all.
+            self.passed = each.number
+            self.holes = rolled.get(HOLES, ())
         if rolled.get("heals", True):
             self._heals(rolled["found"])
 

@@ -373,10 +373,17 @@ class FencedState(Described, ABC):
     def remedy_behind(self, topology: str) -> str:
         """Say what to do if it lacks transactions that were committed to it."""
         lost = self.remedy_lost(topology)
-        if not self.rolls_forward or not self.journal_rows:
+        if not self.rolls_forward:
             return lost
+        if not self.journal_rows:
+            return self.remedy_without_rows(topology)
         command = f"airflow tx repair {topology} --roll-forward {self.name}"
         return f"Write what it lacks again from the journal: {command}. Or: {lost}"
+
+    def remedy_without_rows(self, topology: str) -> str:
+        """Say what to do if the journal does not have the rows that a table lacks."""
+        command = f"airflow tx repair {topology} --roll-forward {self.name} --restate"
+        return f"Process what it lacks again: {command}. Or: {self.remedy_lost(topology)}"
 
     def remedy_lost(self, topology: str) -> str:
         """Say what to do if the journal does not have what it lacks."""

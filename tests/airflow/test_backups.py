@@ -101,3 +101,66 @@ def test_two_databases_that_came_back_from_different_days_are_exact_again_though
     verified = stack.tx("verify", dag, "--values")
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert "roll-forward" in verified.stdout
+
+
+_TABLE = """from datetime import timedelta
+
+from airflow.sdk import DAG, task  # Airflow's
+
+from airflow_tx import CommitOperator, FileSource, Transaction, append, current_batch
+from airflow_tx.state import SqlTable
+
+orders = SqlTable("tx_orders", table="orders", journal_rows=False)
+
+
+@task
+def read():
+    return [{"id": int(row["id"])} for row in current_batch().read()]
+
+
+with DAG("orders", schedule=None, max_active_runs=8, default_args={"retry_delay": timedelta(seconds=2)}):
+    with Transaction(source=FileSource("orders/*.csv", format="csv", files_per_batch=1), max_pending=4):
+        CommitOperator(task_id="commit", updates=[append(read(), state=orders)])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_table_whose_rows_the_journal_lacks_has_each_row_once_again_though_the_command_is_killed(
+    stack: Stack,
+) -> None:
+    dag = "orders"
+    path = stack.folder / "orders.db"
+    stack.connect("tx_orders", conn_type="sqlite", host=str(path))
+    (stack.airflow_dags / f"{dag}.py").write_text(_TABLE)
+    orders = Corrected(stack, dag)
+    files = []
+    for number in range(4):
+        files.append(stack.folder / f"orders_{number}.csv")
+        files[-1].write_text(f"id\n{2 * number}\n{2 * number + 1}\n")
+    orders.add(files[:2])
+    copied(path, path.with_suffix(".kept"))
+    orders.add(files[2:])
+    shutil.copy(path.with_suffix(".kept"), path)
+
+    asked = ("repair", dag, "--roll-forward", "tx_orders.orders", "--restate")
+    assert "--restate" in stack.tx("repair", dag, "--roll-forward", "--yes").stderr
+    tried = stack.tx(*asked, "--dry-run")
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert "so transactions 3, 4 will be processed again" in " ".join(tried.stdout.split())
+    killed = stack.failpoints.arm("roll_forward.begun", "kill")
+    assert stack.tx(*asked, "--yes", "--why", "the disk was restored").returncode < 0
+    assert killed.reached
+    done = stack.tx(*asked, "--yes", "--why", "the disk was restored")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "airflow tx restate orders --why TEXT" in done.stdout
+    found = stack.tx("verify", dag, "--values")
+    assert found.returncode == 1
+    assert "transaction 3 has no rows: its restatement is requested" in " ".join(found.stdout.split())
+
+    orders.restate()
+    assert rows(path, "SELECT id, tx_txid FROM orders ORDER BY id") == [
+        (number, [1, 1, 2, 2, 5, 5, 6, 6][number]) for number in range(8)
+    ]
+    verified = stack.tx("verify", dag, "--values")
+    assert verified.returncode == 0, verified.stdout + verified.stderr

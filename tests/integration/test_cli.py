@@ -215,6 +215,7 @@ def test_an_exit_code_says_done_or_refused_or_not_understood(
         (2, ("replay", "flights", "1", "--failed")),
         (2, ("skip", "flights", "1")),
         (2, ("repair", "flights")),
+        (2, ("repair", "flights", "--ledger-lost", "--restate")),
         (2, (*reset, "--yes")),
     ):
         assert airflow.exit_code("tx", *arguments, root=root) == code, arguments

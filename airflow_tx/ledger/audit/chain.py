@@ -107,6 +107,7 @@ class Decisive:
     :param skipped: what is kept of skipped transactions, by txid.
     :param bindings: the txid of each run, by its key; `entries`: the journal entries that they name.
     :param latest: the last txid when everything had been read.
+    :param wanted: the transactions that people want restated.
     """
 
     allocated: int
@@ -116,6 +117,7 @@ class Decisive:
     bindings: Mapping[str, int] = field(default_factory=dict)
     entries: Mapping[str, str] = field(default_factory=dict)
     latest: int = 0
+    wanted: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
             bindings={key: binding.txid for key, binding in bindings.items()},
             entries={key: binding.entry for key, binding in bindings.items() if binding.entry},
             latest=allocated,
+            wanted=frozenset(map(int, Reader(store).names_if_any(paths.wishes))),
         )
     histories = {txid: each for txid, each in histories.items() if txid not in final_since}
     return replace(found, histories=histories, decisive=decisive)

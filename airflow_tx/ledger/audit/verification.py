@@ -412,6 +412,7 @@ def verified(
             _compare_fence(chain, state)
             _compare_totals(chain, state)
             _compare_rows(chain, state)
+            _compare_holes(chain, state)
     compare_decisive(chain, states, whole=end == final)
     chain.tell()
     vouched = None if chain.begins is None else max(chain.begins, first)
@@ -428,6 +429,7 @@ def _given_up(chain: Chain, state: StateEvidence) -> Iterator[str]:
         held = chain.held[state.name]
         exact = state.receipts is not None or loss.found is not None
         lost = [txid for txid in gap if txid in life.given and txid not in held]
+        lost = sorted({*lost, *(_holes(chain, state) if loss.number > life.passed else ())})
         if lost:
             repair = repairs[loss.number]
             span = f"transactions {lost[0]} to {lost[-1]}"
@@ -473,7 +475,9 @@ def _compare_one(chain: Chain, life: Life, own: Receipt, receipt: Receipt) -> No
     # A state that was passed over knows only that it got no rows.
     rows = {name: each for name, each in (given or {}).items() if name != "left"}
     written = {} if given is None else dict.fromkeys(own.written, rows)
-    different = own.differences(replace(receipt, written=written))
+    # A table that was made to pass over it knows that it got no rows.
+    of_hole = receipt.txid in life.holes
+    different = own.differences(replace(receipt, written=own.written if of_hole else written))
     if different:
         names = ", ".join(different)
         chain.find(
@@ -640,6 +644,30 @@ def _compare_rows(chain: Chain, state: StateEvidence) -> None:
             chain.find(each.txid, said)
 
 
+def _compare_holes(chain: Chain, state: StateEvidence) -> None:
+    """Find the transactions whose rows nothing kept, until their restatements are committed."""
+    now = chain.ledger.decisive
+    replaced = () if now is None else [each.replaces for each in now.opened.values()]
+    wanted = {each["txid"] for each in replaced if each is not None}
+    wanted |= set() if now is None else now.wanted
+    for txid in _holes(chain, state):
+        if chain.life(state.name).lacks(txid):
+            again = f"restate it: airflow tx restate {chain.ledger.name} {txid} --why TEXT"
+            told = "its restatement is requested" if txid in wanted else again
+            chain.findings.append(f"state {state.name}: transaction {txid} has no rows: {told}")
+
+
+def _holes(chain: Chain, state: StateEvidence) -> list[int]:
+    """List the transactions that count, and that a table was made to pass over, as far as its rows do not differ."""
+    rows = state.rows or {}
+    replaced = restated(chain.receipts)
+    return [
+        txid
+        for txid in sorted(chain.life(state.name).holes)
+        if txid not in replaced and not rows.get(txid)
+    ]
+
+
 def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str) -> list[_Compared]:
     """Note the changes that a person has accepted, or why nothing was compared."""
     if isinstance(found, str):
@@ -659,8 +687,9 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
     if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
         return "it was being written to"
     replaced = restated(chain.receipts)
+    passed = _holes(chain, state)
     expected = {
-        txid: 0 if txid in replaced or not is_kept else rows
+        txid: 0 if txid in {*replaced, *passed} or not is_kept else rows
         for txid, rows in written.items()
         if (is_kept := life.kept(txid)) is not None
     }

@@ -51,6 +51,7 @@ from airflow_tx.ledger.records import (
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.end import held_for_good, open_record
 from airflow_tx.ledger.steps.processing import counted_of
+from airflow_tx.ledger.steps.roll_forward import Rolling, begin_roll_forward
 from airflow_tx.ledger.steps.step import (
     Audit,
     Decision,
@@ -442,6 +443,32 @@ def want(
     )
     folder = () if read.exists(paths.wishes) else (Create(paths.wishes, b""),)
     return Decision(wish, (*folder, Create(path, encode(wish))), path)
+
+
+def begin_roll_forward_with_wishes(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    found: Mapping[str, int],
+    audit: Audit,
+    *,
+    holes: Mapping[str, Collection[int]] | None = None,
+    wanted: Sequence[WishRequest] = (),
+) -> Decision[Rolling]:
+    """Take the states as `begin_roll_forward`, and note that the transactions are restated whose rows nothing kept.
+
+    :param wanted: these transactions; the request of one that is wanted already stays.
+    :raises RestateRefused: one of them cannot be restated: nothing is noted.
+    """
+    begun = begin_roll_forward(read, stamp, paths, found, audit, holes=holes)
+    # Each makes the folder of the wishes if there is none.
+    noted = {
+        each.path: each
+        for request in wanted
+        if not read.exists(paths.wish(request.txid))
+        for each in want(read, stamp, paths, request, audit).writes
+    }
+    return replace(begun, writes=(*begun.writes, *noted.values()))
 
 
 def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Done]:

@@ -12,7 +12,7 @@ from airflow_tx.base.errors import RepairRefused, RollingForward, UnreadableReco
 from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Receipt, Token, is_shortened
-from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, ROLL_FORWARD, taken_back
+from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, HOLES, ROLL_FORWARD, taken_back
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
@@ -67,6 +67,7 @@ class RolledState:
     :param whole: whether that is the last transaction that the ledger committed to it.
     :param change: the newest accepted change that its values have.
     :param heals: whether it has again what it had lost when a person accepted the loss.
+    :param holes: of a table, the transactions whose rows nothing kept: they are restated.
     """
 
     found: int
@@ -76,6 +77,7 @@ class RolledState:
     whole: bool
     change: int = 0
     heals: bool = True
+    holes: Sequence[int] = ()
 
     @classmethod
     def of(cls, receipt: Receipt, found: int, **how: Any) -> RolledState:
@@ -103,11 +105,18 @@ def check_raw_not_rolling(paths: Paths, data: bytes | None) -> None:
 
 
 def begin_roll_forward(
-    read: Reader, stamp: Stamp, paths: Paths, found: Mapping[str, int], audit: Audit
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    found: Mapping[str, int],
+    audit: Audit,
+    *,
+    holes: Mapping[str, Collection[int]] | None = None,
 ) -> Decision[Rolling]:
     """Take the states for this run of the command. An earlier run, which may have died, is outranked.
 
     :param found: per state that is to be written again the last transaction that it has.
+    :param holes: per table, the transactions whose rows nothing kept. This run, or a later one, passes over them.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
@@ -116,6 +125,12 @@ def begin_roll_forward(
     before = topology.rolling or {"found": {}, "nonces": []}
     found = {**found, **before["found"]}
     run = {"found": found, "nonces": [*before["nonces"], stamp.op], "generation": generation}
+    earlier: Mapping[str, Collection[int]] = before.get(HOLES, {})
+    passed = holes or {}
+    if both := {*earlier, *passed}:
+        run[HOLES] = {
+            name: sorted({*earlier.get(name, ()), *passed.get(name, ())}) for name in sorted(both)
+        }
     noted = {**audit.noted(stamp), **run}
     after = replace(topology, generation=generation, rolling=noted, op=stamp.op)
     birth = "" if opened is None else opened.birth

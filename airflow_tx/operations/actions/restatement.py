@@ -255,6 +255,21 @@ class TransactionRestatement(PersonalAction):
                 by = f"wanted by {self.target.person(wish.who, wish.why)}"
                 yield EffectLine(wish.txid, wish.run_id, by)
 
+    def requests(self, txids: Collection[int]) -> list[WishRequest]:
+        """Make the requests that are still to be noted.
+
+        :raises RestateRefused: naming the first transaction that cannot be restated.
+        """
+        wished = {wish.txid: wish for wish in self._wishes()}
+        found = list[WishRequest]()
+        for txid in txids:
+            try:
+                each = self._checked(txid, wished)
+            except TxError as error:
+                raise self._refused(txid, error.fields.get("problem", str(error)), "") from error
+            found += [each.request] if each.wish is None and each.run.begun is None else []
+        return found
+
     def _want(self, each: _Chosen, audit: Audit) -> Iterator[EffectLine]:
         if self._is_done(each, audit):
             what = f"nothing: transaction {each.run.txid} has restated it for this reason. For another: another --why"

@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.errors import RepairRefused, RollForwardRefused
+from airflow_tx.base.errors import RepairRefused, RestateRefused, RollForwardRefused
+from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
     ACCEPT_CHANGE,
     ROLL_FORWARD,
@@ -19,7 +20,7 @@ from airflow_tx.ledger import (
     counted,
     ledger_evidence,
 )
-from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
+from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer, transactions
 from airflow_tx.state import StoredState
 from airflow_tx.transaction import (
     MissingTransaction,
@@ -31,7 +32,8 @@ from airflow_tx.transaction import (
 )
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import Audit, Ledger, Repaired, TopologyRecord
+    from airflow_tx.ledger import Audit, Ledger, Repaired, TopologyRecord, WishRequest
+    from airflow_tx.operations.actions.restatement import TransactionRestatement
     from airflow_tx.outputs import JournalArea, StagingArea
     from airflow_tx.sources import Source
     from airflow_tx.state import FencedState
@@ -61,6 +63,17 @@ class StatePlan:
         return self.history.state.name
 
     @property
+    def holes(self) -> list[int]:
+        """List the transactions that are passed over, since nothing kept their rows."""
+        return [each.receipt.txid for each in self.missing if each.lacking]
+
+    @property
+    def counting(self) -> list[int]:
+        """List the ones of these that count: no later transaction has replaced them."""
+        replaced = self.history.replaced if isinstance(self.history, TableHistory) else {}
+        return [txid for txid in self.holes if txid not in replaced]
+
+    @property
     def left(self) -> list[str]:
         return self.roll.left(self.history, self.look)
 
@@ -83,14 +96,19 @@ class StatePlan:
         yield EffectLine(None, None, f"state {self.name}: {found}; missing: {span} ({numbers})")
         for each in self.missing[:_SHOWN]:
             noun = "rows" if self.history.state.takes_back_by_txid else "keys"
-            yield EffectLine(each.receipt.txid, each.receipt.run_id, _said(each, noun))
+            said = _said(each, noun, counts=each.receipt.txid in self.counting)
+            yield EffectLine(each.receipt.txid, each.receipt.run_id, said)
         if len(self.missing) > _SHOWN:
             yield EffectLine(None, None, f"and {len(self.missing) - _SHOWN} more")
 
 
-def _said(missing: MissingTransaction, noun: str) -> str:
+def _said(missing: MissingTransaction, noun: str, *, counts: bool) -> str:
     if missing.is_skip:
         return "skipped: it writes nothing"
+    if missing.lacking:
+        again = "its run is processed again, as a later transaction, whose txid its rows get"
+        told = again if counts else "a later transaction has replaced it"
+        return f"{missing.lacking}. It gets no rows; {told}"
     sums = "".join(f", {name} {by:+,}" for name, by in sorted(missing.written.sums.items()))
     return f"{counted(missing.written.keys, noun)}{sums}: as its receipt says"
 
@@ -103,6 +121,7 @@ class RollForwardRepair:
     :param until: the last transaction to write; None: all.
     :param changed: numbers of repairs, see `RollForward`, as are the `unchanged` ones.
     :param source: of the DAG, which may have gone back, too; None: it is not asked.
+    :param restating: has the transactions restated whose rows nothing kept of a table; None: such a table is refused.
     """
 
     def __init__(
@@ -117,6 +136,7 @@ class RollForwardRepair:
         changed: Collection[int] = (),
         unchanged: Collection[int] = (),
         source: Source | None = None,
+        restating: TransactionRestatement | None = None,
     ) -> None:
         self._ledger = ledger
         self._source = source
@@ -130,7 +150,10 @@ class RollForwardRepair:
             "until": until,
             "changed": changed,
             "unchanged": unchanged,
+            "restate": restating is not None,
         }
+        self._restating = restating
+        self._wanted: list[WishRequest] = []
         self._proved: dict[str, tuple[Any, StatePlan]] = {}
         self.refused: list[EffectLine] = []
         """Why states are not written again, one line each."""
@@ -157,7 +180,23 @@ class RollForwardRepair:
                     self._check_source(evidence, plan)
                     asked = True
                 found += [plan] if plan.missing or plan.change else []
-        return found
+        return self._restatable(found)
+
+    def _restatable(self, plans: list[StatePlan]) -> list[StatePlan]:
+        """Leave out the tables that lack a transaction which cannot be restated, and say why."""
+        counting = sorted({txid for plan in plans for txid in plan.counting})
+        self._wanted = []
+        if self._restating is None or not counting:
+            return plans
+        try:
+            self._wanted = self._restating.requests(counting)
+        except RestateRefused as refused:
+            why = "transaction {txid} cannot be processed again: {problem}".format(**refused.fields)
+            for plan in plans:
+                if plan.counting:
+                    self._note(plan.name, plan.history.refused(why))
+            return [plan for plan in plans if not plan.counting]
+        return plans
 
     def _plan(self, name: str, evidence: LedgerEvidence) -> StatePlan:
         roll = self._roll(name, evidence)
@@ -230,10 +269,17 @@ class RollForwardRepair:
             f"Write the missing transactions of topology {topology} again into "
             f"{', '.join(plan.name for plan in plans) or 'no state'}. "
             f"Until that is done, transaction {evidence.current} waits."
+            f"{self._again}"
             if effects
             else nothing
         )
         return PreviewAnswer("", sentence, tuple(effects), tuple(self.refused), needs_reason=False)
+
+    @property
+    def _again(self) -> str:
+        named = transactions(each.txid for each in self._wanted)
+        told = f" The journal does not have all rows, so {named} will be processed again."
+        return told if self._wanted else ""
 
     def execute(self, audit: Audit) -> Repaired | None:
         """Write them. It may die anywhere: repeat it.
@@ -247,7 +293,11 @@ class RollForwardRepair:
         if not plans and evidence.topology.rolling is None:
             return None
         found = {plan.name: plan.look.found for plan in plans}
-        rolling = self._ledger.begin_roll_forward(found, audit)
+        holes = {plan.name: plan.holes for plan in plans if plan.holes}
+        rolling = self._ledger.begin_roll_forward(found, audit, holes=holes, wanted=self._wanted)
+        failpoint("roll_forward.begun", topology=self._ledger.paths.topology)
+        # The transactions that are passed over are noted by now: no other one is.
+        self._given["restate"] = False
         # From here on nothing is committed. A commit between the proof and this moment is proved, too.
         evidence = self._evidence()
         plans = self.plans(evidence)
@@ -320,7 +370,9 @@ def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
             look = made(evidence, state).look()
             lacks = {each.number for each in look.pending.missing}
             if not (look.apart or look.pending.asked):
-                found = look.found if look.first > look.found else None
+                # A run that has not ended is forgotten with this, and what it has passed over.
+                is_whole = look.first > look.found and evidence.topology.rolling is None
+                found = look.found if is_whole else None
                 change = min([change, *(each - 1 for each in lacks)])
     return SeenState(None if fence is None else fence.token, found, change)
 

@@ -106,6 +106,11 @@ ARG_UNTIL = _arg(
     metavar="TXID",
     help="With --roll-forward: the last transaction to write again",
 )
+ARG_RESTATE = _flag(
+    "--restate",
+    "With --roll-forward: of a table, have the transactions processed again whose rows the journal does not have. "
+    "Their runs start again, and their rows get later txids",
+)
 ARG_CHANGED = _arg(
     "--changed",
     type=int,
@@ -561,6 +566,7 @@ TX_COMMANDS = (
         args=(
             ARG_TOPOLOGY,
             ARG_ROLL_FORWARD,
+            ARG_RESTATE,
             ARG_UNTIL,
             ARG_CHANGED,
             ARG_UNCHANGED,

@@ -156,8 +156,9 @@ def repair(args: Namespace) -> None:
         wrong_usage(
             "Give exactly one of --roll-forward [STATE ...], --state-lost STATE, --back TXID, --ledger-lost, --reset."
         )
-    if args.roll_forward is None and (args.until is not None or args.changed or args.unchanged):
-        wrong_usage("--until, --changed and --unchanged are for --roll-forward.")
+    of_roll_forward = (args.until is not None, args.changed, args.unchanged, args.restate)
+    if args.roll_forward is None and any(of_roll_forward):
+        wrong_usage("--restate, --until, --changed and --unchanged are for --roll-forward.")
     if args.unseen and not args.state_lost:
         wrong_usage("--unseen is for --state-lost.")
     if args.reset and not args.dry_run:
@@ -341,15 +342,19 @@ def _dag_id(store: Store, paths: Paths) -> str | None:
 
 def _roll_forward(args: Namespace, store: Store) -> None:
     """Write the missing transactions of states again; exit code 1 if a state cannot be written."""
+    from airflow_tx.operations.actions.action import ActionTarget
     from airflow_tx.operations.actions.dags import checked_dag
+    from airflow_tx.operations.actions.restatement import TransactionRestatement
     from airflow_tx.operations.actions.roll_forward import RollForwardRepair
     from airflow_tx.outputs import JournalArea
 
     record = ReadOnlyLedger(store, paths_of(args)).existing_topology()
     spec, states = checked_dag(args.dag_id or record.dag_id, paths_of(args), conn_id_of(args))
     area = staging_of(args)
+    ledger = ledger_on(store, args)
+    restating = TransactionRestatement(ActionTarget(ledger, record, lambda: (spec, states)), ())
     repair = RollForwardRepair(
-        ledger_on(store, args),
+        ledger,
         states,
         JournalArea(area, record.incarnation),
         area.of_topology(record.incarnation),
@@ -358,6 +363,7 @@ def _roll_forward(args: Namespace, store: Store) -> None:
         changed=args.changed,
         unchanged=args.unchanged,
         source=spec.source,
+        restating=restating if args.restate else None,
     )
     preview = repair.preview()
     if not args.dry_run and args.output == "table" and not args.yes:
@@ -366,6 +372,11 @@ def _roll_forward(args: Namespace, store: Store) -> None:
         done = repair.execute(audit_of(args))
         if done is not None:
             print_done("Repaired", done)
+            if args.restate and ledger.wishes():
+                print(
+                    "The coordinator starts the runs that are processed again. Without one: "
+                    f"airflow tx restate {args.topology} --why TEXT"
+                )
         elif not repair.refused:
             print(preview.sentence)
     if repair.refused:

@@ -89,6 +89,7 @@ class MissingTransaction:
     :param written: what its receipt says of them.
     :param added_later: see `FilledTally`; `named`: see `RowTally`.
     :param outputs: of a transactional state, the digest of the whole output.
+    :param lacking: of a table, why nothing kept its rows, so that it is passed over; "": they are there.
     """
 
     receipt: Receipt
@@ -99,6 +100,7 @@ class MissingTransaction:
     named: bool = True
     outputs: Mapping[str, str] = field(default_factory=dict)
     metadata: Any = None
+    lacking: str = ""
 
     @property
     def is_skip(self) -> bool:
@@ -112,6 +114,7 @@ class RollForward:
     :param until: the last transaction to write; None: all.
     :param changed: numbers of the repairs whose accepted change the values have by now.
     :param unchanged: of repairs whose accepted change they do not have, and are not to have.
+    :param restate: whether a table passes over the transactions whose rows nothing kept.
     """
 
     def __init__(
@@ -124,8 +127,11 @@ class RollForward:
         until: int | None = None,
         changed: Collection[int] = (),
         unchanged: Collection[int] = (),
+        restate: bool = False,
     ) -> None:
         self._ledger = ledger
+        self._restate = restate
+        self._passed = set[int]()
         self._journal = journal
         self._area = area
         self._until = until

@@ -8,16 +8,19 @@ of the transaction that it restates, and puts in its rows, its receipt and the f
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base.errors import JournalError, RollForwardRefused, StateError
 from airflow_tx.ledger import (
     Grant,
     Outcome,
     Pending,
     Receipt,
     RepairRecord,
+    RolledState,
     Rolling,
     Written,
     renamed_since,
@@ -64,7 +67,7 @@ class TableHistory(StateHistory):
         if self.state.restored_by and any((txid or 0) >= now for txid in self._rows()):
             problem = f"it lacks rows of transaction {first}, and has rows of transaction {now}, which is open"
             raise self.refused(problem)
-        return replace(look, first=first, apart=True)
+        return self.look_at_values(look)
 
     def _rows(self) -> Mapping[int | None, int]:
         return self.state.rows_by_txid() or {}
@@ -88,13 +91,13 @@ class TableHistory(StateHistory):
         rows = self._rows()
         mark = 0 if fence is None else fence.change
         open_ = [each for each in self.life.changes if each.number > mark]
-        expected = self._expected(end, None if fence is None else fence.token.generation)
+        expected = self._expected(end, fence)
         for each in self.life.changes:
             expected |= _changed(each, expected) if each not in open_ else {}
         found = list[tuple[int, int]]()
         for number in range(len(open_) + 1):
             lacking = (
-                self._replaced.get(txid, txid) if txid in self._gone(end) else txid
+                self.replaced.get(txid, txid) if txid in self._gone(end) else txid
                 for txid, count in expected.items()
                 if rows.get(txid, 0) != count and not (txid in taken_out and txid not in rows)
             )
@@ -104,19 +107,29 @@ class TableHistory(StateHistory):
         first, number = max(found)
         return first, Pending(tuple(open_[-number:]))
 
-    def _expected(self, end: int, as_of: int | None) -> dict[int, int]:
+    def _expected(self, end: int, fence: Fence | None) -> dict[int, int]:
         """Count the rows of each transaction, once all transactions before `end` are committed."""
+        as_of = None if fence is None else fence.token.generation
+        runs = (self.ledger.topology.rolling or {}).get("nonces", ())
+        is_passing = fence is not None and fence.token.nonce in runs
+        holes = self.life.holes if is_passing else self.life.holes - self.life.passing
+        gone = {*self._gone(end), *self.passed(holes)}
         return {
-            txid: 0 if txid in self._gone(end) or not is_kept else part["keys"]
+            txid: 0 if txid in gone or not is_kept else part["keys"]
             for txid, part in self.written.items()
             if txid < end and (is_kept := self.life.kept(txid, as_of)) is not None
         }
 
+    def passed(self, holes: Collection[int]) -> list[int]:
+        """List the transactions without a row in the table."""
+        rows = self._rows()
+        return [txid for txid in sorted(holes) if not rows.get(txid)]
+
     def _gone(self, end: int) -> Collection[int]:
-        return {txid for txid, by in self._replaced.items() if by < end}
+        return {txid for txid, by in self.replaced.items() if by < end}
 
     @cached_property
-    def _replaced(self) -> Mapping[int, int]:
+    def replaced(self) -> Mapping[int, int]:
         """Name, by transaction that was restated, the one that has taken its rows out."""
         return {
             each.replaces["txid"]: txid
@@ -141,11 +154,41 @@ class TableRollForward(RollForward):
     def take(
         self, history: StateHistory, look: StateLook, rolling: Rolling
     ) -> tuple[StateLook, list[MissingTransaction]]:
+        self._restate = False  # what it passes over is noted by now
         if not history.state.restored_by:
             return super().take(history, look, rolling)
         # No fence of a lake is raised for a look: it has no row of the open transaction.
         found = history.look_at_values(look)
         return found, self.proved(history, found)
+
+    def rolled(self, history: StateHistory, last: Receipt, look: StateLook) -> RolledState:
+        assert isinstance(history, TableHistory)
+        holes = history.passed({*history.life.holes, *self._passed})
+        return replace(super().rolled(history, last, look), holes=holes)
+
+    def _missing(self, history: StateHistory, txid: int) -> MissingTransaction:
+        try:
+            return super()._missing(history, txid)
+        except RollForwardRefused as refused:
+            if isinstance(refused.__cause__, StateError):
+                raise  # the table cannot be reached now
+            problem = refused.fields["problem"]
+            lacking = MissingTransaction(
+                history.receipts[txid], metadata=self._metadata(history.receipts[txid])
+            )
+            if not history.written[txid]["keys"]:
+                return lacking
+            if not self._restate and txid not in {*history.life.holes, *self._passed}:
+                remedy = history.state.remedy_without_rows(self._ledger.name)
+                raise history.refused(problem, remedy) from refused
+            self._passed.add(txid)
+            return replace(lacking, lacking=problem)
+
+    def _metadata(self, receipt: Receipt) -> Any:
+        """Read the rows of the batch, which the fence keeps; a receipt may have their digest alone."""
+        with suppress(JournalError):
+            return self._journal.read(receipt.journal or "").metadata
+        return receipt.metadata
 
     def _rows_of(
         self, history: StateHistory, receipt: Receipt, entry: Entry, *, done: ReplacedThen

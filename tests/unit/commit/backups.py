@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.operations.actions.action import ActionTarget
 from airflow_tx.operations.actions.request import evidence_of
+from airflow_tx.operations.actions.restatement import TransactionRestatement
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair
-from airflow_tx.state import Aggregator, MemoryState, Sum
+from airflow_tx.state import Aggregator, DeltaTable, MemoryState, SqlTable, Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.transaction.commit import roll_forward as module
-from airflow_tx.transaction.commit.handoff import take_skip
+from airflow_tx.transaction.commit.handoff import DagStates, take_skip
 from tests.unit.commit.restated_run import begun, committed, journal_of, processed, rows
 from tests.unit.commit.run import Run, killed_before_the_mark
 
@@ -128,10 +131,76 @@ class InSqlite:
             return sorted(connection.execute(f"select {', '.join(own)} from words").fetchall())
 
 
+class TableInSqlite(InSqlite):
+    """A table in a file of SQLite, which is copied and put back."""
+
+    of_fence = ("airflow_tx_fence", "airflow_tx_receipts")
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self._options = options
+        super().__init__(folder, "opaque")
+
+    def new(self) -> Any:
+        return SqlTable.from_url(f"sqlite:///{self.file}", table="words", **self._options)
+
+    def backup(self) -> Callable[[], None]:
+        kept = super().backup()
+
+        def restore() -> None:
+            kept()
+            self.state = self.new()
+
+        return restore
+
+    def sql(self, statement: str) -> Any:
+        with sqlite3.connect(self.file) as connection:
+            return connection.execute(statement).fetchall()
+
+    def content(self) -> Content:
+        return sorted(self.sql("select tx_txid, tx_row, word, count from words"))
+
+
+class LakeInFolder:
+    """A table of a lake, whose log is set back; its files stay."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = DeltaTable(folder / "lake")
+        self.log = folder / "lake/_delta_log"
+        self._copies = 0
+
+    def backup(self) -> Callable[[], None]:
+        self._copies += 1
+        copy = self.log.with_name(f"_log{self._copies}")
+        shutil.copytree(self.log, copy)
+
+        def restore() -> None:
+            shutil.rmtree(self.log)
+            shutil.copytree(copy, self.log)
+
+        return restore
+
+    def content(self) -> list[str]:
+        return sorted(map(str, self.state.read()))
+
+
+def entry_file(run: Any, txid: int) -> Path:
+    files = run.spec.staging().files
+    folder = Path(files.uri(journal_of(run)._folders[0]).removeprefix("file://"))
+    (found,) = folder.rglob(f"{txid}-*")
+    return found
+
+
 def repair(run: Run, place: Any, **options: Any) -> RollForwardRepair:
     spec = run.spec
     states = options.pop("states", {place.state.name: place.state})
     return RollForwardRepair(spec.ledger(spec.memory), states, journal_of(run), spec.staging(), **options)
+
+
+def restating(run: Run) -> TransactionRestatement:
+    """What has transactions of the DAG of a run restated."""
+    dag = SimpleNamespace(tasks=[SimpleNamespace(task_id="commit", updates=run.updates)])
+    ledger = run.spec.ledger(run.spec.memory)
+    return TransactionRestatement(ActionTarget(ledger, ledger.topology(), lambda: (run.spec, DagStates(dag))), ())
 
 
 def rolled(run: Run, place: Any, **options: Any) -> list[str]:

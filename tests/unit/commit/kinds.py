@@ -33,12 +33,13 @@ from airflow_tx.state import (
 from airflow_tx.state.persisted import as_aggregate
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from tests.stage import update
-from tests.unit.commit.backups import ADA
+from tests.unit.commit.backups import ADA, restating
 from tests.unit.commit.restated_run import Makes, begun, committed, journal_of
 
 Rows = list[dict[str, Any]]
 GIVEN: list[Rows] = [[{"word": "ab"[n % 2], "count": n}, {"word": "c", "count": 10 * n}] for n in range(1, 8)]
 ROLL, LOST, LEDGER, CHANGED = "--roll-forward", "--state-lost", "--ledger-lost", "--changed"
+RESTATE = f"{ROLL} --restate"
 BEFORE_THE_LOSS = {"backup": [LOST], "lost": [LOST], "renamed": [LOST], "forgotten": [LOST], "ledger lost": [LEDGER]}
 UNNOTICED: dict[str, list[str]] = {"backup": [], "lost": []}
 EVENTS = ("backup", "lost", "renamed", "forgotten", "ledger lost", "by hand", "restated")
@@ -70,7 +71,7 @@ class Kind:
         return GIVEN[number]
 
     def content(self) -> Any:
-        return sorted(map(str, self.state.read()))
+        return sorted(self.state.read(), key=str)
 
     def backup(self) -> Callable[[], None]:
         raise NotImplementedError
@@ -249,6 +250,12 @@ PARTS = frozenset({"RollBackMap", "CachedMap", "SnapshottableMap"})
 """Maps around another map, which is the one that has the values."""
 
 
+def without_txids(content: Any) -> Any:
+    """The rows of a table, of any transaction."""
+    own = [{name: each for name, each in row.items() if not name.startswith("tx_")} for row in content]
+    return sorted(own, key=str)
+
+
 class Story:
     """Three transactions, what happens to the store, and what a person does then.
 
@@ -260,19 +267,25 @@ class Story:
         self.kind = kind
         self.typed: list[str] = []
         self.others: list[Any] = []
+        self.given: dict[int, int] = {}
 
         def makes(run_id: str, **options: Any) -> Any:
             return make(run_id, **{"updates": [update(self.kind.state), *self.others], **options})
 
         self.makes = Makes(makes)
-        self.run = committed(self.makes, kind.rows(0))
+        self.run = self._committed(0)
         self.kept = kind.backup()
-        committed(self.makes, kind.rows(1))
-        self.run = committed(self.makes, kind.rows(2))
+        self._committed(1)
+        self.run = self._committed(2)
 
     @property
     def ledger(self) -> Any:
         return self.run.spec.ledger(self.run.spec.memory)
+
+    def _committed(self, number: int, **how: Any) -> Any:
+        run = committed(self.makes, self.kind.rows(number), **how)
+        self.given[run.begun.txid] = number
+        return run
 
     # --- events
 
@@ -289,17 +302,17 @@ class Story:
     def renamed(self) -> Any:
         old, new = self.kind.rename()
         self.ledger.run(rename_state, old, new, audit=ADA)
-        self.run = committed(self.makes, self.kind.rows(3))
+        self.run = self._committed(3)
         return self.lost()
 
     def forgotten(self) -> Any:
         """Its DAG leaves it out, a person forgets it, and then the DAG has it again."""
         Repairs(self.ledger).state_lost(self.kind.state.name, ADA)
         self.others = [update(SqlTable.from_url(f"sqlite:///{self.kind.folder}/../other.db", table="other"))]
-        self.run = committed(self.makes, self.kind.rows(3), updates=self.others)
-        self.run = committed(self.makes, self.kind.rows(3))
+        self.run = self._committed(3, updates=self.others)
+        self.run = self._committed(3)
         kept = self.kind.backup()
-        self.run = committed(self.makes, self.kind.rows(4))
+        self.run = self._committed(4)
         truth = self.kind.content()
         kept()
         return truth
@@ -315,11 +328,11 @@ class Story:
         self.ledger.run(note_change, self.kind.state.name, keys=[], receipt=receipt, audit=ADA, **noted)
         noted_as = self.ledger.topology().accepted[self.kind.state.name]["change"]
         self.kind.state.accept_values(noted_as)
-        self.run = committed(self.makes, self.kind.rows(3))
+        self.run = self._committed(3)
         return self.backup()
 
     def restated(self) -> Any:
-        self.run = committed(self.makes, self.kind.rows(5), instead_of=2)
+        self.run = self._committed(5, instead_of=2)
         return self.backup()
 
     # --- a person
@@ -336,11 +349,19 @@ class Story:
                 if "--ledger-lost" in self.typed:
                     late = begun(self.makes, self.kind.rows(6))
             else:
+                if RESTATE in self.typed:
+                    self._restate_what_is_wanted(late)
                 return
         raise AssertionError(f"no command leads back: {self.typed}")
 
+    def _restate_what_is_wanted(self, late: Any) -> None:
+        for wish in self.ledger.wishes():
+            self._committed(self.given[wish.txid], instead_of=wish.txid, noted=True)
+        self.mended = [row for row in self.kind.content() if row["tx_txid"] != late.begun.txid]
+
     def _type_what_is_advised(self, told: str) -> None:
-        commands = re.findall(r"airflow tx repair numbers (--[a-z-]+)", told)
+        found = re.findall(r"airflow tx repair numbers (--[a-z-]+)(?: [^ -]\S+)?( --restate)?", told)
+        commands = map("".join, found)
         for command in commands:
             refused = self._type(command)
             if refused is None:
@@ -352,13 +373,15 @@ class Story:
                 self.typed.append("--changed")
                 return
             self.typed.append(f"{command} refused")
+            return self._type_what_is_advised(refused)
         raise AssertionError(f"nothing that is advised is left: {told}; typed {self.typed}")
 
     def _type(self, command: str, **options: Any) -> str | None:
         """Do what a command does; why it refuses."""
         state = self.kind.state
         spec = self.run.spec
-        if command == "--roll-forward":
+        if command in (ROLL, RESTATE):
+            options |= {"restating": restating(self.run)} if command == RESTATE else {}
             area = spec.staging()
             own = RollForwardRepair(
                 self.ledger, {state.name: state}, journal_of(self.run), area, chosen=[state.name], **options

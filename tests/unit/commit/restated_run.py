@@ -57,12 +57,16 @@ def begun(
     instead_of: int | None = None,
     check: Any = None,
     changed_rows: bool = False,
+    noted: bool = False,
     **options: Any,
 ) -> Run:
-    """A run that has read and processed its batch; or the run of another transaction again, which is to be restated."""
+    """A run that has read and processed its batch; or the run of another transaction again, which is to be restated.
+
+    :param noted: whether a person has requested that before.
+    """
     run_id = f"run {len(make.runs) + 1}" if instead_of is None else make.runs[instead_of]
     run: Run = make(run_id, **options)
-    if instead_of is not None:
+    if instead_of is not None and not noted:
         wanted(run, instead_of, changed_rows=changed_rows)
     run.begun = begin_run(run.spec, run_id, check_entry=check or (lambda entry, topology: None))
     assert (run.begun.replaces is None) is (instead_of is None)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +15,7 @@ from airflow_tx.base.errors import FenceOutranked, RepairRefused, StateBehind
 from airflow_tx.ledger.audit.rebuild import note_change
 from airflow_tx.outputs.journal import Contribution, KeptFiles
 from airflow_tx.outputs.staging.area import Output, write_manifest, write_rows
-from airflow_tx.state import DeltaTable, MemoryMap, OpaqueMap, SqlGuard, SqlState, SqlTable, Sum
+from airflow_tx.state import MemoryMap, OpaqueMap, SqlGuard, SqlState, SqlTable, Sum
 from airflow_tx.state.persisted import as_aggregate
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.transaction.commit import roll_forward as module
@@ -26,39 +23,20 @@ from airflow_tx.transaction.commit.restatement import _rows_of_table, takes_no_r
 from airflow_tx.transaction.commit.write import RowsInTurn, StagedRows
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.stage import update
-from tests.unit.commit.backups import ADA, WHEN, Content, InSqlite, findings, repair, rolled, story
+from tests.unit.commit.backups import (
+    ADA,
+    WHEN,
+    LakeInFolder,
+    TableInSqlite,
+    entry_file,
+    findings,
+    repair,
+    rolled,
+    story,
+)
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.restated_run import Makes, begun, committed, entry_of, journal_of, rows
 from tests.unit.commit.run import killed_before_the_mark, killed_until_it_ends
-
-
-class TableInSqlite(InSqlite):
-    """A table in a file of SQLite, which is copied and put back."""
-
-    of_fence = ("airflow_tx_fence", "airflow_tx_receipts")
-
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self._options = options
-        super().__init__(folder, "opaque")
-
-    def new(self) -> Any:
-        return SqlTable.from_url(f"sqlite:///{self.file}", table="words", **self._options)
-
-    def backup(self) -> Callable[[], None]:
-        kept = super().backup()
-
-        def restore() -> None:
-            kept()
-            self.state = self.new()
-
-        return restore
-
-    def sql(self, statement: str) -> Any:
-        with sqlite3.connect(self.file) as connection:
-            return connection.execute(statement).fetchall()
-
-    def content(self) -> Content:
-        return sorted(self.sql("select tx_txid, tx_row, word, count from words"))
 
 
 @pytest.fixture
@@ -274,13 +252,6 @@ def staged_run(makes: Any, place: TableInSqlite, *parts: list[dict[str, Any]]) -
 MANY = [{"word": f"w{number}", "count": number} for number in range(1500)]
 
 
-def entry_file(run: Any, txid: int) -> Path:
-    files = run.spec.staging().files
-    folder = Path(files.uri(journal_of(run)._folders[0]).removeprefix("file://"))
-    (found,) = folder.rglob(f"{txid}-*")
-    return found
-
-
 def test_staged_files_are_kept_by_a_link_and_written_again_in_their_order(makes: Any, place: TableInSqlite) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
@@ -343,7 +314,7 @@ def test_other_rows_than_the_receipt_says_are_refused_before_anything_is_written
     assert place.content() == before
 
 
-def test_a_table_that_keeps_no_rows_in_the_journal_says_so_and_names_no_command_that_refuses(
+def test_a_table_that_keeps_no_rows_in_the_journal_says_so_and_names_the_way_without_them(
     makes: Any, tmp_path: Path, place: TableInSqlite
 ) -> None:
     place = TableInSqlite(tmp_path, journal_rows=False)
@@ -356,7 +327,7 @@ def test_a_table_that_keeps_no_rows_in_the_journal_says_so_and_names_no_command_
     kept()
     with pytest.raises(StateBehind) as refused:
         begun(makes, rows(a=1), **how).commit_now()
-    assert "--roll-forward" not in str(refused.value)
+    assert f"--roll-forward {place.state.name} --restate" in str(refused.value)
     (told,) = rolled(run, place)
     assert "SqlTable(journal_rows=False) keeps no rows in the journal" in told
     assert f"--state-lost {place.state.name}" in told
@@ -381,42 +352,19 @@ def test_a_change_by_hand_that_the_backup_lacks_stops_it(makes: Any, place: Tabl
     assert place.content() == truth
 
 
-class Lake:
-    """A table of a lake, whose log is set back; its files stay."""
-
-    def __init__(self, folder: Path) -> None:
-        self.state = DeltaTable(folder / "lake")
-        self.log = folder / "lake/_delta_log"
-        self._copies = 0
-
-    def backup(self) -> Callable[[], None]:
-        self._copies += 1
-        copy = self.log.with_name(f"_log{self._copies}")
-        shutil.copytree(self.log, copy)
-
-        def restore() -> None:
-            shutil.rmtree(self.log)
-            shutil.copytree(copy, self.log)
-
-        return restore
-
-    def content(self) -> list[str]:
-        return sorted(map(str, self.state.read()))
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeInFolder:
+    return LakeInFolder(tmp_path)
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
-@pytest.fixture
-def to_lake(make: Any, lake: Lake) -> Any:
+def to_lake(make: Any, lake: LakeInFolder) -> Any:
     return Makes(make, lake)
 
 
 @pytest.mark.parametrize("when", WHEN)
 def test_a_lake_of_any_moment_whose_files_are_there_is_as_if_it_had_not_gone_back(
-    to_lake: Any, lake: Lake, when: str
+    to_lake: Any, lake: LakeInFolder, when: str
 ) -> None:
     run, backups = story(to_lake, lake)
     truth = lake.content()
@@ -428,7 +376,7 @@ def test_a_lake_of_any_moment_whose_files_are_there_is_as_if_it_had_not_gone_bac
     assert findings(run, lake) == ()
 
 
-def test_a_lake_whose_rows_alone_were_restored_gets_them_again(to_lake: Any, lake: Lake) -> None:
+def test_a_lake_whose_rows_alone_were_restored_gets_them_again(to_lake: Any, lake: LakeInFolder) -> None:
     committed(to_lake, rows(a=1))
     committed(to_lake, rows(e=1))
     version = deltalake.DeltaTable(lake.state.uri).version()
@@ -444,7 +392,7 @@ def test_a_lake_whose_rows_alone_were_restored_gets_them_again(to_lake: Any, lak
 
 
 def test_a_lake_whose_rows_were_restored_beside_rows_of_the_open_transaction_is_refused(
-    to_lake: Any, lake: Lake
+    to_lake: Any, lake: LakeInFolder
 ) -> None:
     committed(to_lake, rows(a=1))
     version = deltalake.DeltaTable(lake.state.uri).version()
@@ -458,7 +406,7 @@ def test_a_lake_whose_rows_were_restored_beside_rows_of_the_open_transaction_is_
     assert lake.content() == before
 
 
-def test_a_lake_whose_files_are_gone_is_refused_and_nothing_is_changed(to_lake: Any, lake: Lake) -> None:
+def test_a_lake_whose_files_are_gone_is_refused_and_nothing_is_changed(to_lake: Any, lake: LakeInFolder) -> None:
     committed(to_lake, rows(a=1))
     kept = lake.backup()
     run = committed(to_lake, rows(b=2))
@@ -468,7 +416,7 @@ def test_a_lake_whose_files_are_gone_is_refused_and_nothing_is_changed(to_lake: 
     before = lake.content()
     (told,) = rolled(run, lake)
     assert "is not there" in told
-    assert "RESTORE the table to its newest version" in told
+    assert f"--roll-forward {lake.state.name} --restate. Or: RESTORE the table to its newest version" in told
     assert lake.content() == before
 
 
@@ -489,7 +437,7 @@ def test_a_state_of_any_kind_that_is_not_behind_lacks_nothing(makes: Any, tmp_pa
 
 
 def test_the_rows_of_a_table_in_a_commit_phase_are_kept_unless_the_phase_makes_them(
-    make: Any, place: TableInSqlite, lake: Lake, tmp_path: Path
+    make: Any, place: TableInSqlite, lake: LakeInFolder, tmp_path: Path
 ) -> None:
     made = SqlTable.from_url(f"sqlite:///{tmp_path / 'made.db'}", table="made")
     phase = PhaseRun(make, update(place.state), update(made, "c"), rows(a=1, b=2), between=["c"])
