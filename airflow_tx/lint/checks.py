@@ -22,6 +22,7 @@ from airflow_tx.lint.scope import (
     PlainDag,
     Scope,
     TransactionBlock,
+    committers_in_phase,
     dags_of,
     is_own,
     is_phase,
@@ -172,6 +173,7 @@ def _default(scope: Scope, name: str) -> ast.expr | None:
 
 _CODES = {DATABASE: "TX101", REQUEST: "TX102", FILE: "TX103"}
 _SOURCES_OF_RUNS = ("DataIntervalSource", "RunPartitionSource")
+_TABLES = ("SqlTable", "DeltaTable")
 _EMITS = ("emit_many", "emit_messages")
 _RUNS = 16
 """Airflow's own max_active_runs."""
@@ -182,6 +184,7 @@ def transaction_hits(project: LintedProject, block: TransactionBlock) -> Iterato
     yield from _window(block)
     yield from _catchup(block)
     yield from (Hit(block.scope, "TX108", task) for task in loose_tasks(project, block))
+    yield from _tables_last(project, block)
     roots = [
         each for statement in block.body.body for each in _outside_of_phases(block.scope, statement)
     ]
@@ -259,6 +262,30 @@ def _window(block: TransactionBlock) -> Iterator[Hit]:
     window = int(OPTIONS["max_pending"]["default"]) if pending is None else scope.constant(pending)
     if isinstance(most, int) and isinstance(window, int) and most <= window:
         yield Hit(scope, "TX109", block.call)
+
+
+def _tables_last(project: LintedProject, block: TransactionBlock) -> Iterator[Hit]:
+    """Find committers of a commit phase that may take rows out before another one has written values by key."""
+    for committer, others in committers_in_phase(project, block):
+        tables = _written(block.scope, committer, tables=True)
+        if tables and any(_written(block.scope, each, tables=False) for each in others):
+            yield Hit(block.scope, "TX112", tables[0])
+
+
+def _written(scope: Scope, committer: ast.Call, *, tables: bool) -> list[ast.Call]:
+    """Give the updates of a committer by what they write: tables of rows, or states of this package with keys."""
+    listed = scope.argument(committer, "updates")
+    nodes = [] if listed is None else [listed, *scope.values(listed)]
+    found = []
+    for update in (each for node in nodes for each in getattr(node, "elts", ())):
+        call = update if isinstance(update, ast.Call) else next(iter(scope.values(update)), None)
+        state = scope.argument(call, "state") if isinstance(call, ast.Call) else None
+        name = "" if state is None else scope.name_of(state).removesuffix(".from_url()")
+        kind = name.removesuffix("()").rpartition(".")[2]
+        if name.startswith("airflow_tx.") and (kind in _TABLES) is tables:
+            assert isinstance(call, ast.Call)
+            found.append(call)
+    return found
 
 
 def _catchup(block: TransactionBlock) -> Iterator[Hit]:

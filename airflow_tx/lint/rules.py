@@ -89,6 +89,11 @@ _RULES = (
         "compute the value from columns of the batch",
     ),
     LintRule(
+        "TX112",
+        "a commit phase writes a table before another state. A restatement that dies between them cannot be skipped",
+        "let the committer of the SqlTable or DeltaTable come last in the commit phase",
+    ),
+    LintRule(
         "TX201",
         f"{_TWICE} a task adds rows or amounts to a database",
         "make the DAG a transaction, or replace the rows of the run in one database transaction",

@@ -610,6 +610,15 @@ def loose_tasks(project: LintedProject, block: TransactionBlock) -> list[ast.Cal
     return paths.loose()
 
 
+def committers_in_phase(
+    project: LintedProject, block: TransactionBlock
+) -> Iterator[tuple[ast.Call, list[ast.Call]]]:
+    """Give each committer of a commit phase, with the others of it that do not come before it."""
+    paths = _Paths(project, block.scope)
+    paths.follow(block.body.body)
+    return paths.committers()
+
+
 class _Paths:
     """The tasks of a block, and which of them come before which.
 
@@ -623,22 +632,36 @@ class _Paths:
         self._before: dict[int, set[int]] = defaultdict(set)
         self._names: dict[str, set[int]] = defaultdict(set)
         self._ends: set[int] = set()
+        self._in_phase: set[int] = set()
 
     def follow(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
             self._statement(statement)
 
     def loose(self) -> list[ast.Call]:
-        if not self._ends:
-            return []
+        reached = self._reached(self._ends)
+        return [call for key, call in self._tasks.items() if reached and key not in reached]
+
+    def committers(self) -> Iterator[tuple[ast.Call, list[ast.Call]]]:
+        calls = {
+            key: self._tasks[key]
+            for key in self._in_phase
+            if is_own(self._scope, self._tasks[key].func, "CommitOperator")
+        }
+        for key, call in calls.items():
+            before = self._reached({key})
+            yield call, [each for other, each in calls.items() if other not in before]
+
+    def _reached(self, ends: set[int]) -> set[int]:
+        """Give tasks, and all that come before them."""
         reached: set[int] = set()
-        left = list(self._ends)
+        left = list(ends)
         while left:
             each = left.pop()
             if each not in reached:
                 reached.add(each)
                 left.extend(self._before[each])
-        return [call for key, call in self._tasks.items() if key not in reached]
+        return reached
 
     def _statement(self, node: ast.stmt) -> None:
         if isinstance(node, FunctionNode | ast.ClassDef):
@@ -665,6 +688,7 @@ class _Paths:
         inside = set(self._tasks) - known
         if is_phase(self._scope, node):
             self._ends |= inside
+            self._in_phase |= inside
         for item in node.items:
             if isinstance(item.optional_vars, ast.Name):
                 self._names[item.optional_vars.id] |= inside

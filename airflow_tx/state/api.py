@@ -484,7 +484,12 @@ class FencedState(Described, ABC):
 
         :param birth: and `incarnation`: a txid alone is given again, for example after a reset.
         """
-        return False
+        return not self.undoes and bool(self.holds(txid))
+
+    @property
+    def undoes(self) -> bool:
+        """Whether the next grant of a transaction undoes what an earlier one has written."""
+        return self.kind is StateKind.OPAQUE and self.can_roll_back
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Read the current values, one dict a key; during a commit also values of a transaction that is not yet marked.

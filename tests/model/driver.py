@@ -387,7 +387,7 @@ class Skipper:
 
     def ask(self) -> Any:
         """Only the question for the turn."""
-        found = undoable({state.name: state for state in self.topology.states}, self.txid)
+        found = undoable(self.ledger, {state.name: state for state in self.topology.states}, self.txid)
         return self.ledger.run(end.grant_skip, self.txid, found)
 
     def acquire(self) -> Skipper:

@@ -78,7 +78,7 @@ class TestSkip:
         committer.raise_fences()
         forget()
         transactional.note_skip(1)
-        assert undoable({"s0": transactional.states[0]}, 1) == {"s0": True}
+        assert undoable(transactional.ledger(), {"s0": transactional.states[0]}, 1) == {"s0": True}
         first, second = transactional.skipper(1).acquire(), transactional.skipper(1).acquire()
         committer.write()
         with pytest.raises(FenceOutranked):  # of one rank, and two lives
@@ -145,6 +145,6 @@ class TestAnotherOutput:
 
     def test_its_rows_are_not_decided_anew(self, transactional: Topology) -> None:
         set_back(transactional)
-        found = undoable({"s0": transactional.states[0]}, 1)
+        found = undoable(transactional.ledger(), {"s0": transactional.states[0]}, 1)
         with pytest.raises(ChangeRefused, match="state s0 already, which cannot undo"):
             transactional.ledger().run(note_changed, 1, found, audit=Audit("ada", "a corrected file"))

@@ -176,7 +176,7 @@ class NamedReplay(RunReplay):
                 remedy=f"Skip a transaction that cannot be processed: airflow tx skip {topology} {txid} --why TEXT; "
                 "after another failure, replay it without a change",
             )
-        return undoable(states, txid)
+        return undoable(self.ledger, states, txid)
 
 
 class FailedReplay(RunReplay):

@@ -94,7 +94,7 @@ class TransactionSkip(PersonalAction):
             self.ledger.paths,
             self.txid,
             record,
-            undoable(self._states, self.txid),
+            undoable(self.ledger, self._states, self.txid),
             noted=False,
         )
 

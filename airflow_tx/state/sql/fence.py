@@ -66,7 +66,7 @@ IMPRINT = "tx_imprint"
 class Imprint:
     """The imprint of a table. Rows are never deleted, and their txids never fall, unless an attempt is undone.
 
-    :param txid: of the transaction that wrote the keys, or that a guard has noted.
+    :param txid: of the transaction that wrote the keys, or that a guard has noted; of counted rows the greatest one.
     :param keys: some keys, as text.
     :param types: of the key columns.
     :param rows: how many there are; None: more than are counted.
@@ -125,7 +125,7 @@ class Imprint:
             return ""
         if now.rows < self.rows:
             return f"{now.rows} of {self.rows} rows are there"
-        if now.txids < self.txids:
+        if now.txids < self.txids or now.txid < self.txid:
             return "rows are of earlier transactions"
         return ""
 
@@ -134,8 +134,8 @@ class Imprint:
 def _count(table: sa.Table, most: int, shape: sa.ScalarSelect[Any]) -> sa.Select[Any]:
     """Count up to one more than `most` rows. Built once: that takes longer than to send it."""
     some = sa.select(table.c.tx_txid).limit(most + 1).subquery()
-    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(some.c.tx_txid), 0), shape)
-    return query.select_from(some)
+    numbers = [sa.func.coalesce(each(some.c.tx_txid), 0) for each in (sa.func.sum, sa.func.max)]
+    return sa.select(sa.func.count(), *numbers, shape).select_from(some)
 
 
 def sampled(kinds: Sequence[str], keys: Sequence[Sequence[object]]) -> list[str]:
@@ -748,9 +748,9 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
 
     def _counted(self, connection: Connection, table: sa.Table) -> Imprint:
         """Count the rows of a small table."""
-        rows, txids, shape = connection.execute(_count(table, COUNTED, self._shape)).one()
+        rows, txids, last, shape = connection.execute(_count(table, COUNTED, self._shape)).one()
         self._check_shape(shape)
-        return Imprint() if rows > COUNTED else Imprint(rows=rows, txids=int(txids))
+        return Imprint() if rows > COUNTED else Imprint(last, rows=rows, txids=int(txids))
 
     # --- tables ---------------------------------------------------------------------------------------------------
 

@@ -112,6 +112,9 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
     def holds(self, txid: int) -> bool:
         return self._asked(self._store.holds, txid)
 
+    def holds_for_good(self, txid: int, birth: str, incarnation: str) -> bool:
+        return self._asked(self._store.holds_for_good, txid, birth, incarnation)
+
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         return self._asked(self._store.read, limit)
 

@@ -14,8 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_tx.base.errors import ChunkConflict, StateError, TxidBehind
+from airflow_tx.ledger import holds_for_good
 from airflow_tx.state.aggregators import PUSHED_DOWN, Cells, explained
-from airflow_tx.state.api import Grant, StateKind, StateWrite, replaces
+from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, replaces
 from airflow_tx.state.rows import CheckedRows
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import (
@@ -169,7 +170,14 @@ class SqlStore(StateTable):
     def holds_for_good(
         self, connection: Connection, txid: int, birth: str, incarnation: str
     ) -> bool:
-        return self.kind is not StateKind.OPAQUE and self.holds(connection, txid)
+        own = self._fence_of(connection, txid)
+        is_own = not own or holds_for_good(own, txid, birth, incarnation)
+        return self.kind is not StateKind.OPAQUE and is_own and self.holds(connection, txid)
+
+    def _fence_of(self, connection: Connection, txid: int) -> list[Fence]:
+        """Read the fence, if it is of this txid: a row has no birth, and was written under the fence of its txid."""
+        last = self.read_fence(connection)
+        return [last] if last is not None and last.txid == txid else []
 
     def clear(self, connection: Connection) -> None:
         super().clear(connection)
@@ -182,11 +190,12 @@ class SqlStore(StateTable):
         super().clear(connection)
         found = self._found(connection)
         if found is not None:
-            writer = {
-                **dict.fromkeys(WRITER, 0),
-                **({"tx_created": False} if self.kind is StateKind.OPAQUE else {}),
-            }
-            connection.execute(found[0].update().values(writer))
+            connection.execute(found[0].update().values(self._of_nobody()))
+
+    def _of_nobody(self) -> dict[str, Any]:
+        """Give what rows have as their writer that belong to no transaction."""
+        opaque = self.kind is StateKind.OPAQUE
+        return {**dict.fromkeys(WRITER, 0), **({"tx_created": False} if opaque else {})}
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         kept = super().raise_fence(connection, grant)
@@ -196,7 +205,10 @@ class SqlStore(StateTable):
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         found = self._found(connection)
-        if found is None or self.kind is not StateKind.OPAQUE:
+        if found is None:
+            return
+        if self.kind is not StateKind.OPAQUE:
+            self._forget_another(connection, found[0], grant)
             return
         table = found[0]
         written = table.c.tx_txid == grant.txid
@@ -205,6 +217,13 @@ class SqlStore(StateTable):
         # No grant has epoch 0: any writer may come next, and a row is rolled back once.
         epoch = table.c.tx_epoch
         connection.execute(table.update().where(written, epoch != 0).values({**restored, epoch: 0}))
+
+    def _forget_another(self, connection: Connection, table: sa.Table, grant: Grant) -> None:
+        """Let the rows of another transaction of this number be nobody's: a person has accepted them."""
+        own = self._fence_of(connection, grant.txid)
+        if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
+            of_it = table.update().where(table.c.tx_txid == grant.txid)
+            connection.execute(of_it.values(self._of_nobody()))
 
     def _found_or_made(
         self, connection: Connection, first: Mapping[str, Any]

@@ -44,7 +44,7 @@ from airflow_tx.ledger import (
 from airflow_tx.outputs import AckerStore, JournalArea, Origin, TreeReport, origin_of
 from airflow_tx.sources import Lag
 from airflow_tx.spark import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
-from airflow_tx.state import FencedState, StateKind
+from airflow_tx.state import FencedState
 from airflow_tx.transaction.alarms import AlarmChange, certain, changes
 from airflow_tx.transaction.commit.run_slots import Runs, start_yielded
 from airflow_tx.transaction.metrics import Metric, lag_of, send_failure
@@ -171,21 +171,20 @@ def due_skip(ledger: Ledger) -> int | None:
     return turn.current if turn.record is not None and turn.record.skip is not None else None
 
 
-def undoable(states: Mapping[str, FencedState], txid: int) -> dict[str, bool | None]:
-    """Find out by name whether a state can undo its values of a transaction, or has none.
+def undoable(
+    ledger: Ledger, states: Mapping[str, FencedState], txid: int
+) -> dict[str, bool | None]:
+    """Find out by name whether a state can undo its values of an open transaction, or has none.
 
     :return: None: a state cannot undo, and cannot tell.
     """
-    return {name: _undoes(state) or _is_without(state, txid) for name, state in states.items()}
-
-
-def _is_without(state: FencedState, txid: int) -> bool | None:
-    held = state.holds(txid)
-    return None if held is None else not held
-
-
-def _undoes(state: FencedState) -> bool:
-    return state.kind is StateKind.OPAQUE and state.can_roll_back
+    record = ledger.status(txid)
+    own = ("" if record is None else record.birth, ledger.incarnation())
+    return {
+        name: state.undoes
+        or (None if state.holds(txid) is None else not state.holds_for_good(txid, *own))
+        for name, state in states.items()
+    }
 
 
 def take_skip(
@@ -198,7 +197,7 @@ def take_skip(
     :raises Refused: it cannot be skipped now.
     :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
     """
-    found = undoable(states, txid)
+    found = undoable(ledger, states, txid)
     with _taken_back(ledger, txid, keeps_grant=True):
         answer = ledger.grant_skip(txid, found)
     if isinstance(answer, AlreadySkipped):
@@ -210,7 +209,12 @@ def take_skip(
         for state in states.values():
             state.raise_fence(grant)
         # A committer may have written since the first look; now none can any more.
-        stuck = [name for name, state in states.items() if not _undoes(state) and state.holds(txid)]
+        own = (txid, grant.token.birth, grant.incarnation)
+        stuck = [
+            name
+            for name, state in states.items()
+            if not state.undoes and state.holds_for_good(*own)
+        ]
         if stuck:
             raise skip_refused(txid, stuck, noted=True)
     for state in states.values():

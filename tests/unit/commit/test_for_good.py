@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.base.errors import NotTakenBack, SkipRefused
+from airflow_tx.base.errors import NotTakenBack, SkipRefused, TxError
 from airflow_tx.ledger import life
+from airflow_tx.ledger.audit import plan
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, forget_state, state_lost
@@ -20,10 +21,11 @@ from airflow_tx.ledger.life import holds_for_good
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.operations.actions.request import evidence_of
-from airflow_tx.state import DeltaTable, SqlGuard, SqlTable
+from airflow_tx.state import DeltaTable, SqlGuard, SqlState, SqlTable, Sum
 from airflow_tx.state.api import Fence
+from airflow_tx.state.sql.store import SqlStore
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
-from airflow_tx.transaction.commit import committer
+from airflow_tx.transaction.commit import committer, restatement
 from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.restatement import refuses_restatement
 from airflow_tx.transaction.commit.update import Update
@@ -116,6 +118,70 @@ def test_a_guard_runs_its_statements_for_another_transaction_of_the_number_that_
     guard().raise_and_write(next_life(grants)(1), [{}])
     with guard()._store.transaction() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM runs").scalar_one() == 2
+
+
+# --- a state that cannot undo
+
+
+@pytest.fixture
+def exact(tmp_path: Path) -> Callable[[], SqlState]:
+    url = f"sqlite:///{tmp_path}/exact.db"
+    return lambda: SqlState.from_url(url, table="words", keys=[], values={"n": Sum()}, kind="transactional")
+
+
+def test_what_a_transactional_state_has_of_a_transaction_cannot_be_skipped(exact: Any) -> None:
+    grants = Grants()
+    exact().raise_and_write(grants(1), [{"n": 1}])
+    with pytest.raises(SkipRefused):
+        exact().raise_fence(about_to_skip(grants(1, 2)))
+
+
+def adds_to_what_was_accepted(exact: Any) -> None:
+    """Transaction 1 of another birth was accepted."""
+    grants = Grants()
+    exact().raise_and_write(grants(1), [{"n": 1}])
+    exact().raise_and_write(next_life(grants)(1), [{"n": 10}])
+    assert exact().read() == [{"n": 11}]
+
+
+def test_a_transactional_state_adds_another_transaction_of_a_number_that_it_has(exact: Any) -> None:
+    adds_to_what_was_accepted(exact)
+
+
+def skips_another(make: Any, exact: Any) -> None:
+    """Transaction 2 was written, the ledger was set back, and a person has accepted what the state has."""
+    updates = [update(exact())]
+    makes = partial(make, updates=updates)
+    makes.runs = {}  # type: ignore[attr-defined]
+    run = committed(makes, [{"n": 1}])
+    before = run.spec.memory.snapshot()
+    late = begun(makes, [{"n": 2}])
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(late.commit(), patch)
+    run.spec.memory.restore(before)
+    other = begun(makes, [{"n": 3}])
+    ledger = run.spec.ledger(run.spec.memory)
+    states = {each.state.name: each.state for each in updates}
+    ledger.run(state_lost, *states, audit=ADA)
+    ledger.run(note_skip, other.begun.txid, ADA)
+    take_skip(ledger, other.begun.txid, states, log=run.log)
+    assert (ledger.current(), exact().read()) == (3, [{"n": 3}])
+
+
+def test_another_transaction_of_a_number_that_a_transactional_state_has_is_skipped(make: Any, exact: Any) -> None:
+    skips_another(make, exact)
+
+
+def test_its_birth_is_needed_for_the_skip(make: Any, exact: Any) -> None:
+    asked = SqlStore.holds_for_good, "not own or holds_for_good(own, txid, birth, incarnation)", "True"
+    with applied(Mutant("its birth is asked", (asked,), ONE)), pytest.raises(SkipRefused):
+        skips_another(make, exact)
+
+
+def test_that_rows_of_another_birth_are_nobodys_is_needed_for_the_sum(exact: Any) -> None:
+    forgotten = SqlStore._forget_another, "if own and", "if False and"
+    with applied(Mutant("rows of another birth are nobody's", (forgotten,), ONE)), pytest.raises(AssertionError):
+        adds_to_what_was_accepted(exact)
 
 
 # --- left as accepted
@@ -344,3 +410,90 @@ def test_a_rebuild_may_be_repeated(lost: LostWorld) -> None:
     lost.rebuild()
     lost.rebuild()
     test_after_a_rebuild_the_run_of_a_restatement_that_is_for_good_is_replayed(lost)
+
+
+# --- what ends wrong if a rule is left out
+
+
+class Given(NamedTuple):
+    """What the tests above are given."""
+
+    make: Any
+    folder: Path
+    patch: pytest.MonkeyPatch
+
+    def world(self) -> World:
+        return World(self.make, self.folder)
+
+    def lost(self) -> LostWorld:
+        def table(name: str) -> SqlTable:
+            return SqlTable.from_url(f"sqlite:///{self.folder}/{name}.db", table=name)
+
+        return LostWorld(self.make, self.folder, table, gone=True)
+
+
+_LEFT = "may_lack if may_lack and _is_for_good(case, topology.incarnation) else ()"
+_REMADE = "RemadeTransaction.of(held, newest)"
+LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
+    (
+        "what takes rows out is written last",
+        committer.write,
+        "_cannot_be_undone(case, pair[0])",
+        "0",
+        lambda given: test_what_takes_rows_out_is_written_last_of_its_committer(given.world(), given.patch),
+    ),
+    (
+        "it is in a commit phase",
+        committer._write_own,
+        "key=partial(_cannot_be_undone, case)",
+        "key=lambda _: 0",
+        lambda given: test_it_is_written_last_of_its_committer_in_a_commit_phase(
+            given.world(), given.make, given.patch
+        ),
+    ),
+    (
+        "a state that may lack it is passed over",
+        restatement.differences,
+        _LEFT,
+        "()",
+        lambda given: test_a_state_that_may_lack_the_restated_transaction_is_passed_over(given.world()),
+    ),
+    (
+        "nothing is where it can be skipped",
+        restatement.differences,
+        _LEFT,
+        "may_lack",
+        lambda given: test_a_restatement_that_can_be_skipped_is_refused(given.world(), given.patch),
+    ),
+    (
+        "its receipt says so",
+        committer._marked,
+        "if name in left",
+        "if False",
+        lambda given: test_verify_notes_that_a_state_was_passed_over(given.world()),
+    ),
+    (
+        "states that are forgotten are left out",
+        restatement._of_states_that_are_there,
+        "or not _is_for_good(case, incarnation)",
+        "or True",
+        lambda given: test_a_restatement_of_a_state_that_was_forgotten_since_is_committed(given.world()),
+    ),
+    (
+        "a rebuild makes the record again",
+        plan.plan_rebuild,
+        _REMADE,
+        "None",
+        lambda given: test_a_rebuild_makes_the_record_of_a_restatement_that_is_for_good_again(given.lost()),
+    ),
+)
+
+
+@pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
+def test_a_rule_that_is_left_out_is_noticed(
+    rule: Any, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, function, old, new, noticed_by = rule
+    with applied(Mutant(told, ((function, old, new),), ONE)):
+        with pytest.raises((AssertionError, TxError, pytest.fail.Exception)):
+            noticed_by(Given(make, tmp_path, monkeypatch))

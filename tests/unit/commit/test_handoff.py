@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -236,13 +237,17 @@ def test_a_skip_is_due_if_somebody_wants_the_transaction_skipped_whose_turn_it_i
     assert due_skip(ledger) == 3
 
 
-def test_a_state_undoes_what_it_can_roll_back_and_what_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_undoes_what_it_can_roll_back_and_what_it_does_not_hold(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(make, "r1", work=False)
+    ledger = run.spec.ledger(run.spec.memory)
     opaque, exact = (MemoryState(kind, values={"n": Count()}, kind=kind) for kind in ("opaque", "transactional"))
     states = {"opaque": opaque, "exact": exact}
     for held, undoes in ((False, True), (True, False), (None, None)):
         for each in states.values():
             monkeypatch.setattr(each, "holds", {1: held}.__getitem__)
-        assert undoable(states, 1) == {"opaque": True, "exact": undoes}
+        assert undoable(ledger, states, 1) == {"opaque": True, "exact": undoes}
 
 
 def test_the_states_of_a_dag_are_those_of_its_committers(state: MemoryState) -> None:

@@ -431,6 +431,19 @@ def test_a_state_whose_fence_names_no_changes_is_not_asked_for_one(
     assert [each.number for each in line.journal().changes()] == [1]
 
 
+def test_values_of_before_an_accepted_loss_that_come_back_alone_are_noticed(lines: Lines) -> None:
+    line = lines(InSqlite)
+    line.commit(a=1, b=2)
+    line.commit(c=3, d=4)
+    kept = line.place.backup()
+    line.place.lose(1, 2)
+    line.lose()
+    line.commit(e=5)
+    line.place.values_of(kept)
+    with pytest.raises(StateBehind, match="--roll-forward"):
+        line.commit(a=1)
+
+
 # --- a ledger that is lost ------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,27 @@ with DAG("planted", max_active_runs=8):
         commit = CommitOperator(task_id="commit", updates=[count()])
         {line}
 """
+PHASE = """
+from airflow.sdk import DAG, task
+from airflow_tx import CommitOperator, FileSource, Transaction, append, commit_phase, persistent_aggregate
+from airflow_tx.state import DeltaTable, SqlState, SqlTable, Sum
+
+sums = SqlState("db", table="sums", keys=["word"], values={{"n": Sum()}})
+
+@task
+def count():
+    return []
+
+with DAG("planted", max_active_runs=8):
+    with Transaction(source=FileSource("x/*.csv"), max_pending=4):
+        counted = count()
+        to_sums = persistent_aggregate(counted, state=sums)
+        to_rows = append(counted, state={table})
+        with commit_phase():
+            {phase}
+"""
+TABLE = "SqlTable('db', table='rows')"
+TWO = "first = CommitOperator(task_id='a', updates=[{}]); second = CommitOperator(task_id='b', updates=[{}]); {}"
 PLAIN = """
 import requests
 from airflow.sdk import DAG, task
@@ -66,6 +87,10 @@ def count(hook):
 with DAG("planted"):
     count()
 """
+
+
+def phase(first: str, second: str, order: str, table: str = TABLE) -> str:
+    return PHASE.format(table=table, phase=TWO.format(first, second, order))
 
 
 def plain(line: str) -> str:
@@ -88,6 +113,10 @@ PLANTED = {
     "TX109": (dag(dag="max_active_runs=4"), dag(dag="max_active_runs=5")),
     "TX110": (dag("SEEN.append(1)"), dag("SEEN = []; SEEN.append(1)")),
     "TX111": (APPLICATION.format(column="F.rand()"), APPLICATION.format(column="F.lit(1)")),
+    "TX112": (
+        phase("to_rows", "to_sums", "first >> second"),
+        phase("to_sums", "to_rows", "first >> second"),
+    ),
     "TX201": (plain("hook.run('INSERT INTO t VALUES (1)')"), plain("hook.run('REPLACE INTO t VALUES (1)')")),
     "TX202": (plain("requests.post('http://a')"), plain("requests.put('http://a')")),
     "TX203": (plain("open('/tmp/a', 'a')"), plain("open('/tmp/a', 'w')")),
@@ -110,6 +139,23 @@ def test_every_rule_is_planted() -> None:
 def test_a_rule_finds_its_line_and_leaves_the_twin_alone(code: str, tmp_path: Path) -> None:
     planted, clean = PLANTED[code]
     assert (codes(tmp_path, planted), codes(tmp_path, clean)) == ([code], [])
+
+
+@pytest.mark.parametrize("table", [TABLE, "SqlTable.from_url('sqlite:///x', table='r')", "DeltaTable('/x')"])
+@pytest.mark.parametrize("order", ["second >> first", "pass"], ids=["before it", "beside it"])
+def test_a_table_that_is_not_last_in_a_commit_phase_is_found(order: str, table: str, tmp_path: Path) -> None:
+    assert codes(tmp_path, phase("to_sums", "to_rows", order, table)) == ["TX112"]
+
+
+@pytest.mark.parametrize("order", ["second >> first", "pass"])
+def test_tables_alone_and_states_alone_may_come_in_any_order(order: str, tmp_path: Path) -> None:
+    assert codes(tmp_path, phase("to_rows", "to_rows", order)) == []
+    assert codes(tmp_path, phase("to_sums", "to_sums", order)) == []
+
+
+def test_one_committer_in_a_phase_writes_its_table_last_by_itself(tmp_path: Path) -> None:
+    both = "CommitOperator(task_id='a', updates=[to_rows, to_sums])"
+    assert codes(tmp_path, PHASE.format(table=TABLE, phase=both)) == []
 
 
 def test_a_comment_leaves_a_finding_out(tmp_path: Path) -> None:
