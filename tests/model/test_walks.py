@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.state.sql.fence import Imprint
+from tests.model.mutants import ONE, Mutant, applied
 from tests.model.walks import Setting, Step, Walk, shortened, steps_of, walked
 
 SETTINGS = (
@@ -76,6 +78,14 @@ def walks(walk_of: Callable[..., Walk], seed: int, make_store: Callable[[], Any]
 @pytest.mark.parametrize("seed", QUICK)
 def test_a_walk_ends_with_what_the_bindings_say(walk_of: Callable[..., Walk], seed: int) -> None:
     assert walks(walk_of, seed).counts["recounts"]
+
+
+def test_a_walk_notices_that_the_rows_of_a_small_table_are_only_counted(walk_of: Callable[..., Walk]) -> None:
+    counted = Imprint.missing, "or now.txid < self.txid", ""
+    with applied(Mutant("the greatest txid is compared", (counted,), ONE)):
+        failed = walked(walk_of(21), steps_of(21, STEPS))
+    assert failed is not None
+    assert failed.kind == "wrong"
 
 
 @pytest.mark.long
