@@ -151,13 +151,11 @@ def test_a_transactional_state_adds_another_transaction_of_a_number_that_it_has(
 def skips_another(make: Any, exact: Any) -> None:
     """Transaction 2 was written, the ledger was set back, and a person has accepted what the state has."""
     updates = [update(exact())]
-    makes = partial(make, updates=updates)
-    makes.runs = {}  # type: ignore[attr-defined]
+    makes = Makes(make, updates=updates)
     run = committed(makes, [{"n": 1}])
     before = run.spec.memory.snapshot()
     late = begun(makes, [{"n": 2}])
-    with pytest.MonkeyPatch.context() as patch:
-        killed_before_the_mark(late.commit(), patch)
+    killed_before_the_mark(late.commit())
     run.spec.memory.restore(before)
     other = begun(makes, [{"n": 3}])
     ledger = run.spec.ledger(run.spec.memory)
@@ -447,9 +445,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
         committer._write_own,
         "key=partial(_cannot_be_undone, case)",
         "key=lambda _: 0",
-        lambda given: test_it_is_written_last_of_its_committer_in_a_commit_phase(
-            given.world(), given.make, given.patch
-        ),
+        lambda given: test_it_is_written_last_of_its_committer_in_a_commit_phase(given.world(), given.patch),
     ),
     (
         "a state that may lack it is passed over",
