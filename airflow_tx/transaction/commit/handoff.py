@@ -179,10 +179,10 @@ def undoable(
     :return: None: a state cannot undo, and cannot tell.
     """
     record = ledger.status(txid)
-    own = ("" if record is None else record.birth, ledger.incarnation())
+    birth, life = "" if record is None else record.birth, ledger.incarnation()
     return {
         name: state.undoes
-        or (None if state.holds(txid) is None else not state.holds_for_good(txid, *own))
+        or (None if state.holds(txid) is None else not state.holds_for_good(txid, birth, life))
         for name, state in states.items()
     }
 
@@ -209,11 +209,10 @@ def take_skip(
         for state in states.values():
             state.raise_fence(grant)
         # A committer may have written since the first look; now none can any more.
-        own = (txid, grant.token.birth, grant.incarnation)
         stuck = [
             name
             for name, state in states.items()
-            if not state.undoes and state.holds_for_good(*own)
+            if not state.undoes and state.holds_for_good(txid, grant.token.birth, grant.incarnation)
         ]
         if stuck:
             raise skip_refused(txid, stuck, noted=True)
