@@ -134,7 +134,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AssertionError as error:  # a server or a DAG that does not come up, or what should happen did not
         print(f"\nThe example could not continue: {error}", file=sys.stderr)
         return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -633,6 +633,10 @@ class TrialRows(FencedState):
         self.rows += given
         return len(given)
 
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the rows that it would have been given."""
+        return self.rows[:limit]
+
     def fence(self) -> Fence | None:
         return None
 

@@ -104,7 +104,7 @@ def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["trident_words", "words", *sorted(TESTED_BY_THEMSELVES)])
 def test_an_example_is_exact_as_its_users_run_it(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-m", "examples.example", name, "--home", str(tmp_path)]
+    command = [sys.executable, "-m", "examples", name, "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.match(r"([1-9]\d*) of \1 ", done.stdout.splitlines()[-1]), done.stdout
@@ -121,7 +121,7 @@ def test_the_table_of_the_lake_is_exact_on_s3(tmp_path: Path) -> None:
         (conf / "spark-defaults.conf").write_text(settings)
         own = {name: value for name, value in server.environment.items() if name.startswith("AWS_")}
         environment = {**os.environ, **own, LAKE_VARIABLE: "s3://staging/lake", "SPARK_CONF_DIR": str(conf)}
-        command = [sys.executable, "-m", "examples.example", "lake", "--home", str(tmp_path / "home")]
+        command = [sys.executable, "-m", "examples", "lake", "--home", str(tmp_path / "home")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.match(r"([1-9]\d*) of \1 ", done.stdout.splitlines()[-1]), done.stdout

@@ -28,6 +28,7 @@ from airflow_tx import (
     DataIntervalSource,
     FileSource,
     Transaction,
+    append,
     check,
     commit_phase,
     current_batch,
@@ -39,7 +40,18 @@ from airflow_tx.base.errors import TrialRefused
 from airflow_tx.operators.trial import Trial, TrialResult
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.state import Avg, Count, DeltaTable, MemoryMap, MemoryState, OpaqueMap, SqlGuard, SqlState, Sum
+from airflow_tx.state import (
+    Avg,
+    Count,
+    DeltaTable,
+    MemoryMap,
+    MemoryState,
+    OpaqueMap,
+    SqlGuard,
+    SqlState,
+    SqlTable,
+    Sum,
+)
 from airflow_tx.testing.dag_trial import trial
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.spec import spec_of
@@ -178,6 +190,28 @@ def test_a_state_without_columns_shows_the_rows_that_it_would_be_given() -> None
     result = trial(dag)
     assert result.states[guard.name].rows == COUNTED  # type: ignore[union-attr]
     assert f"State {guard.name}: it would be given 2 rows." in result.text()
+
+
+def test_a_table_has_the_rows_that_it_would_be_given() -> None:
+    table = SqlTable("tx_state", table="lines")
+    with DAG("tried_table", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            CommitOperator(task_id="commit", updates=[append(count_words(), state=table)])
+    assert trial(dag, states={}).states["tx_state.lines"].read() == COUNTED
+
+
+@task
+def nothing() -> dict[str, Any]:
+    list(current_batch().read())
+    return current_batch().stage([])
+
+
+def test_a_day_without_rows_can_be_tried_out() -> None:
+    with DAG("tried_without_rows", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(nothing(), state=words())])
+    result = trial(dag, states={})
+    assert (result.state, result.states["tx_state.words"].read()) == ("success", [])
 
 
 @task

@@ -73,7 +73,9 @@ def reader_of(rows: Any) -> pa.RecordBatchReader:
         return in_one_form(exact_table(rows).to_reader())
     # Of pandas, whose own conversion cuts 1.5 to 1 in a column of objects.
     if hasattr(rows, "reset_index"):
-        return in_one_form(_of_pandas(rows).to_reader())
+        table = _of_pandas(rows)
+        _check_columns(len(rows), table.column_names)
+        return in_one_form(table.to_reader())
     return in_one_form(rows if isinstance(rows, pa.RecordBatchReader) else _of_frame(rows))
 
 
@@ -145,6 +147,7 @@ def exact_table(
         raise NoTable(f"row {given.index(row)} is {shown_value(row)}, and no dict")
     names = dict.fromkeys(chain.from_iterable(given))
     _check_names(names)
+    _check_columns(len(given), names)
     known = types or {}
     columns = dict[str, Any]()
     for name in names:
@@ -152,6 +155,12 @@ def exact_table(
         kind = known.get(name)
         columns[name] = column_of(name, values, kind, decimals=decimals, named=named)
     return pa.table(columns)
+
+
+def _check_columns(rows: int, names: Collection[str]) -> None:
+    # Arrow does not count the rows of a table without columns.
+    if rows and not names:
+        raise NoTable(f"{rows} rows have no columns")
 
 
 def column_of(

@@ -41,6 +41,7 @@ from airflow_tx.operations.actions.action import (
     none_of,
     transactions,
 )
+from airflow_tx.operations.actions.roll_forward import is_behind
 from airflow_tx.outputs import Contribution, Entry, JournalArea
 from airflow_tx.state import FencedState, QueryableState, can_invert
 from airflow_tx.transaction import (
@@ -378,6 +379,10 @@ class TransactionRestatement(PersonalAction):
         problem = refused_by_dag(self._spec, self._dag, entry, topology)
         if problem is not None:
             raise self._refused(txid, problem, INSTEAD)
+        for state in self._parsed[1].values():
+            if state.has_fence and is_behind(state, self._topology):
+                problem = f"state {state.name} lacks transactions that the ledger committed to it"
+                raise self._refused(txid, problem, state.remedy_behind(self.target.topology))
 
     def _check_source(self, txid: int, entry: Entry) -> None:
         topology = self.target.topology

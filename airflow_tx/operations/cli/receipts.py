@@ -191,7 +191,8 @@ def _in_words(topology: str, found: Verified, findings: int) -> str:
         return f"Topology {topology}: no transaction up to {found.last} has a receipt."
     span = f"transactions {found.first} to {found.last}"
     if not findings:
-        return f"Topology {topology}: {span} are as their receipts say. What came before them cannot be checked."
+        before = " What came before them cannot be checked." if found.first > 1 else ""
+        return f"Topology {topology}: {span} are as their receipts say.{before}"
     return f"Topology {topology}: {findings} finding(s); receipts of {span}."
 
 

@@ -136,9 +136,9 @@ class CurrentBatch:
 
         A frame that a task of the block returns, also as one of multiple outputs, is staged so by itself.
 
-        :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow; a frame if there may be no rows. A key that
-            a dict lacks is NULL, as is NaN of pandas. Of a pandas index, each level with a name is a column. A stream,
-            such as a pyarrow.RecordBatchReader, is never whole in memory.
+        :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow; a frame if there may be no rows and a Spark
+            application needs their columns. A key that a dict lacks is NULL, as is NaN of pandas. Of a pandas index,
+            each level with a name is a column. A stream, such as a pyarrow.RecordBatchReader, is never whole in memory.
         :param name: of the output; a task that stages several outputs gives each its own name.
         :return: the reference to the rows, which the task returns.
         :raises StagingError: a column would change a value, or the task has staged an output of this name before.

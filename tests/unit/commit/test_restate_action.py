@@ -14,7 +14,7 @@ import pytest
 from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused
+from airflow_tx.base.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused, TxError
 from airflow_tx.base.failpoints import VARIABLE, FailpointError
 from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Create
@@ -365,6 +365,30 @@ def test_while_it_is_open_and_after_it_was_skipped_the_interval_is_committed(wor
     take_skip(world.ledger, 6, {"words": world.state}, log=run.log)
     assert commit_of(world.spec.memory, world.spec.paths, interval) == found
     assert world.total == 5
+
+
+# --- states that went back
+
+
+@pytest.mark.parametrize("txids", [0, 1], ids=["lost whole", "a backup"])
+def test_nothing_is_restated_while_a_state_is_behind(
+    make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch, txids: int
+) -> None:
+    world = World(make, state, monkeypatch)
+    kept = [state.database.snapshot()]
+    for run_id in ("r1", "r2"):
+        world.execute(run_id)
+        kept.append(state.database.snapshot())
+    state.database.restore(kept[txids])
+    answer = world.action(1).preview()
+    (refused,) = answer.refused
+    assert "state words lacks transactions that the ledger committed to it" in refused.what
+    assert "airflow tx repair numbers --roll-forward words" in refused.what
+    with pytest.raises(TxError, match="state words lacks transactions"):
+        world.restate(1)
+    assert world.wished == []
+    state.database.restore(kept[2])
+    assert world.action(1).preview().refused == ()
 
 
 # --- keys that cannot be taken back

@@ -32,6 +32,8 @@ from airflow_tx.transaction.commit.write import (
     whole,
     write_update,
 )
+from airflow_tx.transaction.processing.batch import CurrentBatch
+from tests.stage import update as of_output
 from tests.unit.commit.staged import ATTEMPT, counted, ref
 
 pytestmark = pytest.mark.usefixtures("small")
@@ -52,6 +54,35 @@ def update(state: Any, **how: Any) -> Update:
 
 def staged(area: StagingArea, count: int, state: Any, **how: Any) -> StagedRows:
     return StagedRows(area, ref(area, counted(count), **how), state, ATTEMPT)
+
+
+# --- no rows
+
+
+def test_a_day_whose_task_stages_no_rows_is_committed_to_each_kind_of_state_and_holds_up_no_later_one(
+    make: Any, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/state.db"
+    values: dict[str, Any] = {"keys": ["word"], "values": {"n": Sum()}}
+    states: list[Any] = [
+        MemoryState("memory", **values),
+        SqlState.from_url(url, table="words", **values),
+        SqlTable.from_url(url, table="lines"),
+    ]
+    some = [{"word": "a", "n": 1}]
+    for number, given in enumerate([[], some, [], some], 1):
+        run = make(f"r{number}", [of_output(each) for each in states])
+        run.begin()
+        processing = run.start()
+        batch = CurrentBatch(processing)
+        list(batch.read())
+        run.end(processing, batch.stage(given))
+        assert run.commit_now() is None
+    assert [[(row["word"], row["n"]) for row in each.read()] for each in states] == [
+        [("a", 2)],
+        [("a", 2)],
+        [("a", 1), ("a", 1)],
+    ]
 
 
 # --- what is read

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,6 +19,7 @@ from examples.example import Example, judge
 from examples.report import Totals, Transaction
 from examples.words import Words
 
+ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ONE = Transaction(1, "r1", "01.csv", 1, {}, NOW, NOW, NOW, NOW)
 EXACT = Totals({("AA", "JFK"): (2, 7)}, 2)
@@ -82,3 +86,11 @@ def test_the_demo_is_exact_only_if_flights_were_counted_in_transactions(
     told = capsys.readouterr().out
     assert status == (without != "nothing")
     assert ("nothing was counted" in told) == (without != "nothing")
+
+
+def test_an_example_begins_without_a_warning() -> None:
+    (module,) = re.findall(r"python\" -m (\S+)", (ROOT / "script/example").read_text())
+    command = [sys.executable, "-m", module, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: script/example ")
+    assert done.stderr == ""

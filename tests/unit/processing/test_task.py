@@ -481,11 +481,18 @@ def test_rows_that_are_no_table_are_refused(started_task: StartedTask) -> None:
         started_task.batch.stage([{"n": 1}, {"n": "x"}])
 
 
-def test_no_rows_are_staged_with_their_columns_and_refused_without(started_task: StartedTask) -> None:
-    ref = started_task.batch.stage(pd.DataFrame({"product": [], "amount": []}))
+@pytest.mark.parametrize("nothing", [pd.DataFrame({"product": [], "amount": []}), pd.DataFrame(), [], iter(())])
+def test_no_rows_are_an_empty_output_with_or_without_columns(started_task: StartedTask, nothing: Any) -> None:
+    ref = started_task.batch.stage(nothing)
+    assert ref["rows"] == 0
     assert list(started_task.batch.read_output(ref)) == []
-    with pytest.raises(StagingError, match="its rows have no columns.*Give a pandas.DataFrame"):
-        started_task.batch.stage([], "other")
+
+
+def test_rows_without_columns_are_refused(started_task: StartedTask) -> None:
+    given: list[Any] = [[{}, {}], pd.DataFrame(index=[0, 1])]
+    for each in given:
+        with pytest.raises(StagingError, match=r"its rows are no table \(2 rows have no columns\)"):
+            started_task.batch.stage(each)
 
 
 def test_times_are_staged_in_the_unit_that_spark_reads(started_task: StartedTask) -> None:

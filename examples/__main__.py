@@ -1,0 +1,10 @@
+"""Runs an example, as `script/example` does."""
+
+from __future__ import annotations
+
+import sys
+
+from examples.example import main
+
+if __name__ == "__main__":
+    sys.exit(main())
