@@ -653,7 +653,7 @@ class _Paths:
             yield call, [each for other, each in calls.items() if other not in before]
 
     def _reached(self, ends: set[int]) -> set[int]:
-        """Give tasks, and all that come before them."""
+        """Give tasks, and every task before them."""
         reached: set[int] = set()
         left = list(ends)
         while left:

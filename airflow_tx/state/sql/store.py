@@ -219,7 +219,7 @@ class SqlStore(StateTable):
         connection.execute(table.update().where(written, epoch != 0).values({**restored, epoch: 0}))
 
     def _forget_another(self, connection: Connection, table: sa.Table, grant: Grant) -> None:
-        """Let the rows of another transaction of this number be nobody's: a person has accepted them."""
+        """Let the rows of another transaction of this number have no txid: a person has accepted them."""
         own = self._fence_of(connection, grant.txid)
         if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
             of_it = table.update().where(table.c.tx_txid == grant.txid)

@@ -179,7 +179,8 @@ def undoable(
     :return: None: a state cannot undo, and cannot tell.
     """
     record = ledger.status(txid)
-    birth, life = "" if record is None else record.birth, ledger.incarnation()
+    birth = "" if record is None else record.birth
+    life = ledger.incarnation()
     return {
         name: state.undoes
         or (None if state.holds(txid) is None else not state.holds_for_good(txid, birth, life))
