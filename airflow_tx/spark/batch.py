@@ -19,7 +19,7 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.rows import column_name, dicts_of, fails
+from airflow_tx.base.rows import WRITES, check_settings, column_name, dicts_of, fails, spark_reader
 from airflow_tx.ledger import (
     MALFORMED,
     REJECTED,
@@ -180,7 +180,7 @@ class Batch:
             raise ConfigError(option="batch.read_input(name)", value=name, remedy=remedy)
         found = self.descriptor.inputs[name]
         if found.files:
-            frame = self._spark.read.parquet(*(literal(file) for file in found.files))
+            frame = spark_reader(self._spark, "parquet").load([*map(literal, found.files)])
             return self._observer.reading(frame, found.outputs) if found.outputs else frame
         # No row was written, so there are no types either.
         return self._spark.createDataFrame(
@@ -242,6 +242,7 @@ class Batch:
 
     def _emit(self, name: str, df: DataFrame, *, reliable: bool = True) -> None:
         folder = check_name(self._where, name)
+        check_settings(self._spark, WRITES)
         if name in self._outputs:
             problem = "the application emitted it twice"
             raise refuse(

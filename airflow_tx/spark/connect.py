@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import grpc  # type: ignore[import-untyped]
 
 from airflow_tx.base.errors import TxError
+from airflow_tx.base.rows import spark_reader
 from airflow_tx.outputs import (
     Descriptor,
     Manifest,
@@ -163,8 +164,9 @@ def rehearse(spark: SparkSession, where: TryDir) -> None:
     file = where.child("rows.csv")
     try:
         files.write(file, b"name,kind,number\na,x,1\nb,y,2\n")
-        reader = spark.read.schema("name string, kind string, number int").option("header", True)
-        rows = reader.csv(literal(files.spark_uri(file)))
+        reader = spark_reader(spark, "csv", {"header": True})
+        typed = reader.schema("name string, kind string, number int")
+        rows = typed.load(literal(files.spark_uri(file)))
         observer = RowsObserver()
         total = F.coalesce(F.sum("number"), F.lit(0)).alias("total")
         counted = F.count("*").alias("rows")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base import errors
 from airflow_tx.base.errors import FenceOutranked, StateError, TxError
+from airflow_tx.base.rows import held_settings, spark_reader
 from airflow_tx.ledger import Grant, RowsDigest, Written
 from airflow_tx.outputs import Output, StagedFile
 from airflow_tx.spark.new_values import KEY, pickled, veiled
@@ -51,10 +52,8 @@ _SETTINGS = {
     "spark.sql.caseSensitive": "true",
     # Values as pyarrow reads them from the same files.
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.legacy.parquet.nanosAsLong": "true",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
 }
+_NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
 class WritersFailed(TxError):
@@ -113,7 +112,7 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
     from pyspark.sql import functions as F
 
     key = os.urandom(32)
-    for name, value in {**_SETTINGS, KEY: key.hex()}.items():
+    for name, value in {**held_settings("parquet"), **_SETTINGS, KEY: key.hex()}.items():
         spark.conf.set(name, value)
     hidden = veiled(sealed, key)
 
@@ -124,7 +123,9 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
 
     columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_INDEX)]
-    scanned = spark.read.parquet(*job.files).select(
+    reader = spark_reader(spark, "parquet")
+    spark.conf.set(_NANOSECONDS, "true")  # as pyarrow has them, see `write_chunk`
+    scanned = reader.load(list(job.files)).select(
         *columns.values(), *(place if job.ordered else ())
     )
     rows, read = observed_once(scanned, job.columns)

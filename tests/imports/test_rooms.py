@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.imports.rulers import given, homes_of, listed, measured_files, module_name
+from tests.imports.rulers import all_files, given, homes_of, listed, measured_files, module_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_tx"
@@ -132,3 +134,25 @@ def _listed_in(contract: str, key: str) -> tuple[str, ...]:
     """Read a list of an import contract in pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text().partition(contract)[2].partition(f"\n{key} = ")[2]
     return tuple(ast.literal_eval(text.partition("\n]")[0] + "]"))
+
+
+# --- reads of Spark ----------------------------------------------------------------------------------------------
+
+ONE_READER = "airflow_tx.base.rows.spark"
+READS = {"read", "readStream", "table", "sql"}
+
+
+def _reads(tree: ast.AST) -> Iterator[str]:
+    """Find where a session of Spark is asked to open something."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in READS:
+            owner = ast.unparse(node.value)
+            if re.search(r"(spark|session|sparkSession)$", owner.lower()):
+                yield f"{owner}.{node.attr}"
+
+
+def test_one_place_alone_opens_the_reads_of_spark() -> None:
+    applications = [*(ROOT / "spark_apps").glob("*.py")]
+    files = {module_name(file): file for file in all_files()} | {file.stem: file for file in applications}
+    found = {name: [*_reads(ast.parse(file.read_text()))] for name, file in files.items()}
+    assert {name: reads for name, reads in found.items() if reads} == {ONE_READER: ["spark.read"]}

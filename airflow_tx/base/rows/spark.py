@@ -12,10 +12,11 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from airflow_tx.base.errors import ConfigError
 from airflow_tx.base.lazy_names import LazyModule
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, functions as F
 else:
     F = LazyModule("pyspark.sql.functions")
 
@@ -458,6 +459,138 @@ def _check_characters(found: dict[str, Any]) -> None:
         raise ValueError("it has half a surrogate pair, which is no character") from None
 
 
+# --- reads --------------------------------------------------------------------------------------------------------
+# Spark opens everything that we read here, so that a batch has the same rows whatever the settings of a session, a
+# cluster or Hadoop are. Options of a reader override them; a setting that has no option is refused.
+
+
+_OF_FILES = {
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "ignoreInvalidPartitionPaths": "false",
+    # Hadoop leaves out longer lines, and hands on the bytes of files with this suffix as they are.
+    "mapreduce.input.linerecordreader.line.maxlength": "2147483647",
+    "io.compress.passthrough.extension": ".passthrough",
+}
+_OF_TEXTS = {
+    **_OF_FILES,
+    "mode": "FAILFAST",
+    "columnNameOfCorruptRecord": "_corrupt_record",
+    "timeZone": "UTC",
+}
+_SAID: Mapping[str, Mapping[str, str]] = {
+    "csv": _OF_TEXTS,
+    "json": _OF_TEXTS,
+    "xml": _OF_TEXTS,
+    "parquet": {
+        **_OF_FILES,
+        "mergeSchema": "false",
+        "datetimeRebaseMode": "CORRECTED",
+        "int96RebaseMode": "CORRECTED",
+    },
+    "orc": {
+        **_OF_FILES,
+        "mergeSchema": "false",
+        "orc.skip.corrupt.data": "false",
+        "orc.force.positional.evolution": "false",
+    },
+    "avro": {
+        **_OF_FILES,
+        "mode": "FAILFAST",
+        "ignoreExtension": "true",
+        "datetimeRebaseMode": "CORRECTED",
+    },
+    "jdbc": {"preferTimestampNTZ": "false"},
+    "kafka": {},
+}
+"""The options that take the place of settings, by format."""
+WRITES = "write"
+"""What `check_settings` takes for rows that Spark writes for us."""
+_ANY = {"spark.sql.timestampType": "TIMESTAMP_LTZ"}
+# Hadoop lists the files that its filter lets through, also of those that we name.
+_LISTED = {
+    **_ANY,
+    **{f"{each}mapreduce.input.pathFilter.class": "" for each in ("", "spark.hadoop.")},
+}
+_PARSED = {**_LISTED, "spark.sql.legacy.timeParserPolicy": "CORRECTED EXCEPTION"}
+_OBJECTS = {
+    "spark.sql.legacy.json.allowEmptyString.enabled": "false",
+    "spark.sql.legacy.json.enableDateTimeParsingFallback": "",
+    "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+    "spark.sql.variant.allowDuplicateKeys": "false",
+    "spark.sql.variant.validateUnicodeInJsonParsing": "true",
+}
+_HELD: Mapping[str, Mapping[str, str]] = {
+    "text": {**_LISTED, **_OBJECTS},
+    "csv": {**_PARSED, "spark.sql.legacy.csv.enableDateTimeParsingFallback": ""},
+    "json": {**_PARSED, **_OBJECTS},
+    "xml": {**_PARSED, "spark.sql.legacy.useLegacyXMLParser": "false"},
+    "parquet": {
+        **_LISTED,
+        "spark.sql.legacy.parquet.nanosAsLong": "false",
+        "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing": "false",
+        "spark.sql.parquet.binaryAsString": "false",
+        "spark.sql.parquet.ignoreVariantAnnotation": "false",
+        "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+        "spark.sql.parquet.int96AsTimestamp": "true",
+        "spark.sql.parquet.int96TimestampConversion": "false",
+        "spark.sql.parquet.reader.respectUnknownTypeAnnotation.enabled": "false",
+    },
+    "jdbc": {
+        **_ANY,
+        "spark.sql.legacy.mysql.bitArrayMapping.enabled": "false",
+        "spark.sql.legacy.mysql.timestampNTZMapping.enabled": "false",
+        "spark.sql.legacy.postgres.datetimeMapping.enabled": "false",
+        "spark.sql.parser.escapedStringLiterals": "false",
+        "spark.sql.parser.quotedRegexColumnNames": "false",
+    },
+    "kafka": {**_ANY, **_OBJECTS},
+    WRITES: {
+        "spark.sql.legacy.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
+    },
+}
+"""The values that a setting without an option may have, by format; "": it must not be set."""
+
+
+def held_settings(file_format: str) -> dict[str, str]:
+    """List the settings of Spark SQL that reads of a format need, for a session of our own."""
+    held = _HELD[file_format].items()
+    return {name: each.split()[0] for name, each in held if each and name.startswith("spark.sql.")}
+
+
+def check_settings(spark: SparkSession, file_format: str) -> None:
+    """Check that the settings of a session change nothing that Spark reads, or writes, for us.
+
+    :raises ConfigError: one does, and no option overrides it.
+    """
+    of_server = type(spark).__module__.startswith("pyspark.sql.connect.")
+    # A server is asked once; a JVM of this process tells one setting in a hundredth of the time that all of them take.
+    given: Any = spark.conf.getAll.get if of_server else spark.conf.get
+    for name, allowed in _HELD.get(file_format, _LISTED).items():
+        value = (given(name, None) or "").strip()
+        if value and value.lower() not in allowed.lower().split():
+            instead = f"Set it to {allowed.split()[0]}" if allowed else "Leave it out"
+            remedy = (
+                f"Spark would give other rows with it. {instead} where it is set: SparkBatchOperator(conf=), the "
+                "application, spark-defaults.conf or the Spark Connect server."
+            )
+            raise ConfigError(option=name, value=value, remedy=remedy)
+
+
+def spark_reader(
+    spark: SparkSession, file_format: str, options: Mapping[str, Any] | None = None
+) -> DataFrameReader:
+    """Open a reader of Spark whose rows depend on no setting.
+
+    :param options: of the reader; they win over those that it has here.
+    :raises ConfigError: a setting of the session changes rows, and no option overrides it.
+    """
+    check_settings(spark, file_format)
+    said = _SAID.get(file_format, _OF_FILES)
+    return spark.read.format(file_format).options(**said).options(**(options or {}))
+
+
 # --- spark --------------------------------------------------------------------------------------------------------
 
 
@@ -564,7 +697,7 @@ def checked_lines(
         problems.append(_broken_utf8(line))
     if not problems:
         return rows
-    lines = spark.read.format("text").option("wholetext", whole).load(list(files))
+    lines = spark_reader(spark, "text", {"wholetext": whole}).load(list(files))
     none = lines.where(fails(F.coalesce(*problems), otherwise=False))
     first = rows.schema.fields[0]
     null = F.lit(None).cast(first.dataType).alias(first.name)

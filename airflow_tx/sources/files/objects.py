@@ -28,6 +28,7 @@ from airflow_tx.base.rows import (
     nested_columns_of,
     parsed_object,
     plain_type,
+    spark_reader,
     typed_batch,
     typed_texts,
     valid_text,
@@ -40,6 +41,7 @@ from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
     CsvFormat,
     Misfit,
+    check_end,
     check_first,
     check_header,
     check_neutral,
@@ -433,6 +435,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+_NUMBERED = "parquet.field.id"
+"""The number of a column in the files that Spark writes. A session with Delta reads by it, and not by the name."""
 _SPARK_CANNOT = re.compile(
     rf"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*"
     # A plan that an error shows has these words, too.
@@ -514,10 +518,12 @@ class BatchFiles:
         columns = None if written is None else _columns(schema)
         if written is not None and columns is not None:
             return self._strict_csv(spark, written, columns)
-        reader = spark.read.format(self.format).options(**self.options)
+        opened = spark_reader(spark, self.format, self.options)
         if schema:
-            reader = reader.schema(schema)
-        rows = reader.load(list(self.for_spark))
+            opened = opened.schema(schema)
+        rows = opened.load(list(self.for_spark))
+        if _NUMBERED in rows.schema.json():
+            rows = opened.schema(rows.schema.toDDL()).load(list(self.for_spark))
         if self._plain_json:
             return self._strict_json(spark, rows)
         return valid_text(rows) if self.format == "text" else rows
@@ -528,7 +534,7 @@ class BatchFiles:
             columns = nested_columns_of(schema) if schema else found_columns_of(rows.schema.toDDL())
         except ValueError:
             return rows
-        lines = spark.read.format("text").load(list(self.for_spark))
+        lines = spark_reader(spark, "text").load(list(self.for_spark))
         keys = first_keys(self.paths[0]) if self.paths else ()
         if self.rejects:
             lines = valid_text(lines)  # another encoding is no fault of a row
@@ -564,9 +570,9 @@ class BatchFiles:
         wanted = {**kinds, **dict.fromkeys(extra, "STRING")}
         texts = [
             with_columns(
-                spark.read.options(**options)
+                spark_reader(spark, "csv", options)
                 .schema(ddl_of({name: wanted[name] for name in [*names, *extra]}))
-                .csv(files),
+                .load(files),
                 [*names, *extra],
                 wanted,
             )
@@ -620,8 +626,9 @@ class BatchFiles:
     def check_columns(self, path: FilePath) -> None:
         """Check the columns of a file: Spark does not mind new ones of which a job reads none.
 
-        :raises Misfit: it has others than its schema, or than the first file of the batch.
+        :raises ValueError: it has others than its schema, or than the first file of the batch; or was cut.
         """
+        check_end(path)
         if self.format == "parquet":
             if self.schema is None:
                 check_footer(path, self.paths[0], self._first_footer)

@@ -6,6 +6,7 @@ import bz2
 import codecs
 import csv
 import gzip
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ _KNOWN = {
 _SINGLE_BYTE = ("ascii", "iso8859", "cp125", "latin")
 _COMPRESSED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _ONLY_SPARK = (".deflate", ".lz4", ".snappy", ".zst", ".zstd")
+_BZ2_END = 0x177245385090
+"""The mark behind the blocks of a .bz2 stream; 32 bits of a checksum follow, and up to seven more to a whole byte."""
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\r\n"
 
 
@@ -172,6 +175,7 @@ def opened_text(path: FilePath, encoding: str, *, newline: str | None = None) ->
         with path.open(newline=newline, encoding=encoding) as file:
             yield cast("TextIO", file)
         return
+    check_end(path)
     with (
         path.open("rb") as raw,
         _COMPRESSED[suffix](raw, "rt", encoding=encoding, newline=newline) as file,
@@ -180,6 +184,20 @@ def opened_text(path: FilePath, encoding: str, *, newline: str | None = None) ->
             yield cast("TextIO", file)
         except EOFError:
             raise ValueError(f"the {suffix} file ends too early") from None
+
+
+def check_end(path: FilePath) -> None:
+    """Check the end of a .bz2 file: Spark takes one that was cut between two blocks for a shorter one.
+
+    :raises ValueError: it ends too early.
+    """
+    if not path.name.lower().endswith(".bz2"):
+        return
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 11))
+        end = int.from_bytes(cast("bytes", file.read()), "big")
+    if all((end >> bits) % 2**48 != _BZ2_END for bits in range(32, 40)):
+        raise ValueError("the .bz2 file ends too early")
 
 
 def named_as_spark(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.base.rows import REFUSED_VALUE, arrow_types_of, fails
+from airflow_tx.base.rows import REFUSED_VALUE, arrow_types_of, fails, spark_reader
 from airflow_tx.ledger import MALFORMED
 from airflow_tx.sources.api import MalformedRow
 from airflow_tx.sources.message import malformed_message, parsed_message
@@ -535,10 +535,8 @@ def read_frame(
     """
     wanted = {name: each for name, each in offsets.items() if each.count}
     if wanted:
-        reader = spark.read.format("kafka").options(
-            **address.spark_options(), **options, **_exactly(wanted)
-        )
-        rows = reader.load().select(*COLUMNS)
+        said = {**address.spark_options(), **options, **_exactly(wanted)}
+        rows = spark_reader(spark, "kafka", said).load().select(*COLUMNS)
     else:
         rows = spark.createDataFrame([], SCHEMA)
     rows = _timely(rows)

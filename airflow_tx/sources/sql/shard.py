@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Dialect
 
 from airflow_tx.base.errors import SourceError
+from airflow_tx.base.rows import spark_reader
 from airflow_tx.sources.api import Json, RowTypes
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
 from airflow_tx.sources.sql.database import READER, SETTINGS, Database, TableErrors
@@ -733,7 +734,7 @@ class JdbcRows:
         # Spark compares the values that the database compares differently, such as texts.
         options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
         try:
-            read = spark.read.jdbc(
+            read = spark_reader(spark, "jdbc").jdbc(
                 _address(database.url), query.name, predicates=predicates, properties=options
             )
             frame = read.selectExpr(*query.columns)
