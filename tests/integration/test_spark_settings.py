@@ -77,11 +77,11 @@ OF_TEXTS: Mapping[str, str] = {
     "spark.sql.legacy.castComplexTypesToString.enabled": "true",
     "spark.sql.legacy.charVarcharAsString": "true",
     "spark.sql.legacy.codingErrorAction": "true",
-    "spark.sql.legacy.csv.enableDateTimeParsingFallback": "false",
+    "spark.sql.legacy.csv.enableDateTimeParsingFallback": "true",
     "spark.sql.legacy.disableMapKeyNormalization": "true",
     "spark.sql.legacy.javaCharsets": "true",
     "spark.sql.legacy.json.allowEmptyString.enabled": "true",
-    "spark.sql.legacy.json.enableDateTimeParsingFallback": "false",
+    "spark.sql.legacy.json.enableDateTimeParsingFallback": "true",
     "spark.sql.legacy.useLegacyXMLParser": "true",
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     "spark.sql.variant.allowDuplicateKeys": "true",
@@ -170,7 +170,9 @@ def _sources(folder: Path, spark: SparkSession) -> dict[str, FileSource]:
         "json/a.json": JSON.encode(),
         "json_gz/a.json.gz": gzip.compress(JSON.encode()),
         "json_cut/a.json.gz": _cut("", '{{"id": {}, "t": "{}"}}\n'),
-        "json_twice/a.json": b'{"id": 1, "k": {"a": 1, "a": 2}}\n',
+        "json_twice/a.json": b'{"id": 1, "id": 2}\n',
+        "json_day/a.json": b'{"d": "2024-02-30"}\n',
+        "csv_day/a.csv": b"d,m\n2024-1-2,2024-02-30 00:00:00\n",
         "json_half/a.json": b'{"id": 1, "t": "\\ud800"}\n',
         "text/a.txt": "short\n\nüx\n".encode() + b"long " * 60,
         "text_gz/a.txt.gz": gzip.compress(b"long " * 60),
@@ -199,14 +201,15 @@ def _sources(folder: Path, spark: SparkSession) -> dict[str, FileSource]:
     made = spark.sql("SELECT 1 AS id, 'a' AS t, date'1500-01-01' AS d, timestamp'1500-01-01 00:00:00Z' AS m")
     made.coalesce(1).write.orc(str(folder / "orc"))
     declared = {"csv": COLUMNS, "json": f"{COLUMNS}, k MAP<STRING, INT>", "xml": "id INT, t STRING"}
-    few = {"csv_cut": "id INT, t STRING", "json_cut": "id INT, t STRING"}
-    options = {"xml": {"rowTag": "row"}}
+    few = dict.fromkeys(("csv_cut", "json_cut"), "id INT, t STRING")
+    few |= {"csv_day": "d DATE, m TIMESTAMP", "json_day": "d DATE"}
+    options = {"xml": {"rowTag": "row"}, "csv_day": {**SPARKS_OWN, "dateFormat": "yyyy-MM-dd"}}
     found = {
         each.name: FileSource(
             f"{each}/*",
             format=(kind := each.name.partition("_")[0]),
             schema=few.get(each.name, declared.get(kind)),
-            options=options.get(kind),
+            options=options.get(each.name, options.get(kind)),
             files_per_batch=2,
         )
         for each in sorted(folder.iterdir())
@@ -313,7 +316,17 @@ def test_a_setting_that_no_option_overrides_is_refused(spark: SparkSession, read
 
 def test_files_that_are_whole_are_read_and_cut_ones_are_refused(reads: Reads) -> None:
     refused = {kind for kind in reads.sources if reads.usual(kind) == FAILS}
-    assert refused == {"csv_cut", "json_cut", "json_half", "json_twice", "parquet_cut", "text_cut", "xml_bad"}
+    assert refused == {
+        "csv_cut",
+        "csv_day",
+        "json_cut",
+        "json_day",
+        "json_half",
+        "json_twice",
+        "parquet_cut",
+        "text_cut",
+        "xml_bad",
+    }
 
 
 @pytest.mark.parametrize("cut", [1, 4, 8, 12])

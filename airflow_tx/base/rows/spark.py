@@ -512,8 +512,10 @@ _LISTED = {
     **_ANY,
     **{f"{each}mapreduce.input.pathFilter.class": "" for each in ("", "spark.hadoop.")},
 }
-_PARSED = {**_LISTED, "spark.sql.legacy.timeParserPolicy": "CORRECTED EXCEPTION"}
+_TIMES = {"spark.sql.legacy.timeParserPolicy": "CORRECTED EXCEPTION"}
+_PARSED = {**_LISTED, **_TIMES}
 _OBJECTS = {
+    **_TIMES,
     "spark.sql.legacy.json.allowEmptyString.enabled": "false",
     "spark.sql.legacy.json.enableDateTimeParsingFallback": "",
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
@@ -521,20 +523,17 @@ _OBJECTS = {
     "spark.sql.variant.validateUnicodeInJsonParsing": "true",
 }
 _HELD: Mapping[str, Mapping[str, str]] = {
-    "text": {**_LISTED, **_OBJECTS},
     "csv": {**_PARSED, "spark.sql.legacy.csv.enableDateTimeParsingFallback": ""},
     "json": {**_PARSED, **_OBJECTS},
-    "xml": {**_PARSED, "spark.sql.legacy.useLegacyXMLParser": "false"},
+    "xml": _PARSED,
     "parquet": {
         **_LISTED,
         "spark.sql.legacy.parquet.nanosAsLong": "false",
         "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing": "false",
         "spark.sql.parquet.binaryAsString": "false",
-        "spark.sql.parquet.ignoreVariantAnnotation": "false",
         "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
         "spark.sql.parquet.int96AsTimestamp": "true",
         "spark.sql.parquet.int96TimestampConversion": "false",
-        "spark.sql.parquet.reader.respectUnknownTypeAnnotation.enabled": "false",
     },
     "jdbc": {
         **_ANY,
