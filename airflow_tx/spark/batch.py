@@ -471,7 +471,8 @@ def look_up(
     function = MapGet() if query is None else query
     types = _types(state, function) if fields is None else None
     added = _struct(spark, fields if fields is not None else _ddl(types or {}))
-    if twice := sorted(set(frame.columns) & set(added.names)):
+    known = {name.lower() for name in frame.columns}
+    if twice := sorted(name for name in added.names if name.lower() in known):
         remedy = "Drop or rename the column before; MapGet(values=[...]) adds only some."
         raise ConfigError(
             option=f"{_OPTION}(frame)",

@@ -174,3 +174,70 @@ class TestDataIntervalsThatOnlySparkReads(SourceSuite):
         starts = [FIRST + timedelta(days=day) for day in range(self.days)]
         end = timedelta(days=1)
         return [RunInfo(f"run {each}", "scheduled", each, each + end, each, None, None, {}) for each in starts]
+
+
+NAMED = {
+    "amount=2": ("a.csv", "id,amount\n1,2\n", {"schema": "id INT, amount INT"}, {"id": 1, "amount": 2}),
+    "amount=9": ("a.csv", "id,amount\n1,2\n", {"schema": "id INT, amount INT"}, None),
+    "text=2": ("a.csv", "id,text\n1,2\n", {}, {"id": "1", "text": "2"}),
+    "text=3": ("a.csv", "id,text\n1,2\n", {}, None),
+    "Id=1": ("a.csv", "id,text\n1,2\n", {}, None),
+    "day=2024-01-01": (
+        "a.json",
+        '{"id": 1, "day": "2024-01-01"}\n{"id": 1}\n',
+        {"format": "json", "schema": "id INT, day DATE"},
+        {"id": 1, "day": date(2024, 1, 1)},
+    ),
+    "day=2024-01-02": (
+        "a.json",
+        '{"id": 1, "day": "2024-01-01"}\n',
+        {"format": "json", "schema": "id INT, day DATE"},
+        None,
+    ),
+    "at=2024-01-01": (
+        "a.json",
+        '{"id": 1, "at": "2024-01-01T00:00:00Z"}\n',
+        {"format": "json", "schema": "id INT, at TIMESTAMP"},
+        {"id": 1, "at": datetime(2024, 1, 1, tzinfo=timezone.utc)},
+    ),
+    "k=7": (
+        "a.csv",
+        "id\n1\n",
+        {"schema": "id INT, k INT", "missing_columns": "null"},
+        {"id": 1, "k": 7},
+    ),
+    "k=x": ("a.csv", "id\n1\n", {"schema": "id INT, k INT", "missing_columns": "null"}, None),
+    "id=5": ("a.parquet", {"id": [5, 5], "n": [1, 1]}, {"format": "parquet"}, {"id": 5, "n": 1}),
+    "id=6": ("a.parquet", {"id": [6, 5], "n": [1, 1]}, {"format": "parquet"}, None),
+    "n=1": ("a.parquet", {"id": [5, 5], "n": [1, None]}, {"format": "parquet"}, None),
+    "new=1": ("a.parquet", {"id": [5, 5]}, {"format": "parquet"}, {"id": 5, "new": "1"}),
+    "a=1/A=2": ("a.csv", "id\n1\n", {}, None),
+}
+"""Folders with the files in them, how they are read, and each of their rows; None: they are refused."""
+
+
+@pytest.mark.parametrize("folder", NAMED)
+def test_a_folder_and_its_files_have_one_value_of_a_column(spark: SparkSession, tmp_path: Path, folder: str) -> None:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    name, content, how, row = NAMED[folder]
+    (tmp_path / folder).mkdir(parents=True)
+    if isinstance(content, str):
+        (tmp_path / folder / name).write_text(content)
+    else:
+        pq.write_table(pa.table(content), tmp_path / folder / name)
+    source: Any = PartitionedFileSource(f"{tmp_path}/{'*/' * len(Path(folder).parts)}*", **cast("Any", how))
+    metadata = source.decide(ATTEMPT, None).metadata
+    readers: Any = {
+        "read": lambda: [*map(dict, source.emit_batch(ATTEMPT, metadata))],
+        "arrow": lambda: [each for batch in source.emit_arrow(ATTEMPT, metadata) for each in batch.to_pylist()],
+        "spark": lambda: source.emit_batch(ATTEMPT, metadata, spark).toArrow().to_pylist(),
+    }
+    for reader, read in readers.items():
+        if row is not None:
+            found = read()
+            assert (reader, found) == (reader, [row] * len(found))
+        else:
+            with pytest.raises(Exception, match=r"the name of its folder|are one to Spark and to SQL|is no|no INT"):
+                read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from airflow_tx.base.rows.spark import (
     StringType,
     StringType as TextType,
     TimestampType,
+    check_names,
     columns_of,
     ddl_of,
     fails,
@@ -96,7 +97,7 @@ def nested_columns_of(schema: str) -> dict[str, ColumnType]:
 
     :raises ValueError: one has a type that no JSON value has.
     """
-    return dict(map(_field, _parts(schema)))
+    return dict(_fields(_parts(schema)))
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,12 @@ def _value(value: Any, kind: ColumnType) -> Any:
     return None if value is None else kind.of_json(value)
 
 
+def _fields(parts: Sequence[str]) -> list[tuple[str, ColumnType]]:
+    found = list(map(_field, parts))
+    check_names(name for name, _ in found)
+    return found
+
+
 def _field(text: str) -> tuple[str, ColumnType]:
     found = _FIELD.fullmatch(text)
     kind = found and _type(found[3])
@@ -162,7 +169,7 @@ def _type(ddl: str) -> ColumnType | None:
     parts = _parts(found[2])
     name = found[1].upper()
     if name == "STRUCT":
-        fields = dict(map(_field, parts))
+        fields = dict(_fields(parts))
         named = ddl_of({name: kind.ddl for name, kind in fields.items()})
         return StructType(f"STRUCT<{named}>", tuple(fields.items()))
     kinds = list(map(_type, parts))

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -324,7 +324,7 @@ def columns_of(schema: str) -> dict[str, ColumnType]:
 
     :raises ValueError: one has a type that rows without Spark cannot have.
     """
-    columns: dict[str, ColumnType] = {}
+    columns: list[tuple[str, ColumnType]] = []
     at = 0
     while at <= len(schema):
         found = _COLUMN.match(schema, at)
@@ -336,9 +336,29 @@ def columns_of(schema: str) -> dict[str, ColumnType]:
             raise ValueError(
                 f"column {(column or [''])[0].strip()!r} of the schema has no type that rows without Spark can have"
             )
-        columns[found[2] or found[1].replace("``", "`")] = kind
+        columns.append((found[2] or found[1].replace("``", "`"), kind))
         at = found.end() + 1
-    return columns
+    check_names(name for name, _ in columns)
+    return dict(columns)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Check that no two columns are one to readers that ignore case, as Spark and SQL do; ValueError: two are."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.get(name.lower())) is not None:
+            raise ValueError(f"columns {other} and {name} are one to Spark and to SQL")
+        known[name.lower()] = name
+
+
+def kind_of(value: Any) -> ColumnType:
+    """Find a type that holds a value of Python exactly."""
+    if isinstance(value, datetime):
+        return _SIMPLE["TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ"]
+    if isinstance(value, Decimal):
+        return DecimalType("DECIMAL", 38, max(0, -int(value.as_tuple().exponent)))
+    kinds = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", date: "DATE"}
+    return _SIMPLE[kinds.get(type(value), "STRING")]
 
 
 def ddl_of(columns: Mapping[str, str]) -> str:

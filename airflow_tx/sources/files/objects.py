@@ -20,14 +20,19 @@ from airflow_tx.base.rows import (
     IntegerType,
     StringType,
     arrow_types_of,
+    check_names,
     checked_lines,
+    column_name,
     columns_of,
     ddl_of,
+    fails,
     found_columns_of,
+    kind_of,
     lines_of_objects,
     nested_columns_of,
     parsed_object,
     plain_type,
+    read_text,
     spark_reader,
     typed_batch,
     typed_texts,
@@ -463,6 +468,7 @@ class BatchFiles:
     :param declared: the schema that the source has been given; `found`: the schema of the first files of its topology.
     :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
     :param rejects: whether rows that do not fit are given as malformed ones.
+    :param named: the columns that the names of its folders spell. A file may have the same value in one of its own.
     """
 
     paths: Sequence[FilePath]
@@ -473,6 +479,7 @@ class BatchFiles:
     found: str | None
     by_name: bool
     rejects: bool = False
+    named: Mapping[str, str | None] = field(default_factory=dict, hash=False)
 
     @property
     def schema(self) -> str | None:
@@ -481,7 +488,41 @@ class BatchFiles:
     def rows(self, path: FilePath) -> Iterator[Any]:
         """Read the rows of one of them; ValueError: they cannot be read."""
         how = {"by_name": self.by_name, "rejects": self.rejects}
-        return read_rows(path, self.format, self.options, self.schema, **how)
+        rows = read_rows(path, self.format, self.options, self.schema, **how)
+        return map(self._with_named, rows) if self.named else rows
+
+    @cached_property
+    def _kinds(self) -> Mapping[str, ColumnType]:
+        """The columns of the schema, if Python has their types."""
+        read = nested_columns_of if self.format == "json" else columns_of
+        with suppress(ValueError):
+            return read(self.schema) if self.schema else {}
+        return {}
+
+    def _with_named(self, row: Any) -> Any:
+        """Add the columns of the folders to a row."""
+        if isinstance(row, MalformedRow):
+            return row
+        for name in self.named:
+            if name not in row:
+                check_names([*row, name])
+        return {
+            **row,
+            **{name: self._one_value(name, row.get(name), name in row) for name in self.named},
+        }
+
+    def _one_value(self, name: str, own: Any, has_own: bool) -> Any:
+        """Give the value of a folder's column; ValueError: the file has another one."""
+        text = self.named[name]
+        kind = self._kinds.get(name)
+        if own is None and (kind or not has_own or text is None):
+            return text if kind is None or text is None else kind.of_text(text)
+        with suppress(ValueError):
+            if own is not None and text is not None and (kind or kind_of(own)).of_text(text) == own:
+                return own
+        raise ValueError(
+            f"column {name} is {str(own)!r:.100}, and {text!r:.100} in the name of its folder"
+        )
 
     def arrow_schema(self) -> pa.Schema:
         """Give the columns of their rows, if they are Parquet files; ValueError: Python has no such type."""
@@ -491,26 +532,64 @@ class BatchFiles:
             found = read_schema(cast("BinaryIO", file))
         return pa.schema([pa.field(each.name, _signed(each.type)) for each in found])
 
-    def batches(
-        self, path: FilePath, schema: pa.Schema, named: Mapping[str, str | None]
-    ) -> Iterator[pa.RecordBatch]:
-        """Read one of them, if it is a Parquet file; ValueError: it cannot be read.
-
-        :param named: the columns that the names of its folders spell.
-        """
+    def batches(self, path: FilePath, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Read one of them, if it is a Parquet file; ValueError: it cannot be read."""
         check_neutral(named_as_spark(self.options))
         first = 0
         with path.open("rb") as file:
             for batch in batches_in(cast("BinaryIO", file)):
-                for name, value in named.items():
-                    batch = batch.drop_columns([name]) if name in batch.schema.names else batch
-                    spelled = pa.array([value] * batch.num_rows, pa.string())
-                    batch = batch.append_column(name, spelled)
-                yield typed_batch(batch, schema, first)
+                has_own = {name: name in batch.schema.names for name in self.named}
+                for name in (name for name, own in has_own.items() if not own):
+                    batch = batch.append_column(
+                        name, pa.nulls(batch.num_rows, schema.field(name).type)
+                    )
+                batch = typed_batch(batch, schema, first)
+                for name, own in has_own.items():
+                    at = schema.get_field_index(name)
+                    column = batch.column(at)
+                    values = {
+                        each: self._one_value(name, each, own)
+                        for each in column.unique().to_pylist()
+                    }
+                    if None in values:
+                        column = column.fill_null(pa.scalar(values[None], column.type))
+                    batch = batch.set_column(at, schema.field(at), column)
+                yield batch
                 first += batch.num_rows
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Give their rows to Spark; ValueError: a file is not what its format says."""
+        rows = self._frame(spark)
+        for name in self.named:
+            rows = self._with_named_in_spark(rows, name)
+        return rows
+
+    def _with_named_in_spark(self, rows: DataFrame, name: str) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        text = F.lit(self.named[name]).cast("string")
+        if name not in rows.columns:
+            check_names([*rows.columns, name])
+            return rows.withColumn(name, text)
+        found = {name: rows.schema[name].dataType.simpleString()}
+        kind = self._kinds.get(name)
+        value, fits = read_text(text, kind or columns_of(ddl_of(found))[name])
+        own = F.col(column_name(name))
+        same = own.eqNullSafe(value)
+        if fits is not None:
+            same &= F.coalesce(fits, F.lit(True))
+        if kind is not None:
+            same |= own.isNull()
+        if MALFORMED in rows.columns:
+            same |= F.col(MALFORMED).isNotNull()
+        problem = f"{REFUSED_VALUE}column {name} is another one than {self.named[name]!r:.100}, the name of its folder"
+        checked = rows.where(fails(F.when(~same, F.lit(problem)), otherwise=True))
+        if kind is None or self.named[name] is None:
+            return checked
+        kind.of_text(cast("str", self.named[name]))
+        return checked.withColumn(name, F.coalesce(own, value))
+
+    def _frame(self, spark: SparkSession) -> DataFrame:
         schema = self.schema
         if schema is None and self.format == "csv":
             schema = find_schema(self.paths[:1], self.options)

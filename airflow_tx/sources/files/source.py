@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
-from airflow_tx.base.rows import columns_of, nested_columns_of
+from airflow_tx.base.rows import check_names, columns_of, nested_columns_of
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.outputs import Listed
 from airflow_tx.sources.api import (
@@ -23,7 +23,6 @@ from airflow_tx.sources.api import (
     EmittedRows,
     Json,
     Limit,
-    MalformedRow,
     RowTypes,
     Source,
     SourceKind,
@@ -387,7 +386,16 @@ class FolderSource(FolderArguments):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
-        files = self._verified(attempt, metadata)
+        return self._emit(attempt, metadata, spark, {})
+
+    def _emit(
+        self,
+        attempt: TransactionAttempt,
+        metadata: Json,
+        spark: SparkSession | None,
+        named: Mapping[str, str | None],
+    ) -> EmittedRows:
+        files = replace(self._verified(attempt, metadata), named=named)
         for path in files.paths if spark is not None or self.format == "parquet" else ():
             with self._readable(attempt, files, path):
                 files.check_columns(path)
@@ -416,37 +424,41 @@ class FolderSource(FolderArguments):
         found = next((each["schema"] for each, _ in parts if "schema" in each), None)
         types = declared_types(self.format, self.schema or unpacked(found))
         spelled = {name: pa.string() for _, columns in parts for name in columns}
-        return None if types is None else {**types, **spelled}
+        return (
+            None if types is None else {**types, **{n: spelled[n] for n in spelled.keys() - types}}
+        )
 
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
         import pyarrow as pa
 
         if self.format != "parquet":
             return super().emit_arrow(attempt, metadata)
-        parts = [(self._verified(attempt, each), columns) for each, columns in self.parts(metadata)]
-        paths = [path for files, _ in parts for path in files.paths]
-        whole = replace(parts[0][0], paths=paths)
+        parts = [
+            replace(self._verified(attempt, each), named=columns)
+            for each, columns in self.parts(metadata)
+        ]
+        paths = [path for files in parts for path in files.paths]
+        whole = replace(parts[0], paths=paths)
         for path in paths:
             with self._readable(attempt, whole, path):
                 whole.check_columns(path)
         with self._readable(attempt, whole, paths[0]):
             schema = whole.arrow_schema()
-        for name in {name for _, columns in parts for name in columns}:
-            at = schema.get_field_index(name)
-            schema = schema if at < 0 else schema.remove(at)
-            schema = schema.append(pa.field(name, pa.string()))
+            new = dict.fromkeys(name for files in parts for name in files.named).keys() - set(
+                schema.names
+            )
+            for name in sorted(new):
+                schema = schema.append(pa.field(name, pa.string()))
+            check_names(schema.names)
         return pa.RecordBatchReader.from_batches(schema, self._batches(attempt, parts, schema))
 
     def _batches(
-        self,
-        attempt: TransactionAttempt,
-        parts: Iterable[tuple[BatchFiles, Mapping[str, str | None]]],
-        schema: pa.Schema,
+        self, attempt: TransactionAttempt, parts: Iterable[BatchFiles], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        for files, columns in parts:
+        for files in parts:
             for path in files.paths:
                 with self._readable(attempt, files, path):
-                    yield from files.batches(path, schema, columns)
+                    yield from files.batches(path, schema)
 
     def check_read(self, attempt: TransactionAttempt) -> None:
         if (changed := self._changed(attempt)) is not None:
@@ -713,7 +725,18 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         )
 
     def parts(self, metadata: Any) -> list[tuple[Any, Mapping[str, str | None]]]:
-        return [(each, _columns(name)) for name, each in sorted((metadata or {}).items())]
+        return [(each, self._spelled(name)) for name, each in sorted((metadata or {}).items())]
+
+    def _spelled(self, partition: str) -> dict[str, str | None]:
+        """Read the columns that the names of folders spell, as Hive does."""
+        parts = (part.partition("=") for part in Path(partition).parts)
+        pairs = [(unquote(name), value) for name, equals, value in parts if name and equals]
+        try:
+            check_names(name for name, _ in pairs)
+        except ValueError as error:
+            remedy = "Rename one of the folders."
+            raise self.rows_refused(f"folder {partition}: {error}", remedy) from None
+        return {name: None if value == _HIVE_NULL else unquote(value) for name, value in pairs}
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
@@ -786,29 +809,4 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         metadata: Json,
         spark: SparkSession | None = None,
     ) -> EmittedRows:
-        rows = FolderSource.emit_batch(self, attempt, metadata, spark)
-        columns = _columns(partition)
-        if spark is None:
-            return _with(columns, rows)  # type: ignore[arg-type]
-        from pyspark.sql.functions import lit
-
-        for name, value in columns.items():
-            rows = rows.withColumn(name, lit(value).cast("string"))  # type: ignore[union-attr]
-        return rows
-
-
-def _columns(partition: str) -> dict[str, str | None]:
-    """Read the columns that the names of folders spell, as Hive does."""
-    columns: dict[str, str | None] = {}
-    for part in Path(partition).parts:
-        name, equals, value = part.partition("=")
-        if name and equals:
-            columns[unquote(name)] = None if value == _HIVE_NULL else unquote(value)
-    return columns
-
-
-def _with(
-    columns: Mapping[str, str | None], rows: Iterable[Mapping[str, Any]]
-) -> Iterator[Mapping[str, Any]]:
-    for row in rows:
-        yield cast("Any", row) if isinstance(row, MalformedRow) else {**row, **columns}
+        return self._emit(attempt, metadata, spark, self._spelled(partition))

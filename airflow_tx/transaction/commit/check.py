@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, TxError, shortened_reason
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.rows import NoTable, exact_table, first_line, shown_value, typed_batch
+from airflow_tx.base.rows import (
+    NoTable,
+    check_names,
+    exact_table,
+    first_line,
+    shown_value,
+    typed_batch,
+)
 from airflow_tx.ledger import digest
 
 if TYPE_CHECKING:
@@ -313,10 +320,9 @@ class SqlCheck(Check):
             by_output.setdefault((each.input.operator.task_id, each.input.key), []).append(each)
         for own in by_output.values():
             try:
-                rows = commit.rows(own[0].input)
+                yield from SqlPass(commit.rows(own[0].input)).find(own)
             except NoTable as error:
                 raise own[0].refused(f"The rows of its output are no table: {error}.") from None
-            yield from SqlPass(rows).find(own)
 
     @cached_property
     def parsed(self) -> ParsedCondition:
@@ -391,7 +397,13 @@ class SqlPass:
         """Try a condition without rows: its names and its type."""
         known = self._rows.schema
         try:
+            if known is not None:
+                check_fields(
+                    [known.field(name) for name in self._rows.columns(each.parsed.columns)]
+                )
             kind = condition_type(each.sql, known, each.parsed.columns)
+        except ValueError as error:
+            raise each.refused(f"It cannot tell them apart: {error}. Rename one of them.") from None
         except _errors() as error:
             there = "" if known is None else f" The rows have {', '.join(known.names)}."
             raise each.refused(_reason(error) + there) from None
@@ -455,6 +467,15 @@ class SqlPass:
                 raise
 
         return pa.RecordBatchReader.from_batches(self._rows.of(columns), noted())
+
+
+def check_fields(fields: Iterable[pa.Field]) -> None:
+    """Check at every depth that no two fields are one to SQL, which gives the first one; ValueError: two are."""
+    found = list(fields)
+    check_names(each.name for each in found)
+    for each in found:
+        kind = each.type
+        check_fields(kind.field(at) for at in range(kind.num_fields))
 
 
 @lru_cache(maxsize=1000)

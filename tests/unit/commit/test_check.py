@@ -479,6 +479,31 @@ def test_an_output_of_no_file_or_of_a_file_without_rows_has_no_rows(area: Stagin
         assert [each.found for each in find_all([SOME, POSITIVE], commit)] == ["count(*) > 0 is false: count(*) is 0"]
 
 
+@pytest.mark.parametrize(
+    "row", [{"amount": 1, "Amount": -5}, {"amount": {"n": 1, "N": 2}}, {"amount": [{"n": 1, "N": 2}]}]
+)
+def test_a_condition_over_two_columns_that_are_one_to_sql_is_refused(row: Any) -> None:
+    with pytest.raises(ConfigError, match=r"check\('a', rows=\) = .* are one to Spark and to SQL. Rename one of them"):
+        texts([row], check("a", OUTPUT, rows='"Amount" IS NOT NULL'))
+    assert texts([{"n": 1, **row}], check("a", OUTPUT, rows="n > 0")) == []
+
+
+def of_tables(*tables: pa.Table) -> CheckedCommit:
+    """A commit of one output, whose instances have these rows."""
+
+    def part(table: pa.Table) -> Any:
+        return table.schema, lambda names: iter(table.select(names).to_batches())
+
+    rows = OutputRows(map(part, tables))
+    return CheckedCommit(None, lambda output: rows)  # type: ignore[arg-type]
+
+
+def test_instances_whose_numbers_have_no_type_in_common_are_refused_with_the_check() -> None:
+    commit = of_tables(pa.table({"id": [2**53 + 1]}), pa.table({"id": [0.5]}))
+    with pytest.raises(ConfigError, match=r"check\('a', rows=\) = 'id > 0' .* column id .* not in range"):
+        list(find_all([check("a", OUTPUT, rows="id > 0")], commit))
+
+
 def test_a_condition_names_columns_in_any_case() -> None:
     assert texts([{"k": "a", "Amount": 1}], check("a", OUTPUT, rows="AMOUNT > 1")) == [
         "AMOUNT > 1 does not hold for 1 of 1 rows"

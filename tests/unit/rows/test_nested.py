@@ -24,3 +24,11 @@ def test_columns_may_be_arrays_maps_and_structs() -> None:
 def test_a_type_that_no_json_value_has_is_refused_with_its_column(column: str) -> None:
     with pytest.raises(ValueError, match="has no type that"):
         nested_columns_of(f"a INT, {column}")
+
+
+@pytest.mark.parametrize(
+    "schema", ["a INT, A INT", "a INT, a STRING", "s STRUCT<x: INT, X: INT>", "l ARRAY<STRUCT<x: INT, x: INT>>"]
+)
+def test_columns_that_are_one_to_spark_are_refused(schema: str) -> None:
+    with pytest.raises(ValueError, match=r"are one to Spark and to SQL|has no type"):
+        nested_columns_of(schema)
