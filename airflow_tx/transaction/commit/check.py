@@ -7,10 +7,11 @@ DuckDB, over the rows of one acked output.
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, TxError, shortened_reason
@@ -27,12 +28,14 @@ from airflow_tx.ledger import digest
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
 
     from airflow_tx.ledger import Processed, TransactionAttempt
     from airflow_tx.outputs import StagingArea
     from airflow_tx.state import AppendTable
 else:
     pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
 
 
 # --- check --------------------------------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ def check(
     :param name: unique in the DAG; a person accepts a failed check by its name.
     :param output: such as ``counts.output["counts"]``, or what a ``@task`` call gives; of a mapped task, the rows of
         all its instances.
-    :param rows: an SQL condition that must be TRUE for each row; NULL fails.
+    :param rows: an SQL condition that must be TRUE for each row; NULL fails, and so do NaN and a division by zero.
     :param value: an SQL condition with aggregates over all rows that must be TRUE.
     :param severity: "error" refuses the commit until a person acts; "warn" notes what was found, and commits.
     :raises ConfigError: an argument cannot be used.
@@ -281,6 +284,7 @@ def _staged(
 # DuckDB sees one relation, `output`, and nothing else: no file, no extension, no variable of Python.
 
 
+Forms = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 SAMPLES = 3
 _SAMPLE = 200
 """Characters of a row in a message."""
@@ -291,6 +295,7 @@ _SETTINGS = {
     "memory_limit": "512MB",
     "temp_directory": "",
     "TimeZone": "UTC",
+    "ieee_floating_point_ops": "false",  # a division by zero is NULL
     "enable_external_access": "false",
     "lock_configuration": "true",
 }
@@ -440,13 +445,23 @@ class SqlPass:
             return [], 0, ""
         # The hash of a row has its values alone, in the order of its columns.
         columns = [[each.name, str(each.type)] for each in schema]
-        rows, hashed = self._ask(f"count(*), sum(hash({_RELATION}))", schema.names)[0]
+        selected = f"count(*), sum(hash({_RELATION}))"
+        rows, hashed = self._ask(selected, schema.names, of=iter)[0]
         return columns, rows, str(hashed)
 
-    def _ask(self, selected: str, columns: Iterable[str], rest: str = "") -> list[tuple[Any, ...]]:
+    def _ask(
+        self, selected: str, columns: Iterable[str], rest: str = "", *, of: Forms | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Ask once.
+
+        :param of: what is made of the batches; None: batches whose NaN is NULL.
+        """
         failures: list[BaseException] = []
         if self._rows.schema is not None:
-            self._cursor.register(_RELATION, self._reader(self._rows.columns(columns), failures))
+            reader = self._reader(
+                self._rows.columns(columns), failures, of or partial(map, without_nan)
+            )
+            self._cursor.register(_RELATION, reader)
         try:
             query = f"SELECT {selected} FROM {_relation(self._rows.schema, columns)} {rest}"
             return list(self._cursor.execute(query).fetchall())
@@ -457,16 +472,38 @@ class SqlPass:
             raise
 
     def _reader(
-        self, columns: Sequence[str], failures: list[BaseException]
+        self, columns: Sequence[str], failures: list[BaseException], of: Forms
     ) -> pa.RecordBatchReader:
         def noted() -> Iterator[pa.RecordBatch]:
             try:
-                yield from self._rows.batches(columns)
+                yield from of(self._rows.batches(columns))
             except Exception as error:
                 failures.append(error)
                 raise
 
         return pa.RecordBatchReader.from_batches(self._rows.of(columns), noted())
+
+
+def without_nan(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Put NULL for NaN at every depth: SQL takes NaN for the greatest number, so that it is above any limit."""
+    columns = map(_without_nan, batch.columns)
+    return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
+
+
+def _without_nan(column: pa.Array) -> pa.Array:
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    if re.search("float|double", str(column.type)):
+        return pa.array(map(_number_or_none, column.to_pylist()), column.type)
+    return column
+
+
+def _number_or_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _number_or_none(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_number_or_none, value))
+    return None if value != value else value
 
 
 def check_fields(fields: Iterable[pa.Field]) -> None:
@@ -510,7 +547,7 @@ def duckdb_engine() -> Any:
         raise ConfigError(option="CommitOperator", value="checks", remedy=remedy) from None
     engine = duckdb.connect(":memory:")
     for name, value in _SETTINGS.items():
-        engine.execute(f"SET {name} = '{value}'")
+        engine.execute(f"SET GLOBAL {name} = '{value}'")  # for each cursor, too
     return engine
 
 
@@ -544,7 +581,8 @@ def parse_condition(sql: str) -> ParsedCondition:
     with duckdb_engine().cursor() as cursor:
         parsed = json.loads(_one(cursor, "SELECT json_serialize_sql(?)", f"SELECT {sql}\n"))
         if parsed["error"]:
-            raise ValueError(f"It is no SQL: {parsed['error_message'].rstrip('!')}.")
+            reason = " ".join(parsed["error_message"].split())
+            raise ValueError(f"It is no SQL: {reason.rstrip('!')}.")
         nodes = list(_nodes(_only_condition(parsed)))
         classes = {node["class"] for node in nodes}
         if "SUBQUERY" in classes:
@@ -598,9 +636,14 @@ def _text(cursor: Any, parsed: Mapping[str, Any], node: Mapping[str, Any]) -> st
 
 @cache
 def _aggregates() -> frozenset[str]:
-    query = "SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
+    query = (
+        "SELECT function_name, macro_definition FROM duckdb_functions() WHERE function_type = {}"
+    )
     with duckdb_engine().cursor() as cursor:
-        return frozenset(name for (name,) in cursor.execute(query).fetchall())
+        found = {name for name, _ in cursor.execute(query.format("'aggregate'")).fetchall()}
+        macros = cursor.execute(query.format("'macro'")).fetchall()
+    called = re.compile(rf"\b({'|'.join(map(re.escape, found))})\(")
+    return frozenset(found | {name for name, text in macros if called.search(text or "")})
 
 
 def _one(cursor: Any, query: str, argument: str) -> str:

@@ -504,6 +504,47 @@ def test_instances_whose_numbers_have_no_type_in_common_are_refused_with_the_che
         list(find_all([check("a", OUTPUT, rows="id > 0")], commit))
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "row", [{"n": NAN}, {"n": None}, {"n": {"x": NAN}}, {"n": [NAN]}, {"n": [{"x": [NAN]}]}], ids=str
+)
+def test_not_a_number_fails_as_null_does(row: Any) -> None:
+    path = str(row["n"]).count("[")
+    fields = {0: "n.x" if isinstance(row["n"], dict) else "n", 1: "n[1]", 2: "n[1].x[1]"}[path]
+    assert len(texts([row], check("a", OUTPUT, rows=f"{fields} >= 0"))) == 1
+    assert len(texts([row], check("a", OUTPUT, value=f"max({fields}) >= 0"))) == 1
+
+
+@pytest.mark.parametrize("sql", ["1 / (n - n) > 0", "n / 0 > 0", "n % 0 >= 0", "n // 0 >= 0", "0.0 / (n - n) >= 0"])
+@pytest.mark.parametrize("n", [1, 1.5])
+def test_a_division_by_zero_fails_as_null_does(sql: str, n: float) -> None:
+    if "//" in sql and isinstance(n, float):
+        pytest.skip("whole numbers alone have it")
+    assert len(texts([{"n": n}], check("a", OUTPUT, rows=sql))) == 1
+
+
+def test_a_person_accepts_rows_with_not_a_number_and_no_rows_with_null_in_its_place() -> None:
+    rule = check("a", OUTPUT, rows="n > 0")
+    schema = pa.schema([("n", pa.float64())])
+    tables = [pa.Table.from_pylist([{"n": n}], schema) for n in (NAN, NAN, None)]
+    found = [next(iter(find_all([rule], of_tables(each)))).digest for each in tables]
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_comment_that_is_not_closed_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"unterminated /\* comment") as refused:
+        texts(ROWS, check("a", OUTPUT, rows="n > 0 /* not closed"))
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_aggregate_that_is_a_macro_of_duckdb_is_one_of_all_rows() -> None:
+    assert texts([{"n": 2.0}, {"n": 8.0}], check("a", OUTPUT, value="geomean(n) < 5")) == []
+    with pytest.raises(ConfigError, match=r"It has an aggregate, geomean\(n\)\. Give it by value="):
+        texts(ROWS, check("a", OUTPUT, rows="geomean(n) > 0"))
+
+
 def test_a_condition_names_columns_in_any_case() -> None:
     assert texts([{"k": "a", "Amount": 1}], check("a", OUTPUT, rows="AMOUNT > 1")) == [
         "AMOUNT > 1 does not hold for 1 of 1 rows"
@@ -728,3 +769,9 @@ def test_a_check_of_another_kind_runs_beside_those_in_sql(make: Any, state: Memo
 def test_a_check_names_itself_in_a_refusal() -> None:
     assert repr(POSITIVE) == "check('positive')"
     assert isinstance(POSITIVE, SqlCheck)
+
+
+def test_a_cursor_of_a_check_has_the_settings_of_its_engine() -> None:
+    asked = "SELECT current_setting('TimeZone'), current_setting('ieee_floating_point_ops')"
+    with duckdb_engine().cursor() as cursor:
+        assert cursor.execute(asked).fetchall() == [("UTC", False)]
