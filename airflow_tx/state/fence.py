@@ -142,6 +142,25 @@ def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
     return grant.last_txids.get(state) is None and stored.token.generation < grant.token.generation
 
 
+def owns(grant: Grant, *, state: str) -> bool:
+    """Whether values without a fence are the state's own: a repair has accepted them, or looks at them."""
+    known = "generation" in grant.accepted.get(state, {}) or state in grant.over
+    return known or grant.token.is_look
+
+
+def of_nobody(txid: int, *, state: str, release: str) -> StateDiffers:
+    """Make the refusal of values without a fence, which a commit would take for values of its own ledger.
+
+    :param txid: the greatest that they have.
+    :param release: what a person types, after which no value has one.
+    """
+    return StateDiffers(
+        state=state,
+        problem=f"it has values of transaction {txid} and no fence, as a copy of another state has",
+        remedy=f"Nothing was written. Release them, then clear the commit task: {release}",
+    )
+
+
 def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
     """Give the fence that a look covers, to put it back: the repair that has looked changes nothing.
 

@@ -232,6 +232,8 @@ _APPLIED = "airflow_tx.applied"
 _WRITTEN = "airflow_tx.written"
 _GIVEN = "airflow_tx.given"
 COMMIT_NOTE = "userMetadata"
+NOBODYS = {TXID: "CAST(NULL AS BIGINT)"}
+OWNED = f"{TXID} IS NOT NULL"
 RELEASED = {"released": True}
 """The note of a release: receipts before it belong to another ledger."""
 _DENIED = re.compile(
@@ -472,8 +474,7 @@ class DeltaStore:
         if not owned:
             # An update without rows commits nothing.
             return self._commit(at, [], once)
-        nobody = {TXID: "CAST(NULL AS BIGINT)"}
-        at.handle.update(nobody, predicate=f"{TXID} IS NOT NULL", commit_properties=once)
+        at.handle.update(NOBODYS, predicate=OWNED, commit_properties=once)
 
     def define(self, at: TableVersion, *, schema: Schema, partition_by: Sequence[str]) -> None:
         """Replace the columns of a table without files; nothing else can change its partition columns."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ from airflow_tx.state.api import (
 )
 from airflow_tx.state.lake.delta import (
     COMMIT_NOTE,
+    NOBODYS,
+    OWNED,
     QUERIED,
     RELEASED,
     DeltaStore,
@@ -605,15 +608,30 @@ class DeltaTable(StoredState, AppendTable):
         return partial(self._store.release, number=at.number + 1, owned=self._owns_rows(at))
 
     def _owns_rows(self, at: TableVersion) -> bool:
-        if at.empty or all(each["name"] != TXID for each in at.schema["fields"]):
+        if self._newest_txid(at) is None:
             return False
         stuck = (each for each in self._store.live_files(at) if not each.removable)
         if found := next((each for each in stuck if each.nobodys != each.rows), None):
             problem = f"deltalake cannot rewrite file {found.path}: it cannot spell that path"
-            remedy = rewritten(self.uri, f"{TXID} IS NOT NULL")
+            remedy = rewritten(self.uri, OWNED)
             raise StateError(state=self.name, problem=problem, remedy=remedy)
-        query = f"SELECT {TXID} FROM {QUERIED} WHERE {TXID} IS NOT NULL LIMIT 1"
-        return bool(self._store.asked(at, query))
+        return True
+
+    def _newest_txid(self, at: TableVersion) -> int | None:
+        """Read the greatest txid of the rows; None: no row has one."""
+        if at.empty or all(each["name"] != TXID for each in at.schema["fields"]):
+            return None
+        (found,) = self._store.asked(at, f"SELECT max({TXID}) AS newest FROM {QUERIED}")
+        newest: int | None = found["newest"]
+        return newest
+
+    def check_numbers(self, at: TableVersion) -> None:
+        """Refuse rows that came without their fence, such as in a copy: their txids are of another ledger."""
+        newest = self._newest_txid(at)
+        if newest is not None:
+            table = f"from deltalake import DeltaTable; DeltaTable({self.uri!r})"
+            typed = shlex.quote(f"{table}.update({NOBODYS!r}, predicate={OWNED!r})")
+            raise fence.of_nobody(newest, state=self.name, release=f"python -c {typed}")
 
     @property
     def _store(self) -> DeltaStore:
@@ -701,6 +719,8 @@ class _TableTransaction:
         held = None if at is None else self._state._raised(at)
         stored = None if held is None else held.fence
         raised = fence.raised(stored, grant, state=self._state.name, holds=lambda: False)
+        if at is not None and held is None and not fence.owns(grant, state=self._state.name):
+            self._state.check_numbers(at)
         if held is not None and held.is_held_by(grant):
             return
         token = grant.token

@@ -134,6 +134,13 @@ def _given(table: sa.Table, names: Iterable[str], prefix: str) -> Constants:
     return {name: sa.bindparam(f"{prefix}{name}", type_=table.c[name].type) for name in names}
 
 
+def statement_text(sql: sa.Dialect, statement: Any) -> str:
+    """Write a statement in one line, as a person types it."""
+    text = str(statement.compile(dialect=sql, compile_kwargs={"literal_binds": True}))
+    text = text.replace("%%", "%") if sql.paramstyle in ("format", "pyformat") else text
+    return " ".join(text.splitlines())
+
+
 def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
     """Name the numbers of a writer as `Dialect.writer` does."""
     return {f"{WRITER_PARAM}{i}": number for i, number in enumerate(writer)}

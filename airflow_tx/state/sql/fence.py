@@ -24,6 +24,7 @@ from airflow_tx.state.sql.dialect import (
     changed,
     inserted,
     row_of_state,
+    statement_text,
     update_of,
 )
 from airflow_tx.state.sql.schema import (
@@ -221,6 +222,8 @@ class FencedStore(StateDatabase):
             # There was no row to lock, so another first grant may have inserted one: that row counts now.
             found = self._read(connection, "update")
             assert found is not None
+            if found[0].token == grant.token and not fence.owns(grant, state=self.state):
+                self._check_numbers(connection)
             there = there or self._is_there(connection)
 
         kept = Imprint.of(found[1])
@@ -242,6 +245,21 @@ class FencedStore(StateDatabase):
             kept = kept if keeps else self.imprint(connection)
         connection.execute(*self._update(self._fence_values(raised, kept)))
         return kept
+
+    def _check_numbers(self, connection: Connection) -> None:
+        """Refuse values that came without their fence, such as in a copy: their txids are of another ledger."""
+        newest = self._newest_txid(connection)
+        if newest:
+            release = statement_text(connection.dialect, self._releasing(connection))
+            raise fence.of_nobody(newest, state=self.state, release=release)
+
+    def _newest_txid(self, connection: Connection) -> int:
+        """Read the greatest txid that the values have; 0: they have none."""
+        raise NotImplementedError
+
+    def _releasing(self, connection: Connection) -> Any:
+        """Write the statement after which no value has a txid of this ledger; the values are there."""
+        raise NotImplementedError
 
     def _has_lost(self, connection: Connection, definition: Mapping[str, Any]) -> bool:
         """Whether the values lack something that the fence says, so that a commit is refused."""
@@ -405,6 +423,12 @@ class FencedStore(StateDatabase):
         if self.read_fence(connection, lock="update") is not None:
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
+    def release(self, connection: Connection) -> None:
+        """Delete the fence row; the values stay, and say no more of which transaction they are."""
+        FencedStore.clear(self, connection)
+        if self._is_there(connection):
+            connection.execute(self._releasing(connection))
+
     def _read(
         self, connection: Connection, lock: str | None, identity: str | None = None
     ) -> tuple[Fence, dict[str, Any]] | None:
@@ -510,6 +534,11 @@ class OneTableStore(FencedStore, Generic[_Found]):
         if changed or grant.last_txids.get(self.state) is None:
             self._check_family(connection)
         return kept
+
+    def _check_numbers(self, connection: Connection) -> None:
+        # First: the rows may be of the other table, which has a fence.
+        self._check_family(connection)
+        super()._check_numbers(connection)
 
     def _check_family(self, connection: Connection) -> None:
         """Refuse a table that shares rows with another one that has a fence: each would take out rows of the other.

@@ -73,9 +73,6 @@ class SqlGuard(FencedInSql["GuardStore"]):
         noted = self._asked(self._store.noted)
         return None if noted is None else abs(noted)
 
-    def release(self) -> None:
-        self.clear()
-
     def _open(self) -> GuardStore:
         from airflow_tx.base.connections import located
         from airflow_tx.state.sql.guard_store import GuardStore

@@ -170,7 +170,14 @@ class GuardStore(FencedStore):
     def clear(self, connection: Connection) -> None:
         super().clear(connection)
         if self._has_table(connection, GUARD_TABLE):
-            connection.execute(self._guard.delete().where(self._guard.c.guard == self._guard_name))
+            connection.execute(self._releasing(connection))
+
+    def _newest_txid(self, connection: Connection) -> int:
+        # A negative one may be of this ledger: a statement has rolled the fence back, and `put` tells of it.
+        return max(self.noted(connection) or 0, 0)
+
+    def _releasing(self, connection: Connection) -> sa.Delete:
+        return self._guard.delete().where(self._guard.c.guard == self._guard_name)
 
     def _note(self, connection: Connection, txid: int) -> None:
         mine = {"guard": self._guard_name, "txid": txid}

@@ -73,6 +73,10 @@ class FencedInSql(Addressed[_Store], StoredState):
         with self._store.transaction() as connection:
             self._store.clear(connection)
 
+    def release(self) -> None:
+        with self._store.transaction() as connection:
+            self._store.release(connection)
+
 
 class SqlState(FencedInSql["SqlStore"], SoleWriterState):
     """A table of values per key that transactions add to, each exactly once.
@@ -147,10 +151,6 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
 
     def key_types(self) -> dict[str, str] | None:
         return self._asked(self._store.key_types)
-
-    def release(self) -> None:
-        with self._store.transaction() as connection:
-            self._store.release(connection)
 
     def for_executors(self) -> SqlState | None:
         return self.for_readers(local=False)

@@ -185,12 +185,17 @@ class SqlStore(StateTable):
         if found is not None:
             connection.execute(found[0].delete())
 
-    def release(self, connection: Connection) -> None:
-        """Delete the fence row; the values stay, and say no more of which transaction they are."""
-        super().clear(connection)
+    def _newest_txid(self, connection: Connection) -> int:
         found = self._found(connection)
-        if found is not None:
-            connection.execute(found[0].update().values(self._of_nobody()))
+        if found is None:
+            return 0
+        newest = connection.execute(sa.select(sa.func.max(found[0].c.tx_txid))).scalar_one()
+        return newest or 0
+
+    def _releasing(self, connection: Connection) -> sa.Update:
+        found = self._found(connection)
+        assert found is not None
+        return found[0].update().values(self._of_nobody())
 
     def _of_nobody(self) -> dict[str, Any]:
         """Give what rows have as their writer that belong to no transaction."""

@@ -77,10 +77,6 @@ class SqlTable(FencedInSql["TableStore"]):
     def rows_by_txid(self) -> dict[int | None, int]:
         return self._asked(self._store.rows_by_txid)
 
-    def release(self) -> None:
-        with self._store.transaction() as connection:
-            self._store.release(connection)
-
     def _open(self) -> TableStore:
         from airflow_tx.base.connections import located
         from airflow_tx.state.sql.table_store import TableStore

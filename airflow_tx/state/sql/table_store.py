@@ -248,8 +248,7 @@ class TableStore(OneTableStore[FoundTable]):
         return f"none of the {kept.rows} rows of transaction {kept.txid} is there"
 
     def _has_nothing(self, connection: Connection) -> bool:
-        now = self.imprint(connection)
-        return now is None or now.txid == 0
+        return not self._newest_txid(connection)
 
     def imprint(
         self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
@@ -318,19 +317,18 @@ class TableStore(OneTableStore[FoundTable]):
         if found is not None:
             connection.execute(found.table.delete().where(found.table.c[TXID] > 0))
 
-    def release(self, connection: Connection) -> None:
-        """Delete the fence row; the rows stay, and belong to no transaction any more."""
-        super().clear(connection)
+    def _newest_txid(self, connection: Connection) -> int:
+        now = self.imprint(connection)
+        return 0 if now is None else now.txid
+
+    def _releasing(self, connection: Connection) -> sa.Update:
         found = self._found(connection)
-        if found is None:
-            return
+        assert found is not None
         txid = found.table.c[TXID]
         # Another topology begins with transaction 1 again. Its rows must not meet these.
         least = connection.execute(sa.select(sa.func.min(txid))).scalar_one() or 0
         free = min(least, 0)
-        connection.execute(
-            found.table.update().where(txid > 0).values({TXID: sa.literal(free) - txid})
-        )
+        return found.table.update().where(txid > 0).values({TXID: sa.literal(free) - txid})
 
     # --- the table ------------------------------------------------------------------------------------------------
 
