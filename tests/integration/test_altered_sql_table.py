@@ -172,3 +172,72 @@ def test_a_column_of_sums_that_was_made_narrower_after_the_raise_rounds_nothing(
         with pytest.raises(StateError, match=problem):
             state.write(grant, [{"key": 0, "n": Decimal("1.005")}], complete=complete)
     assert run("SELECT DISTINCT n FROM {t}") == [(1,)]
+
+
+# --- rows that the table itself changes ---------------------------------------------------------------------------
+
+
+SHAPES: dict[str, tuple[str, list[str]]] = {
+    "sqlite-keeps the last of two": ("id BIGINT UNIQUE ON CONFLICT REPLACE", []),
+    "sqlite-adds a row": (
+        "id BIGINT",
+        ["CREATE TRIGGER {t}_g AFTER INSERT ON {t} BEGIN INSERT INTO {t} VALUES (7, new.tx_txid); END"],
+    ),
+    "sqlite-deletes others": (
+        "id BIGINT",
+        ["CREATE TRIGGER {t}_g AFTER INSERT ON {t} BEGIN DELETE FROM {t} WHERE id < new.id; END"],
+    ),
+    "postgres-adds a row": (
+        "id BIGINT",
+        [
+            "CREATE FUNCTION {t}_f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.id < 100 THEN "
+            "INSERT INTO {t} VALUES (NEW.id + 100, NEW.tx_txid); END IF; RETURN NEW; END $$",
+            "CREATE TRIGGER g BEFORE INSERT ON {t} FOR EACH ROW EXECUTE FUNCTION {t}_f()",
+        ],
+    ),
+    "postgres-deletes others": (
+        "id BIGINT",
+        [
+            "CREATE FUNCTION {t}_f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "DELETE FROM {t} WHERE id < NEW.id; RETURN NEW; END $$",
+            "CREATE TRIGGER g BEFORE INSERT ON {t} FOR EACH ROW EXECUTE FUNCTION {t}_f()",
+        ],
+    ),
+    "postgres-drops rows": (
+        "id BIGINT",
+        [
+            "CREATE FUNCTION {t}_f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+            "CREATE TRIGGER g BEFORE INSERT ON {t} FOR EACH ROW EXECUTE FUNCTION {t}_f()",
+        ],
+    ),
+    "postgres-changes the txid": (
+        "id BIGINT",
+        [
+            "CREATE FUNCTION {t}_f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "NEW.tx_txid = NULL; RETURN NEW; END $$",
+            "CREATE TRIGGER g BEFORE INSERT ON {t} FOR EACH ROW EXECUTE FUNCTION {t}_f()",
+        ],
+    ),
+    "mariadb-changes the txid": (
+        "id BIGINT",
+        ["CREATE TRIGGER {t}_g BEFORE INSERT ON {t} FOR EACH ROW SET NEW.tx_txid = NULL"],
+    ),
+}
+"""By database and what becomes of inserted rows: the column of the table t, and what is made beside it."""
+
+
+@pytest.mark.parametrize(("url", "shape"), [(name.partition("-")[0], name) for name in SHAPES], indirect=["url"])
+def test_a_table_that_changes_rows_when_some_are_inserted_is_refused(
+    url: str, table: str, grants: Grants, run: Run, shape: str
+) -> None:
+    column, others = SHAPES[shape]
+    run(f"CREATE TABLE {{t}} ({column}, tx_txid BIGINT)")
+    run("CREATE INDEX {t}_i ON {t} (tx_txid)")
+    run("INSERT INTO {t} (id) VALUES (0)")
+    for statement in others:
+        run(statement)
+    state = SqlTable.from_url(url, table=table)
+    with pytest.raises(StateError, match="rows.*No row of this update.*triggers, rules and conflict clauses"):
+        grants.commit_rows(1, state, [{"id": 0}, {"id": 1}])
+    assert run("SELECT id, tx_txid FROM {t}") == [(0, None)]
+    assert state.fence() is None

@@ -262,6 +262,10 @@ class Dialect:
         """Name the tables, by schema and name, that share rows with this one, and that stand beside a fence table."""
         return ()
 
+    def changes_others(self, connection: Connection, table: sa.Table) -> bool:
+        """Whether a statement that inserts rows may change other rows of the table, by a trigger or the like."""
+        return False
+
     def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, int]:
         """Read how many characters the columns take that have a limit: spaces beyond it are cut without an error."""
         if not self.cuts_texts:

@@ -292,7 +292,7 @@ class FencedStore(StateDatabase):
         """Make an imprint of the current values; None: there are none.
 
         :param kept: the one before it, if nothing was undone since.
-        :param wrote: transaction and keys of a write since then.
+        :param wrote: transaction, keys and number of rows of a write since then.
         """
         raise NotImplementedError
 
@@ -483,6 +483,7 @@ class SqlTransaction:
 
     :param kept: the imprint of the values before it.
     :param sample: some of the keys that it has written.
+    :param rows: how many keys or rows it has written.
     """
 
     store: FencedStore
@@ -490,15 +491,17 @@ class SqlTransaction:
     write: StateWrite
     kept: Imprint | None
     sample: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
 
     def put(self) -> int:
-        return self.store.put(self.connection, self.write, self.sample)
+        self.rows.append(self.store.put(self.connection, self.write, self.sample))
+        return self.rows[-1]
 
     def end(self, receipt: Receipt | None) -> None:
         grant = self.write.grant
         if self.write.complete:
             keys = [*self.sample, *self.store.check_portions(self.connection, grant)]
-            wrote = Imprint(grant.txid, tuple(keys))
+            wrote = Imprint(grant.txid, tuple(keys), rows=sum(self.rows))
             imprint = self.store.imprint(self.connection, self.kept, wrote)
             self.store.set_applied(self.connection, receipt, imprint)
         elif self.write.rows is not None:

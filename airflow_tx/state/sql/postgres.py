@@ -75,6 +75,12 @@ _FAMILY = sa.text(
         )
     )
 )
+# Its triggers, also of its partitions, and its rules.
+_CHANGES_OTHERS = sa.text(
+    "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = :schema AND c.relname = :name AND (c.relhasrules OR EXISTS (SELECT FROM pg_trigger t "
+    "WHERE NOT t.tgisinternal AND (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))))"
+)
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26
 
@@ -229,6 +235,10 @@ class Postgres(Dialect):
     def family(self, connection: Connection, table: sa.Table) -> Sequence[tuple[str, str]]:
         own = {"schema": table.schema, "name": table.name, "fence": FENCE_TABLE}
         return [(schema, name) for schema, name in connection.execute(_FAMILY, own)]
+
+    def changes_others(self, connection: Connection, table: sa.Table) -> bool:
+        own = {"schema": table.schema, "name": table.name}
+        return connection.execute(_CHANGES_OTHERS, own).first() is not None
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
         code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)

@@ -138,6 +138,14 @@ class Sqlite(Dialect):
         )
         return {**kinds, **{name: f"{kinds[name]} {OTHER_COLLATION}" for name in otherwise}}, key
 
+    def changes_others(self, connection: Connection, table: sa.Table) -> bool:
+        schema = connection.dialect.identifier_preparer.quote(table.schema or "main")
+        query = sa.text(
+            f"SELECT 1 FROM {schema}.sqlite_master WHERE tbl_name = :name COLLATE NOCASE "
+            "AND (type = 'trigger' OR sql LIKE '%ON%CONFLICT%')"
+        )
+        return connection.execute(query, {"name": table.name}).first() is not None
+
     @staticmethod
     def _compared_otherwise(
         connection: Connection, table: sa.Table, texts: Sequence[str]

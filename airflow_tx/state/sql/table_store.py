@@ -26,6 +26,7 @@ ROW = "tx_row"
 _OURS = {TXID: "bigint", ROW: "bigint"}
 _FILLED = "the table has rows"
 _AGAIN = "then clear the commit task"
+_CHANGED = f"{NOTHING} Look at the triggers, rules and conflict clauses of the table: take out what changes rows."
 _Columns = Mapping[str, Sequence[Any]]
 
 
@@ -38,6 +39,7 @@ class FoundTable:
     :param filled: the columns that take no NULL.
     :param required: the ones of these that have no default, so that a row must have them.
     :param lengths: of the text columns that have one.
+    :param changes_others: whether a statement that inserts rows may change others.
     """
 
     state: str
@@ -46,6 +48,7 @@ class FoundTable:
     filled: frozenset[str]
     required: frozenset[str]
     lengths: Mapping[str, int]
+    changes_others: bool
 
     def check_columns(self, names: Sequence[str], known: Iterable[str], start: int) -> None:
         """Refuse rows with these columns, unless they fit the table.
@@ -202,6 +205,7 @@ class TableStore(OneTableStore[FoundTable]):
         self._facts.pop(_FILLED, None)
         if first is None:
             return 0
+        before = self._count_others(connection, found, write.grant.txid)
         given = _GivenRows(found, self._dialect, chain([first], portions))
         try:
             written = self._dialect.append_rows(connection, found.table, write.grant.txid, given)
@@ -211,9 +215,22 @@ class TableStore(OneTableStore[FoundTable]):
             raise found.misfit(row, name, refusal.problem, refusal.remedy) from None
         if written != given.count:
             problem = f"the database has taken {written} of {given.count} rows"
-            raise StateError(state=self.state, problem=problem, remedy=NOTHING)
+            raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
+        after = self._count_others(connection, found, write.grant.txid)
+        if after != before:
+            problem = f"the table had {before} rows of others, and has {after} after {written} were inserted"
+            raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
         self._facts[_FILLED] = True
         return written
+
+    def _count_others(self, connection: Connection, found: FoundTable, txid: int) -> int:
+        """Count the rows that an insert leaves as they are; 0: no insert changes any."""
+        if not found.changes_others:
+            return 0
+        own = found.table.c[TXID].is_not_distinct_from(txid)
+        query = sa.select(sa.func.count()).select_from(found.table).where(~own)
+        count: int = connection.execute(query).scalar_one()
+        return count
 
     def _take_out(self, connection: Connection, found: FoundTable, txids: Sequence[int]) -> None:
         connection.execute(found.table.delete().where(found.table.c[TXID].in_(txids)))
@@ -258,9 +275,20 @@ class TableStore(OneTableStore[FoundTable]):
             return None
         # Not of a transaction without rows: that the rows of the others are gone would not show any more.
         now = self._newest(connection, found)
+        if wrote is not None:
+            self._check_count(connection, found, now, wrote)
         if kept is None or wrote is None or str(kept.txid) in wrote.keys:
             return now
         return kept if kept.rows and now.txid < kept.txid else now
+
+    def _check_count(
+        self, connection: Connection, found: FoundTable, now: Imprint, wrote: Imprint
+    ) -> None:
+        """Compare how many rows the table has of a transaction with how many were written."""
+        there = now.rows if now.txid == wrote.txid else self._rows_of(connection, found, wrote.txid)
+        if there != wrote.rows:
+            problem = f"{wrote.rows} rows of transaction {wrote.txid} were written, {there} are in the table"
+            raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
 
     def _newest(self, connection: Connection, found: FoundTable) -> Imprint:
         """Count the rows of the newest transaction that has some."""
@@ -375,6 +403,7 @@ class TableStore(OneTableStore[FoundTable]):
             frozenset(filled) - own,
             required - own,
             self._dialect.lengths(connection, bare),
+            self._dialect.changes_others(connection, bare),
         )
 
     def _fitting(self, connection: Connection, rows: _Columns) -> FoundTable:
