@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateBehind, StateError
-from airflow_tx.base.rows import is_frame
+from airflow_tx.base.rows import is_frame, lacking
 from airflow_tx.ledger import (
     BEGAN,
     CHANGE,
@@ -69,7 +69,10 @@ class RowTally(Iterable[Mapping[str, Any]]):
 
     :param added: columns that are added up as well.
     :param named: whether the digest depends on the names of the columns. In an earlier release it did not.
+    :ivar lacking: the columns of the last portion that some of its rows were not given.
     """
+
+    lacking: Collection[str] = ()
 
     def __init__(
         self,
@@ -111,6 +114,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
         self, batches: Iterable[Any], size: int
     ) -> Iterator[Mapping[str, Sequence[Any]]]:
         for batch in batches:
+            self.lacking = lacking(batch.schema)
             for start in range(0, batch.num_rows, size):
                 columns = columns_from_arrow(batch.slice(start, size))
                 self._take_columns({name: columns[name] for name in sorted(columns)})
@@ -121,10 +125,12 @@ class RowTally(Iterable[Mapping[str, Any]]):
     ) -> Iterator[Mapping[str, Sequence[Any]]]:
         while portion := list(islice(rows, size)):
             taken = self._take(portion)
+            self.lacking = ()
             if taken:
                 yield {name: taken[name] for name in portion[0]}
             else:
                 names = dict.fromkeys(chain.from_iterable(portion))
+                self.lacking = [name for name in names if any(name not in row for row in portion)]
                 yield {name: [row.get(name) for row in portion] for name in names}
 
     def _take(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[Any]]:

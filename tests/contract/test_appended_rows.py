@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
 from airflow_tx.operations.actions.request import ChangeAcceptance, evidence_of
+from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Count, DeltaTable, MemoryState, SqlState, SqlTable
 from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.stage import Stage, StageRun, begin_run, update
 from tests.unit.bench import CountingStore, MemorySpec, Numbers
 from tests.unit.commit.phase_run import PhaseRun
@@ -44,6 +48,33 @@ def orders(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     if request.param == "DeltaTable":
         return DeltaTable(tmp_path / "lake/orders", partition_by=["day"])
     return SqlTable.from_url(f"sqlite:///{tmp_path}/orders.db", table="orders", types={"note": "text"})
+
+
+@pytest.mark.parametrize("many", [1, 200])
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_column_with_a_default_that_a_row_lacks_is_refused_however_the_rows_come(
+    tmp_path: Path, many: int, *, is_staged: bool
+) -> None:
+    orders = SqlTable.from_url(f"sqlite:///{tmp_path}/orders.db", table="orders")
+    with closing(sqlite3.connect(tmp_path / "orders.db")) as database:
+        database.execute("CREATE TABLE orders (id BIGINT, status TEXT DEFAULT 'new', tx_txid BIGINT)")
+        database.execute("CREATE INDEX i ON orders (tx_txid)")
+    rows: list[dict[str, Any]] = [*({"id": number} for number in range(many)), {"id": many, "status": "paid"}]
+    area = StagingArea(str(tmp_path), "ledger")
+    stage = Stage(area=area, inside=("count", "commit"))
+    for run_id, given in enumerate((rows, [{"status": None, **row} for row in rows])):
+        run = StageRun(stage.spec, f"r{run_id}")
+        run.begin()
+        task = run.start()
+        output: Any = CurrentBatch(task).stage(given) if is_staged else given
+        run.end(task, output)
+        if given is rows:
+            with pytest.raises(StateError, match="column status has a default, and some of .* rows lack it"):
+                commit(run, append_to(orders))
+            stage = Stage(name="again", area=area, inside=("count", "commit"))
+        else:
+            commit(run, append_to(orders))
+    assert {row["status"] for row in orders.read()} == {None, "paid"}
 
 
 def append_to(table: Table, **how: Any) -> Update:

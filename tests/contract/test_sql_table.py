@@ -297,6 +297,33 @@ def test_a_column_that_takes_no_null_is_filled_or_the_rows_are_refused(
     assert table().read() == []
 
 
+@pytest.fixture
+def with_default(name: str, run: Callable[[str], None]) -> None:
+    """A table whose column `status` has a default, and whose column `n` has the default NULL."""
+    run(f"CREATE TABLE {name} (id BIGINT, status VARCHAR(9) DEFAULT 'new', n BIGINT DEFAULT NULL, tx_txid BIGINT)")
+    run(f"CREATE INDEX {name}_i ON {name} (tx_txid)")
+
+
+@pytest.mark.usefixtures("with_default")
+def test_a_column_that_a_row_lacks_has_its_default(table: MakeTable, grants: Grants) -> None:
+    grants.commit_rows(1, table(), [{"id": 1}, {"id": 2, "n": 5}])
+    grants.commit_rows(2, table(), [{"id": 3, "status": None}])
+    found = sorted((row["id"], row["status"], row["n"]) for row in table().read())
+    assert found == [(1, "new", None), (2, "new", 5), (3, None, None)]
+
+
+@pytest.mark.usefixtures("with_default")
+@pytest.mark.parametrize("first", [1, 10_000])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_column_with_a_default_that_some_rows_lack_is_refused(
+    table: MakeTable, grants: Grants, first: int, *, reverse: bool
+) -> None:
+    given = [*rows(*range(first)), {"id": first, "status": "paid"}]
+    with pytest.raises(StateError, match="column status has a default, and some of .* rows lack it.*in none"):
+        grants.commit_rows(1, table(), given[::-1] if reverse else given)
+    assert table().read() == []
+
+
 def test_a_check_of_the_table_refuses_the_update_as_a_whole(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:

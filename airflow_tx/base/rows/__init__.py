@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         first_line as first_line,
         is_frame as is_frame,
         is_same_value as is_same_value,
+        lacking as lacking,
         plain_type as plain_type,
         readable as readable,
         reader_of as reader_of,

@@ -37,6 +37,8 @@ _EXACT: Mapping[type, str] = {
     Decimal: r"decimal128\(.*\)",
 }
 """Classes whose values an Arrow type holds as they come, or refuses: of these, no value is looked at."""
+_LACKING = b"airflow_tx.lacking"
+"""The note of a column that a row has not been given: there it is NULL, and the row has not said so."""
 AT_ONCE = 32_768
 """Rows of Python that become one record batch."""
 
@@ -70,13 +72,18 @@ def reader_of(rows: Any) -> pa.RecordBatchReader:
     :raises NoTable: a value would be changed, or has a type that a reader does not know; also while it is read.
     """
     if not is_frame(rows):
-        return in_one_form(exact_table(rows).to_reader())
+        return in_one_form(exact_table(rows, notes=True).to_reader())
     # Of pandas, whose own conversion cuts 1.5 to 1 in a column of objects.
     if hasattr(rows, "reset_index"):
         table = _of_pandas(rows)
         _check_columns(len(rows), table.column_names)
         return in_one_form(table.to_reader())
     return in_one_form(rows if isinstance(rows, pa.RecordBatchReader) else _of_frame(rows))
+
+
+def lacking(schema: pa.Schema) -> set[str]:
+    """Name the columns that some row of `reader_of` was not given."""
+    return {field.name for field in schema if _LACKING in (field.metadata or {})}
 
 
 def dicts_of(rows: Any) -> Iterable[_Row]:
@@ -132,12 +139,14 @@ def exact_table(
     *,
     decimals: pa.DataType | None = None,
     named: Callable[[pa.DataType], str] = str,
+    notes: bool = False,
 ) -> pa.Table:
     """Make an Arrow table of dicts; a key that a row lacks is NULL.
 
     :param types: the types of known columns; another column has the type that holds its values.
     :param decimals: the type of other columns with decimals; None: as many digits as they have.
     :param named: spells a type, for messages.
+    :param notes: whether columns are noted that a row lacks.
     :raises NoTable: a value has not the type of its column.
     """
     given = list(rows)
@@ -154,7 +163,15 @@ def exact_table(
         values = _column(given, name)
         kind = known.get(name)
         columns[name] = column_of(name, values, kind, decimals=decimals, named=named)
-    return pa.table(columns)
+    made = pa.table(columns)
+    if not notes or set(map(len, given)) == {len(names)}:
+        return made
+    missing = {name for name in names if any(name not in row for row in given)}
+    noted = [
+        field.with_metadata({_LACKING: b""}) if field.name in missing else field
+        for field in made.schema
+    ]
+    return made.cast(pa.schema(noted))
 
 
 def _check_columns(rows: int, names: Collection[str]) -> None:
@@ -416,8 +433,10 @@ def _plain_batches(given: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[p
 def _plain_field(field: pa.Field) -> pa.Field:
     kind = plain_type(field.type)
     same = kind == field.type or pa.types.is_timestamp(kind)
+    if same or _LACKING in (field.metadata or {}):
+        return field.with_type(kind)
     # The notes of a library say which type it had.
-    return field.with_type(kind) if same else pa.field(field.name, kind, field.nullable)
+    return pa.field(field.name, kind, field.nullable)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

@@ -36,7 +36,7 @@ from airflow_tx.base.errors import (
     StagingUnreachable,
 )
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.rows import NoTable, reader_of
+from airflow_tx.base.rows import NoTable, lacking, reader_of
 from airflow_tx.ledger import RowsDigest, RowsRead, TaskTry, TransactionAttempt, form_of_columns
 from airflow_tx.outputs.staging.descriptor import Descriptor
 from airflow_tx.outputs.staging.files import Files, open_files
@@ -424,6 +424,8 @@ def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
     """Write rows, exactly; "" if they are many, or of a type that JSON has no value for."""
     kinds: dict[str, str] = {}
     for batch in batches:
+        if lacking(batch.schema):
+            return ""  # JSON has no notes
         for column in batch.schema:
             kind = _kind(column.type)
             if kind is None or kinds.setdefault(column.name, kind) != kind:

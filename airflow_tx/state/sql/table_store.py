@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger import Outcome, Receipt, holds_for_good
-from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
+from airflow_tx.state.api import TXID, FenceMoved, Grant, RowTally, StateWrite
 from airflow_tx.state.column_types import converted, type_of
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused, check_lengths, inserted
@@ -40,6 +40,7 @@ class FoundTable:
     :param required: the ones of these that have no default, so that a row must have them.
     :param lengths: of the text columns that have one.
     :param changes_others: whether a statement that inserts rows may change others.
+    :param defaults: the columns of which a row that lacks them gets another value than NULL.
     """
 
     state: str
@@ -49,6 +50,7 @@ class FoundTable:
     required: frozenset[str]
     lengths: Mapping[str, int]
     changes_others: bool
+    defaults: frozenset[str]
 
     def check_columns(self, names: Sequence[str], known: Iterable[str], start: int) -> None:
         """Refuse rows with these columns, unless they fit the table.
@@ -128,9 +130,14 @@ class _GivenRows(Iterator[RowPortion]):
     :ivar count: how many rows there are until now.
     """
 
-    def __init__(self, found: FoundTable, dialect: Dialect, portions: Iterator[_Columns]) -> None:
+    def __init__(
+        self, found: FoundTable, dialect: Dialect, rows: RowTally, portions: Iterator[_Columns]
+    ) -> None:
         self.start = self.count = 0
         self.names: tuple[str, ...] = ()
+        self._rows = rows
+        self._given = set[str]()
+        self._lacking = set[str]()
         self._found = found
         self._dialect = dialect
         self._portions = portions
@@ -143,12 +150,27 @@ class _GivenRows(Iterator[RowPortion]):
             self._found.check_columns(names, self._dialect.types, self.start)
             self.names = names
         self.count += len(rows[names[0]])
+        self._check_defaults(names)
         arrays = [self._found.converted(name, rows[name], self.start) for name in names]
         check_lengths(self._found.lengths, names, arrays)
         kinds = tuple(self._found.types[name] for name in names)
         if ROW not in self._found.types:
             return names, kinds, arrays
         return (*names, ROW), (*kinds, "bigint"), [*arrays, range(self.start, self.count)]
+
+    def _check_defaults(self, names: Collection[str]) -> None:
+        """Refuse rows of which some have a column with a default, and others do not: one statement inserts many."""
+        defaults = self._found.defaults
+        if not defaults:
+            return
+        self._given |= defaults.intersection(names)
+        self._lacking |= defaults.difference(names) | defaults.intersection(self._rows.lacking)
+        if both := sorted(self._given & self._lacking):
+            problem = (
+                f"column {both[0]} has a default, and some of the first {self.count} rows lack it"
+            )
+            remedy = f"{NOTHING} Give it in each row, or in none; None is NULL."
+            raise StateError(state=self._found.state, problem=problem, remedy=remedy)
 
 
 class TableStore(OneTableStore[FoundTable]):
@@ -192,7 +214,8 @@ class TableStore(OneTableStore[FoundTable]):
         if not write.complete:
             problem = "it was given a part of an update, and a table takes the whole update"
             raise StateError(state=self.state, problem=problem, remedy="Give all rows at once.")
-        portions = iter(()) if write.rows is None else write.rows.portions(ROWS_AT_ONCE)
+        rows = RowTally.of(write.rows or ())
+        portions = rows.portions(ROWS_AT_ONCE)
         first = next(portions, None)
         found = self._found(connection) if first is None else self._fitting(connection, first)
         if found is None:
@@ -206,7 +229,7 @@ class TableStore(OneTableStore[FoundTable]):
         if first is None:
             return 0
         before = self._count_others(connection, found, write.grant.txid)
-        given = _GivenRows(found, self._dialect, chain([first], portions))
+        given = _GivenRows(found, self._dialect, rows, chain([first], portions))
         try:
             written = self._dialect.append_rows(connection, found.table, write.grant.txid, given)
         except ValueRefused as refusal:
@@ -385,11 +408,8 @@ class TableStore(OneTableStore[FoundTable]):
             raise _differs(self.state, problem, f"Make one, {_AGAIN}: {ddl}")
         columns = inspector.get_columns(self._name, schema=self._schema)
         filled = {each["name"]: each for each in columns if not each["nullable"]}
-        required = frozenset(
-            name
-            for name, each in filled.items()
-            if each["default"] is None and each.get("autoincrement") is not True
-        )
+        defaults = frozenset(each["name"] for each in columns if _has_default(each))
+        required = frozenset(filled) - defaults
         made = [
             sa.Column(name, self._dialect.types.get(kind, sa.types.NullType()), autoincrement=False)
             for name, kind in types.items()
@@ -404,6 +424,7 @@ class TableStore(OneTableStore[FoundTable]):
             required - own,
             self._dialect.lengths(connection, bare),
             self._dialect.changes_others(connection, bare),
+            defaults - own,
         )
 
     def _fitting(self, connection: Connection, rows: _Columns) -> FoundTable:
@@ -567,6 +588,13 @@ class TableStore(OneTableStore[FoundTable]):
     def _quoted(self, connection: Connection) -> str:
         table = sa.Table(self._name, sa.MetaData(), schema=self._schema)
         return str(connection.dialect.identifier_preparer.format_table(table))
+
+
+def _has_default(column: Mapping[str, Any]) -> bool:
+    """Whether a column that a statement does not name becomes another value than NULL."""
+    default = column.get("default")
+    is_null = default is None or str(default).upper().startswith("NULL")
+    return not is_null or column.get("autoincrement") is True or column.get("identity") is not None
 
 
 def _differs(state: str, problem: str, remedy: str) -> StateDiffers:
