@@ -131,6 +131,8 @@ class StateDatabase:
     :param definition: what made each value of the state; another one is refused.
     """
 
+    # Else the session means what its user has set.
+    runs_own_statements = True
     # Between transactions: where no statements but ours leave traces in a session.
     keeps_connection = False
 
@@ -178,7 +180,8 @@ class StateDatabase:
         done = False
         try:
             moment = self._dialect.one_moment if frozen else {}
-            opened = self._engine.connect().execution_options(tx_reading=reading, **moment)
+            how = {"tx_reading": reading, "tx_own": self.runs_own_statements}
+            opened = self._engine.connect().execution_options(**how, **moment)
             with opened as connection, _dropped_after_errors(connection), connection.begin():
                 self._place(connection)
                 yield connection

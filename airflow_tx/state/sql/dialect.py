@@ -169,18 +169,35 @@ class ValueRefused(Exception):
         self.remedy = remedy
 
 
-def check_lengths(lengths: Mapping[str, int], names: Sequence[str], arrays: Arrays) -> None:
+@dataclass(frozen=True)
+class TextLength:
+    """How long a text may be. Databases cut spaces at the end of a longer one; MariaDB cuts what JSON_TABLE gives.
+
+    :param in_bytes: whether its bytes count, and not its characters.
+    """
+
+    most: int
+    in_bytes: bool = False
+
+    def refused(self, text: str) -> str:
+        """Say how long a text is that is longer; "": it is not."""
+        size = len(text.encode()) if self.in_bytes else len(text)
+        unit = "bytes" if self.in_bytes else "characters"
+        return f"{size} {unit}" if size > self.most else ""
+
+
+def check_lengths(lengths: Mapping[str, TextLength], names: Sequence[str], arrays: Arrays) -> None:
     """Refuse a text that is longer than its column, also by spaces alone, which a database would cut.
 
     :raises ValueRefused: naming the first one.
     """
     for number, name in enumerate(names):
-        most = lengths.get(name)
-        if most is None:
+        length = lengths.get(name)
+        if length is None:
             continue
         for row, value in enumerate(arrays[number]):
-            if value is not None and len(value) > most:
-                problem = f"{value!r:.80} has {len(value)} characters, and the column takes {most}"
+            if value is not None and (size := length.refused(value)):
+                problem = f"{value!r:.80} has {size}, and the column takes {length.most}"
                 raise ValueRefused(row, number, problem, "Cut it before, or ALTER TABLE.")
 
 
@@ -266,17 +283,18 @@ class Dialect:
         """Whether a statement that inserts rows may change other rows of the table, by a trigger or the like."""
         return False
 
-    def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, int]:
-        """Read how many characters the columns take that have a limit: spaces beyond it are cut without an error."""
+    def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, TextLength]:
+        """Read the lengths of columns that have a limit: spaces beyond it are cut without an error."""
         if not self.cuts_texts:
             return {}
         columns = sa.inspect(connection).get_columns(table.name, schema=table.schema)
         types = {each["name"]: each["type"] for each in columns}
-        return {
-            name: each.length
-            for name, each in types.items()
-            if isinstance(each, sa.VARCHAR) and each.length
-        }
+        found = {name: self.length_of(each) for name, each in types.items()}
+        return {name: each for name, each in found.items() if each is not None}
+
+    def length_of(self, kind: TypeEngine[Any]) -> TextLength | None:
+        """Read the length of a type; None: it has no limit."""
+        return TextLength(kind.length) if isinstance(kind, sa.VARCHAR) and kind.length else None
 
     def kept_as(self, kind: str) -> str:
         """Give the type of ours whose values a column keeps unchanged or refuses, though it compares them otherwise.

@@ -21,6 +21,7 @@ from airflow_tx.state.sql.database import COMPLETE, StateDatabase, check_durable
 from airflow_tx.state.sql.dialect import (
     OWN,
     PrimaryKeys,
+    TextLength,
     changed,
     inserted,
     row_of_state,
@@ -622,7 +623,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         self.columns = columns
         self.kind = kind
         self._made: dict[tuple[Any, ...], sa.Table] = {}
-        self._lengths: Mapping[str, int] = {}
+        self._lengths: Mapping[str, TextLength] = {}
 
     def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
         found = self._found(connection)

@@ -63,6 +63,8 @@ class GuardStore(FencedStore):
     :param statements: what to run, or what makes it from the rows of an update.
     """
 
+    runs_own_statements = False
+
     def __init__(
         self, url: URL, *, guard: str, statements: _Statements, state: str, where: str
     ) -> None:

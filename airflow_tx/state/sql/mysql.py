@@ -34,6 +34,7 @@ from airflow_tx.state.sql.dialect import (
     Constants,
     Dialect,
     PrimaryKeys,
+    TextLength,
     ValueRefused,
     Wanted,
     values_of_row,
@@ -226,6 +227,11 @@ _KEPT = {
     "text": re.compile(r"varchar\(\d+\)|(tiny|medium|long|)text"),
     "bigint": re.compile(r"(small|medium|big|)int(\(\d+\))?( unsigned)?"),
 }
+_BYTES: Mapping[type, int] = {
+    mysql.TINYTEXT: 2**8 - 1,
+    mysql.TEXT: 2**16 - 1,
+    mysql.MEDIUMTEXT: 2**24 - 1,
+}
 _OLDEST_MYSQL = (8, 0, 17)
 _OLDEST_MARIADB = (10, 6)
 _HAS_TABLE = sa.text(
@@ -286,10 +292,14 @@ class MySql(Dialect):
             cursor = dbapi_connection.cursor()
             cursor.execute(
                 "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-                # The columns of a table are one text, of any length.
-                "group_concat_max_len = 4294967295, "
+                # The columns of a table are one text, of any length. No answer is cut, no check left out, and a commit
+                # begins no other transaction.
+                "group_concat_max_len = 4294967295, sql_select_limit = 18446744073709551615, sql_safe_updates = 0, "
+                "sql_auto_is_null = 0, sql_big_selects = 1, unique_checks = 1, foreign_key_checks = 1, "
+                "completion_type = NO_CHAIN, "
                 f"innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}, wait_timeout = {times['idle_timeout']}"
             )
+            cursor.execute("SET SESSION TRANSACTION READ WRITE")
             cursor.execute("SELECT @@max_allowed_packet")
             record.info[PACKET] = int(cursor.fetchone()[0])
             cursor.close()
@@ -385,6 +395,10 @@ class MySql(Dialect):
         return next(
             (ours for ours, theirs in _KEPT.items() if theirs.fullmatch(declared)), declared
         )
+
+    def length_of(self, kind: TypeEngine[Any]) -> TextLength | None:
+        most = _BYTES.get(type(kind))
+        return super().length_of(kind) if most is None else TextLength(most, in_bytes=True)
 
     def key_type(self, kind: str) -> TypeEngine[Any]:
         if kind == "text":

@@ -48,7 +48,22 @@ _CHOSEN = (
 )
 _SET_TIMEOUTS = (
     "SELECT set_config(name, timeout, true) "
-    f"FROM (VALUES {', '.join(map(str, _TIMEOUTS.items()))}) AS timeouts(name, timeout) WHERE name NOT IN ({_CHOSEN})"
+    f"FROM (VALUES {', '.join(map(str, _TIMEOUTS.items()))}) AS timeouts(name, timeout) WHERE name NOT IN ({_CHOSEN}) "
+    # Without it, the server forgets in a crash what it has confirmed.
+    "UNION ALL SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+)
+# What the values of our statements mean, whatever a user, a database or a connection sets. Of quotes and backslashes
+# the driver knows it, which has asked when it connected.
+_FORMS = {
+    "array_nulls": "on",
+    "bytea_output": "hex",
+    "DateStyle": "ISO, YMD",
+    "extra_float_digits": "3",
+    "TimeZone": "UTC",
+}
+_SET_FORMS = (
+    "UNION ALL SELECT set_config(name, form, true) "
+    f"FROM (VALUES {', '.join(map(str, _FORMS.items()))}) AS forms(name, form)"
 )
 # Columns that take texts of other characters for equal.
 _COMPARED_OTHERWISE = sa.text(
@@ -180,19 +195,23 @@ class Postgres(Dialect):
     )
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
+        encoding = {"client_encoding": "utf8"} if "psycopg" in url.get_driver_name() else {}
         engine = sa.create_engine(
             url,
             **pool,
             hide_parameters=True,
             isolation_level="READ COMMITTED",
-            connect_args=signs_of_life(url),
+            connect_args={**signs_of_life(url), **encoding},
+            # Of a user whose sessions only read unless they say otherwise.
+            execution_options={"postgresql_readonly": False},
         )
         event.listen(engine, "begin", self._on_begin)
         return engine
 
     @staticmethod
     def _on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql(_SET_TIMEOUTS)
+        is_own = connection.get_execution_options().get("tx_own", True)
+        connection.exec_driver_sql(f"{_SET_TIMEOUTS} {_SET_FORMS}" if is_own else _SET_TIMEOUTS)
 
     def place(
         self, connection: Connection, schema: str | None, name: str

@@ -234,6 +234,8 @@ def pg_type(found: TypeEngine[Any]) -> str:
         "date": sa.Date,
         "bigint": sa.Integer,
     }
+    if isinstance(found, postgresql.JSONB):
+        return "jsonb"  # which gives numbers back in another form
     others |= {"double": sa.Double, "json": sa.JSON, "bytes": sa.LargeBinary}
     return next(
         (name for name, kind in others.items() if isinstance(found, kind)), str(found).lower()

@@ -358,6 +358,8 @@ class Sqlite(Dialect):
         dbapi_connection.create_function("tx_refuse", 1, refuse)
         # 64 MiB: with SQLite's 2 MiB, a large commit reads and writes its pages over and over.
         dbapi_connection.execute("PRAGMA cache_size = -65536")
+        # A library may have been built with less: a crash would take back what was committed.
+        dbapi_connection.execute("PRAGMA synchronous = FULL")
 
     @staticmethod
     def _on_begin(connection: Connection) -> None:

@@ -17,7 +17,14 @@ from airflow_tx.ledger import Outcome, Receipt, holds_for_good
 from airflow_tx.state.api import TXID, FenceMoved, Grant, RowTally, StateWrite
 from airflow_tx.state.column_types import converted, type_of
 from airflow_tx.state.sql.database import NOTHING
-from airflow_tx.state.sql.dialect import Dialect, RowPortion, ValueRefused, check_lengths, inserted
+from airflow_tx.state.sql.dialect import (
+    Dialect,
+    RowPortion,
+    TextLength,
+    ValueRefused,
+    check_lengths,
+    inserted,
+)
 from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, OneTableStore
 from airflow_tx.state.sql.schema import LONGEST_NAME, RECEIPTS_TABLE, SAMPLE, split_table
 
@@ -48,7 +55,7 @@ class FoundTable:
     types: Mapping[str, str]
     filled: frozenset[str]
     required: frozenset[str]
-    lengths: Mapping[str, int]
+    lengths: Mapping[str, TextLength]
     changes_others: bool
     defaults: frozenset[str]
 
