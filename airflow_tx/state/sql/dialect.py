@@ -338,9 +338,8 @@ class Dialect:
         raise NotImplementedError
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
-        """Whether the database does not answer, rather than refuses."""
-        unanswered = isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError))
-        return unanswered or error.connection_invalidated
+        """Whether a later try may pass: the database does not answer, is full or starts. Any other error is final."""
+        raise NotImplementedError
 
     # --- statements -----------------------------------------------------------------------------------------------
 

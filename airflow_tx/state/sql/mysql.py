@@ -190,9 +190,10 @@ if sys.platform == "linux":  # other systems have no such options, or call them 
     _SIGNS_OF_LIFE |= {socket.TCP_KEEPIDLE: 10, socket.TCP_USER_TIMEOUT: 30_000}
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
-# Errors of the client, and errors of a server that is full (or its disk), going down, or not there for this user.
+# Errors of the client but for a statement that is too long, and errors of a server that is full (or its disk), going
+# down, read-only for a while, or not there for this user.
 _UNAVAILABLE = {
-    *range(2000, 3000),
+    *(set(range(2000, 3000)) - {2020}),
     0,
     1021,
     1040,
@@ -209,7 +210,7 @@ _UNAVAILABLE = {
     1159,
     1160,
 }
-_UNAVAILABLE |= {1114, 1161, 1184, 1203, 1226, 1836, 1927, 4031}
+_UNAVAILABLE |= {1114, 1161, 1184, 1203, 1226, 1290, 1836, 1927, 4031}
 _LOCKED = {1205, 1213, 3572}
 _NOT_NULL = 1048
 _BEING_MADE = 1684

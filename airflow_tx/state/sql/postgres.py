@@ -100,6 +100,11 @@ _CHANGES_OTHERS = sa.text(
 STATEMENT = 2**26
 
 
+# Codes, and beginnings of codes, of errors that may pass: of connections, of a server that is short of something, goes
+# down, starts or is a standby for a while, of its disk, of other sessions. What the driver itself says has no code.
+_PASSES = tuple("08 25006 25P03 25P04 28 3D000 40001 40003 53000 53100 53200 53300 57P 58".split())
+
+
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 _SPECIAL = "\\\n\r\t"
 _NONE = type(None)
@@ -143,6 +148,10 @@ def _fields(kind: str, values: Sequence[Any]) -> Iterable[str]:
     if _NONE in set(map(type, values)):
         return [r"\N" if value is None else written(value) for value in values]
     return map(written, values)
+
+
+def _code(error: sa.exc.DBAPIError) -> str | None:
+    return getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
 
 
 def _copied(connection: Connection, text: str, lines: _Lines) -> int:
@@ -260,8 +269,14 @@ class Postgres(Dialect):
         return connection.execute(_CHANGES_OTHERS, own).first() is not None
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
-        code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
-        return code in ("55P03", "40P01")
+        return _code(error) in ("55P03", "40P01")
+
+    def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
+        code = _code(error)
+        unanswered = isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError))
+        return error.connection_invalidated or (
+            unanswered if code is None else code.startswith(_PASSES)
+        )
 
     def less(self, kind: str, a: Any, b: Any) -> Any:
         return sa.collate(a, "C") < sa.collate(b, "C") if kind == "text" else a < b

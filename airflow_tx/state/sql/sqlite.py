@@ -51,6 +51,16 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "date": str,
     "timestamp": lambda value: value.isoformat(" ", "microseconds"),
 }
+# Errors of the file, its disk or its folder, or of other processes.
+_PASSES = (
+    "is locked",
+    "locking protocol",
+    "disk I/O error",
+    "database or disk is full",
+    "unable to open database file",
+    "attempt to write a readonly database",
+    "out of memory",
+)
 _QUOTE = sqlite.dialect().identifier_preparer.quote
 _TEXTS = ("text", "json")
 _COUNTED = {"preserve_rowcount": True}
@@ -189,9 +199,7 @@ class Sqlite(Dialect):
         return sa.func.tx_less(a, b) if kind == "numeric" else a < b
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
-        text = str(error.orig)
-        wrong = ("no such ", "syntax error", " has no column ", "duplicate column ")
-        return super().is_unavailable(error) and not any(each in text for each in wrong)
+        return any(each in str(error.orig) for each in _PASSES)
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
         """Decimals are added in Python, since SQLite would add them as floats. An integer sum that overflows would
