@@ -18,7 +18,7 @@ from airflow_tx.base.errors import (
     StateOutcomeUnknown,
     StateUnavailable,
 )
-from airflow_tx.state.sql.dialect import Dialect, keeping_engine
+from airflow_tx.state.sql.dialect import Dialect, as_typed, keeping_engine
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
 from airflow_tx.state.sql.schema import (
@@ -101,6 +101,7 @@ def check_durable(
     place, name, engine = found
     table = sa.Table(name, sa.MetaData(), schema=place)
     named = connection.dialect.identifier_preparer.format_table(table)
+    named = as_typed(connection.dialect, named)
     raise StateDiffers(
         state=state,
         problem=f"table {named} {problem.format(engine=engine)}",

@@ -137,8 +137,12 @@ def _given(table: sa.Table, names: Iterable[str], prefix: str) -> Constants:
 def statement_text(sql: sa.Dialect, statement: Any) -> str:
     """Write a statement in one line, as a person types it."""
     text = str(statement.compile(dialect=sql, compile_kwargs={"literal_binds": True}))
-    text = text.replace("%%", "%") if sql.paramstyle in ("format", "pyformat") else text
-    return " ".join(text.splitlines())
+    return " ".join(as_typed(sql, text).splitlines())
+
+
+def as_typed(sql: sa.Dialect, text: str) -> str:
+    """Write a text for a driver as a person types it: names in it may have a percent sign."""
+    return text.replace("%%", "%") if sql.paramstyle in ("format", "pyformat") else text
 
 
 def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
@@ -198,7 +202,9 @@ def check_lengths(lengths: Mapping[str, TextLength], names: Sequence[str], array
         for row, value in enumerate(arrays[number]):
             if value is not None and (size := length.refused(value)):
                 problem = f"{value!r:.80} has {size}, and the column takes {length.most}"
-                raise ValueRefused(row, number, problem, "Cut it before, or ALTER TABLE.")
+                raise ValueRefused(
+                    row, number, problem, "Cut it before, or make the column longer."
+                )
 
 
 class Dialect:
@@ -257,7 +263,7 @@ class Dialect:
     def definition(self, sql: sa.Dialect, table: sa.Table) -> str:
         """Write the statement that makes a table, for a person or for a driver without parameters."""
         made = str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=sql)).strip()
-        return made.replace("%%", "%") if sql.paramstyle in ("format", "pyformat") else made
+        return as_typed(sql, made)
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
         return sa.inspect(connection).has_table(name, schema=schema)
@@ -278,6 +284,16 @@ class Dialect:
     def family(self, connection: Connection, table: sa.Table) -> Sequence[tuple[str, str]]:
         """Name the tables, by schema and name, that share rows with this one, and that stand beside a fence table."""
         return ()
+
+    def spelled(self, sql: sa.Dialect) -> dict[str, str]:
+        """Spell each type of ours as a person declares a column of it."""
+        columns = [
+            sa.Column(f"tx_{kind}", made, comment=self.comment(kind), autoincrement=False)
+            for kind, made in self.types.items()
+        ]
+        made = sa.Table("tx_types", sa.MetaData(), *columns)
+        texts = (str(sa.schema.CreateColumn(each).compile(dialect=sql)) for each in made.c)
+        return {kind: text.partition(" ")[2] for kind, text in zip(self.types, texts, strict=True)}
 
     def changes_others(self, connection: Connection, table: sa.Table) -> bool:
         """Whether a statement that inserts rows may change other rows of the table, by a trigger or the like."""

@@ -22,6 +22,7 @@ from airflow_tx.state.sql.dialect import (
     OWN,
     PrimaryKeys,
     TextLength,
+    as_typed,
     changed,
     inserted,
     row_of_state,
@@ -415,7 +416,12 @@ class FencedStore(StateDatabase):
     def _check_moved(self, connection: Connection, place: str) -> None:
         """Refuse a fence of the table `place` whose values are not here."""
         if not self._is_there(connection):
-            remedy = f"Nothing was changed. Move the values first: ALTER TABLE {place} RENAME TO {self._name}"
+            schema, _, name = place.rpartition(".")
+            quote = connection.dialect.identifier_preparer
+            there = quote.format_table(sa.Table(name, sa.MetaData(), schema=schema or None))
+            ddl = f"ALTER TABLE {there} RENAME TO {quote.quote(self._name)}"
+            ddl = as_typed(connection.dialect, ddl)
+            remedy = f"Nothing was changed. Move the values first: {ddl}"
             raise StateError(
                 state=self.state, problem=f"there is no table {self._name}", remedy=remedy
             )
@@ -558,12 +564,14 @@ class OneTableStore(FencedStore, Generic[_Found]):
             query = sa.select(table.c.state).where(table.c.state.in_(names)).limit(1)
             other = connection.execute(query).scalar()
             if other is not None:
+                own = table.delete().where(table.c.state == other)
+                ddl = statement_text(connection.dialect, own)
                 raise StateDiffers(
                     state=self.state,
                     problem=f"tables {self._name} and {schema}.{other} share rows (partition or INHERITS), and the "
                     "other one has a fence: each would take out rows of the other",
                     remedy="Nothing was written. Give both updates one table. If no topology writes into the other "
-                    f"one: DELETE FROM {table.fullname} WHERE state = '{other}'",
+                    f"one: {ddl}",
                 )
 
     def _found(self, connection: Connection) -> _Found | None:

@@ -207,12 +207,13 @@ _SQLITE_NAMES = {
 
 def sqlite_type(declared: str) -> str:
     """Find our word for a declared type of SQLite; the declared type itself if there is none."""
-    declared = declared.upper()
-    if declared.startswith("VARCHAR"):
-        return "text"
+    declared = declared.upper().removesuffix(" GENERATED ALWAYS")
     # A numeric or a json of SQLite makes numbers of texts.
     named = f"SQLite's {declared.lower()}" if declared in ("NUMERIC", "JSON") else declared.lower()
-    return _SQLITE_NAMES.get(declared, named)
+    # By parts of the name, as SQLite itself says how it keeps values.
+    parts = {"INT": "bigint", "CHAR": "text", "CLOB": "text"}
+    kept = next((kind for part, kind in parts.items() if part in declared), named)
+    return _SQLITE_NAMES.get(declared, kept)
 
 
 def pg_type(found: TypeEngine[Any]) -> str:

@@ -138,7 +138,10 @@ class Sqlite(Dialect):
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         rows = connection.execute(
-            sa.text("SELECT name, type, pk FROM pragma_table_info(:name, :schema)"),
+            # With generated columns, which pragma_table_info leaves out.
+            sa.text(
+                "SELECT name, type, pk FROM pragma_table_xinfo(:name, :schema) WHERE hidden <> 1"
+            ),
             {"name": table.name, "schema": table.schema or "main"},
         ).all()
         key = [name for _, name in sorted((pk, name) for name, _, pk in rows if pk)]

@@ -15,13 +15,14 @@ from sqlalchemy.engine import URL, Connection
 from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger import Outcome, Receipt, holds_for_good
 from airflow_tx.state.api import TXID, FenceMoved, Grant, RowTally, StateWrite
-from airflow_tx.state.column_types import converted, type_of
+from airflow_tx.state.column_types import CONVERT, converted, type_of
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import (
     Dialect,
     RowPortion,
     TextLength,
     ValueRefused,
+    as_typed,
     check_lengths,
     inserted,
 )
@@ -48,6 +49,8 @@ class FoundTable:
     :param lengths: of the text columns that have one.
     :param changes_others: whether a statement that inserts rows may change others.
     :param defaults: the columns of which a row that lacks them gets another value than NULL.
+    :param generated: the columns whose values the database computes.
+    :param spelled: the types of ours that this database keeps exactly, as a person declares them.
     """
 
     state: str
@@ -58,11 +61,12 @@ class FoundTable:
     lengths: Mapping[str, TextLength]
     changes_others: bool
     defaults: frozenset[str]
+    generated: frozenset[str]
+    spelled: Mapping[str, str]
 
-    def check_columns(self, names: Sequence[str], known: Iterable[str], start: int) -> None:
+    def check_columns(self, names: Sequence[str], start: int) -> None:
         """Refuse rows with these columns, unless they fit the table.
 
-        :param known: the types that this database keeps exactly.
         :param start: the number of the first of these rows.
         """
         if not names:
@@ -73,15 +77,19 @@ class FoundTable:
             )
             remedy = f"Name its type: add_columns=True, types={{{unknown[0]!r}: ...}}."
             raise _differs(self.state, problem, remedy)
+        if computed := sorted(self.generated.intersection(names)):
+            problem = f"column {computed[0]} of table {self.table.name} is generated"
+            raise _differs(self.state, problem, f"Leave {computed[0]} out of the rows.")
         if missing := sorted(self.required.difference(names)):
             problem = (
                 f"the rows lack column {missing[0]}, which is NOT NULL in table {self.table.name}"
             )
             raise _differs(self.state, problem, "Give it a default, then clear the commit task.")
-        if foreign := [name for name in names if self.types[name] not in known]:
+        if foreign := [name for name in names if self.types[name] not in self.spelled]:
             kind = self.types[foreign[0]]
             problem = f"column {foreign[0]} of table {self.table.name} is {kind}, in which values would change"
-            raise _differs(self.state, problem, f"Use one of {', '.join(known)}.")
+            known = "; ".join(dict.fromkeys(self.spelled.values()))
+            raise _differs(self.state, problem, f"Declare it as one of: {known}.")
 
     def converted(self, name: str, values: Sequence[Any], start: int) -> Sequence[Any]:
         """Bring the values of a column into its type.
@@ -102,7 +110,7 @@ class FoundTable:
 
     def _first_misfit(self, name: str, values: Sequence[Any], start: int) -> StateError:
         kind = self.types[name]
-        remedy = f"The column is {kind}: let the task give such values, or change it: ALTER TABLE."
+        remedy = f"The column is {kind}: let the task give such values."
         for row, value in enumerate(values, start):
             try:
                 converted(kind, [value])
@@ -154,7 +162,7 @@ class _GivenRows(Iterator[RowPortion]):
         names = tuple(rows)
         self.start = self.count
         if not names or names != self.names:
-            self._found.check_columns(names, self._dialect.types, self.start)
+            self._found.check_columns(names, self.start)
             self.names = names
         self.count += len(rows[names[0]])
         self._check_defaults(names)
@@ -398,24 +406,22 @@ class TableStore(OneTableStore[FoundTable]):
         bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
         declared, _ = self._dialect.found(connection, bare)
         types = {name: self._dialect.kept_as(kind) for name, kind in declared.items()}
-        if types.get(TXID) != "bigint":
-            shown = "lacks column" if TXID not in types else f"has column {types[TXID]}"
-            ddl = f"ALTER TABLE {self._quoted(connection)} ADD COLUMN {TXID} BIGINT"
-            raise _differs(
-                self.state, f"table {self._name} {shown} {TXID}", f"Change it, {_AGAIN}: {ddl}"
-            )
+        self._check_txid(connection, types)
         inspector = sa.inspect(connection)
         primary: Any = inspector.get_pk_constraint(self._name, schema=self._schema)
         indexes = inspector.get_indexes(self._name, schema=self._schema)
         keys = [primary["constrained_columns"], *(each["column_names"] for each in indexes)]
         if TXID not in [names[0] for names in keys if names]:
+            self._check_is_table(inspector)
             named = connection.dialect.identifier_preparer.quote(f"{self._name[:40]}_{TXID}")
             ddl = f"CREATE INDEX {named} ON {self._quoted(connection)} ({TXID})"
             problem = f"no index of table {self._name} begins with {TXID}"
+            ddl = as_typed(connection.dialect, ddl)
             raise _differs(self.state, problem, f"Make one, {_AGAIN}: {ddl}")
         columns = inspector.get_columns(self._name, schema=self._schema)
         filled = {each["name"]: each for each in columns if not each["nullable"]}
-        defaults = frozenset(each["name"] for each in columns if _has_default(each))
+        generated = frozenset(each["name"] for each in columns if each.get("computed"))
+        defaults = generated.union(each["name"] for each in columns if _has_default(each))
         required = frozenset(filled) - defaults
         made = [
             sa.Column(name, self._dialect.types.get(kind, sa.types.NullType()), autoincrement=False)
@@ -432,7 +438,32 @@ class TableStore(OneTableStore[FoundTable]):
             self._dialect.lengths(connection, bare),
             self._dialect.changes_others(connection, bare),
             defaults - own,
+            generated,
+            self._dialect.spelled(connection.dialect),
         )
+
+    def _check_txid(self, connection: Connection, types: Mapping[str, str]) -> None:
+        """Refuse a table without the column of txids, with the statement that makes it, or makes room for it."""
+        if types.get(TXID) == "bigint":
+            return
+        quote = connection.dialect.identifier_preparer.quote
+        place = self._quoted(connection)
+        alike = next((name for name in types if name.casefold() == TXID), "")
+        problem = f"table {self._name} lacks column {TXID}"
+        ddl = f"ALTER TABLE {place} ADD COLUMN {TXID} BIGINT"
+        if alike:
+            other = f"{TXID}_other" if alike == TXID else TXID
+            problem = f"table {self._name} has column {alike} of type {types[alike]}"
+            problem += "" if alike == TXID else f", and not {TXID}"
+            ddl = f"ALTER TABLE {place} RENAME COLUMN {quote(alike)} TO {other}"
+        ddl = as_typed(connection.dialect, ddl)
+        raise _differs(self.state, problem, f"Change it, {_AGAIN}: {ddl}")
+
+    def _check_is_table(self, inspector: sa.Inspector) -> None:
+        """Refuse a view, which takes no index."""
+        if self._name not in inspector.get_table_names(schema=self._schema):
+            problem = f"{self._name} is a view, or another kind of table that takes no index"
+            raise _differs(self.state, problem, "Give the state the table behind it.")
 
     def _fitting(self, connection: Connection, rows: _Columns) -> FoundTable:
         """Find the table with the columns of the rows, or make it.
@@ -459,6 +490,7 @@ class TableStore(OneTableStore[FoundTable]):
         if lacks and not self._adds_columns:
             problem = f"table {self._name} lacks column {next(iter(lacks))} of the rows"
             ddl = "; ".join(self._changes(connection, TableLacks(lacks)))
+            ddl = as_typed(connection.dialect, ddl)
             raise _differs(
                 self.state, problem, f"Say add_columns=True. Or change it, {_AGAIN}: {ddl}"
             )
@@ -541,15 +573,24 @@ class TableStore(OneTableStore[FoundTable]):
         kinds = {_kind_of(value) for value in rows[name] if value is not None}
         kind = _common(kinds)
         if kind is None:
-            shown = (
-                f"its values are {', '.join(sorted(map(str, kinds)))}" if kinds else "all are NULL"
-            )
-            problem = (
-                f"column {name} has no clear type in the first {len(rows[name])} rows: {shown}"
-            )
-            remedy = f'{NOTHING} Name it: types={{"{name}": "text"}}.'
-            raise StateError(state=self.state, problem=problem, remedy=remedy)
+            raise self._without_type(name, rows[name])
         return kind
+
+    def _without_type(self, name: str, values: Sequence[Any]) -> StateError:
+        """Make the error of a column whose values say no type, with a type that takes all of them, if there is one."""
+        present = [value for value in values if value is not None]
+        kinds = {_kind_of(value) or type(value).__name__ for value in present}
+        shown = f"its values are {', '.join(sorted(kinds))}" if kinds else "all are NULL"
+        fitting = (kind for kind in ("text", *CONVERT) if _fits(kind, present))
+        named = next(fitting, None)
+        remedy = f'Name it: types={{"{name}": "{named}"}}.'
+        if named is None:
+            remedy = f"Let the task make them of one type, such as str({name})."
+        return StateError(
+            state=self.state,
+            problem=f"column {name} has no clear type in the first {len(values)} rows: {shown}",
+            remedy=f"{NOTHING} {remedy}",
+        )
 
     def _described(self, types: Mapping[str, str]) -> sa.Table:
         ours = [
@@ -610,6 +651,14 @@ def _differs(state: str, problem: str, remedy: str) -> StateDiffers:
 
 def _kind_of(value: Any) -> str | None:
     return "json" if isinstance(value, (dict, list)) else type_of(value)
+
+
+def _fits(kind: str, values: Sequence[Any]) -> bool:
+    try:
+        converted(kind, values)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _common(kinds: set[str | None]) -> str | None:
