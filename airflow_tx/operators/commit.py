@@ -148,6 +148,10 @@ def note_commit_failure(context: Context) -> None:
         log.info("%s", error)
 
 
+FOR_WORK = ("retries", "retry_delay", "trigger_rule")
+"""The options of a task that are meant for work: a task that waits or commits takes them as its own arguments alone."""
+
+
 class RetriedOperator(BaseOperator):
     """A task that is tried again: every line of it may be killed and run again.
 

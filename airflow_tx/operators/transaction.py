@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -19,8 +18,9 @@ from airflow.sdk.exceptions import DuplicateTaskIdFound
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.described import check_no_template
-from airflow_tx.base.errors import TransactionDefinitionError, TxError
+from airflow_tx.base.errors import TransactionDefinitionError
 from airflow_tx.operators.commit import (
+    FOR_WORK,
     AcquireTurnOperator,
     BeginTransactionOperator,
     CommitOperator,
@@ -259,6 +259,31 @@ class Block:
     @cached_property
     def must_ack(self) -> frozenset[str]:
         return compat.upstream(self.gate)
+
+    @property
+    def acking(self) -> tuple[Any, ...]:
+        return tuple(task for task in self.tasks if task.task_id in self.must_ack)
+
+    @cached_property
+    def _own_options(self) -> tuple[tuple[Any, str, Any], ...]:
+        """The options of the tasks that wait and commit, at the end of the block."""
+        own = (self.begin, *self.committing)
+        return tuple((task, name, getattr(task, name)) for task in own for name in FOR_WORK)
+
+    def complete(self) -> None:
+        """Give its tasks our hooks and options, which a cluster policy may have replaced by its own."""
+        for task, name, value in self._own_options:
+            setattr(task, name, value)
+        for task in self.acking:
+            hook_up(task)
+        for task in self.phase.others if self.phase is not None else ():
+            hook_up_inside(task)
+        for task in self.committing:
+            compat.add_hooks(task, failed=note_commit_failure)
+        if given := self.dag.on_failure_callback:
+            from airflow_tx.transaction import unless_yielded
+
+            self.dag.on_failure_callback = unless_yielded(self.spec, given)
 
 
 def refusal(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefinitionError:
@@ -587,10 +612,20 @@ def _callbacks_of(
 # --- transaction --------------------------------------------------------------------------------------------------
 
 
-log = logging.getLogger(__name__)
+_defined: dict[str, Block] = {}
+"""The blocks of the DAG files of this process, by topology."""
 
-_defined: dict[str, tuple[TransactionSpec, DAG]] = {}
-"""The transactions that DAG files have defined in this process, and their DAGs, by topology."""
+
+def complete_again(dag: DAG) -> None:
+    """Put back what cluster policies, or later lines of the file, have taken from the tasks of a block.
+
+    :raises TransactionDefinitionError: with what they have set, the block cannot work.
+    """
+    for block in _defined.values():
+        if block.dag is dag:
+            block.complete()
+            _window(block)
+            _serial(block)
 
 
 class Transaction:
@@ -746,7 +781,9 @@ class Transaction:
             begin,
             tuple(tasks),
             self._at_least_once,
-            _window_size(self._spec),
+            Settings.load().max_pending
+            if self._spec.max_pending is None
+            else self._spec.max_pending,
             phase,
         )
         source = self._spec.source  # `check_block` refuses what is no source
@@ -759,30 +796,21 @@ class Transaction:
         if begin.task_id not in block.gate.upstream_task_ids:
             begin.set_downstream(block.gate)
         self._bind(block, frozenset(needed))
+        block.complete()
         compat.replace_test(self._dag, _try_out)
-        given = self._dag.on_failure_callback or []
-        callbacks = given if isinstance(given, list) else [given]
-        if callbacks:
-            self._dag.on_failure_callback = [_UnlessYielded(self._spec, each) for each in callbacks]
+        compat.after_policies(complete_again)
         # A file that is parsed again replaces its own.
-        _defined[self._spec.topology] = (begin.transaction, self._dag)
+        _defined[self._spec.topology] = block
 
     def _bind(self, block: Block, needed: frozenset[str]) -> None:
-        acking = [task for task in block.tasks if task.task_id in block.must_ack]
-        for task in acking:
-            hook_up(task)
         for task in block.tasks:
             compat.put_into_module(task, __name__)
             stage_frames(task)
-        for task in block.phase.others if block.phase is not None else ():
-            hook_up_inside(task)
-        for task in block.committing:
-            compat.add_hooks(task, failed=note_commit_failure)
         block.begin.transaction = replace(
             self._spec,
             begin=block.begin.task_id,
-            tasks=tuple(sorted(task.task_id for task in acking)),
-            mapped=frozenset(task.task_id for task in acking if compat.is_mapped(task)),
+            tasks=tuple(sorted(task.task_id for task in block.acking)),
+            mapped=frozenset(task.task_id for task in block.acking if compat.is_mapped(task)),
             inside=tuple(sorted(task.task_id for task in block.tasks)),
             ends=block.ends,
             needed=needed,
@@ -803,26 +831,6 @@ def _try_out(*args: Any, **options: Any) -> Any:
     from airflow_tx.operators.trial import try_out
 
     return try_out(*args, **options)
-
-
-@dataclass(frozen=True)
-class _UnlessYielded:
-    """Calls a failure callback of a DAG, but not for a run that has only made room for an earlier one."""
-
-    spec: TransactionSpec
-    callback: Callable[[Any], None]
-
-    def __call__(self, context: Any) -> None:
-        from airflow_tx.transaction import has_yielded
-
-        try:
-            with self.spec.store() as store:
-                only_yielded = has_yielded(self.spec.ledger(store), context["run_id"])
-        except TxError as error:
-            log.warning("%s The callback of the DAG is called: its run may have failed.", error)
-            only_yielded = False
-        if not only_yielded:
-            self.callback(context)
 
 
 def _check_ackers(spec: TransactionSpec) -> None:
@@ -864,10 +872,6 @@ def _check_max_rejected(spec: TransactionSpec) -> None:
         raise refusal(spec, f"max_rejected={most!r} without a table of rejected rows", remedy)
 
 
-def _window_size(spec: TransactionSpec) -> int:
-    return Settings.load().max_pending if spec.max_pending is None else spec.max_pending
-
-
 def _current_dag(topology: str | None) -> DAG:
     dag: Any = DagContext.get_current()
     if dag is None:
@@ -885,11 +889,11 @@ def defined(topology: str) -> tuple[TransactionSpec, DAG]:
 
     :raises TransactionDefinitionError: no block of that name has ended yet.
     """
-    found = _defined.get(topology)
-    if found is None:
+    block = _defined.get(topology)
+    if block is None:
         raise TransactionDefinitionError(
             topology=topology,
             problem="coordinator_dag finds no such transaction in this file",
             remedy="Put coordinator_dag(...) after the DAG in its file, with the name of its topology.",
         )
-    return found
+    return block.begin.transaction, block.dag

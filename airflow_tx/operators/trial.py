@@ -128,6 +128,7 @@ class Trial:
     ) -> None:
         self._dag = dag
         self._spec = spec_of(dag)
+        compat.policies_are_over(dag)
         _check(self._spec, dag, rows)
         self._area = StagingArea(f"{self._spec.staging().root}/{FOLDER}/{uuid4().hex}")
         most = Settings.load().trial_rows

@@ -77,9 +77,9 @@ if TYPE_CHECKING:
         TaskRuns as TaskRuns,
         Yielded as Yielded,
         comeback as comeback,
-        has_yielded as has_yielded,
         slots_of as slots_of,
         start_yielded as start_yielded,
+        unless_yielded as unless_yielded,
         yield_slot as yield_slot,
     )
     from airflow_tx.transaction.commit.state_history import (

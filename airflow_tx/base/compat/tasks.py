@@ -105,6 +105,8 @@ def add_hooks(
 ) -> None:
     """Let functions of ours run around a task, before the functions of its author.
 
+    A second call adds them only where they are no more.
+
     :param before: called with the context, before the task is executed.
     :param after: called with the context and the result, before the result becomes an XCom; not for a task that ends
         by an exception although it succeeds, such as a branch.
@@ -117,14 +119,48 @@ def add_hooks(
     for option, hook in (("pre_execute", before), ("post_execute", after)):
         if hook is not None:
             theirs = options.get(option)
-            options.put(option, hook if theirs is None else _Both(hook, theirs))
+            if hook not in (theirs, theirs.first if isinstance(theirs, _Both) else None):
+                options.put(option, hook if theirs is None else _Both(hook, theirs))
     for callback, ours in (("success", succeeded), ("failure", failed), ("skipped", skipped)):
         if ours is not None:
             name = f"on_{callback}_callback"
-            theirs = options.get(name) or []
-            options.put(name, [ours, *(theirs if isinstance(theirs, (list, tuple)) else [theirs])])
-    if final:
+            theirs = [each for each in _as_list(options.get(name)) if each is not ours]
+            options.put(name, [ours, *theirs])
+    if final and not _is_ours(options.get("retry_policy")):
         options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
+
+
+_after_policies: set[Callable[[Any], None]] = set()
+
+
+def policies_are_over(dag: Any) -> None:
+    """Show a DAG to the functions of `after_policies`: no later line and no policy changes it any more."""
+    for changed in _after_policies:
+        changed(dag)
+
+
+def after_policies(changed: Callable[[Any], None]) -> None:
+    """Let a function of ours see each DAG that Airflow reads, once the cluster policies have changed all its tasks.
+
+    :param changed: called with the DAG. An error of it becomes the import error of the file.
+    """
+    _after_policies.add(changed)
+    # Only a process that reads DAG files has policies, and it has imported this module: a script pays nothing for it.
+    settings = sys.modules.get("airflow.settings")
+    if settings is None:
+        return
+    from airflow.policies import hookimpl
+
+    class LastPolicy:
+        @hookimpl(wrapper=True, tryfirst=True)
+        def task_policy(self, task: Any) -> Iterator[None]:
+            yield
+            if task is task.dag.tasks[-1]:
+                policies_are_over(task.dag)
+
+    policies = settings.get_policy_plugin_manager()
+    if not policies.has_plugin(__name__):
+        policies.register(LastPolicy(), __name__)
 
 
 def wrap_function(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,13 +14,15 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
-from airflow_tx.base.errors import Outbid
+from airflow_tx.base.errors import Outbid, TxError
 from airflow_tx.ledger import LIVE_RUN_STATES, LedgerReader
 from airflow_tx.transaction.processing.begin import conf_of
 from airflow_tx.transaction.spec import TransactionSpec
 
 if TYPE_CHECKING:
     from airflow_tx.ledger import Ledger
+
+log = logging.getLogger(__name__)
 
 QUEUED = "queued"
 _BACKFILL = "backfill"
@@ -111,6 +114,35 @@ def has_yielded(ledger: Ledger, run_id: str) -> bool:
         return all(record.run_id != run_id for record in reading.opened.values())
     record = reading.opened.get(entry["txid"])
     return record is not None and record.yielded is not None
+
+
+def unless_yielded(spec: TransactionSpec, given: Any) -> list[Callable[[Any], None]]:
+    """Wrap each failure callback of a DAG once.
+
+    :param given: a callback, or a list of them.
+    """
+    callbacks = given if isinstance(given, (list, tuple)) else [given]
+    return [
+        each if isinstance(each, UnlessYielded) else UnlessYielded(spec, each) for each in callbacks
+    ]
+
+
+@dataclass(frozen=True)
+class UnlessYielded:
+    """Calls a failure callback of a DAG, but not for a run that has only made room for an earlier one."""
+
+    spec: TransactionSpec
+    callback: Callable[[Any], None]
+
+    def __call__(self, context: Any) -> None:
+        try:
+            with self.spec.store() as store:
+                only_yielded = has_yielded(self.spec.ledger(store), context["run_id"])
+        except TxError as error:
+            log.warning("%s The callback of the DAG is called: its run may have failed.", error)
+            only_yielded = False
+        if not only_yielded:
+            self.callback(context)
 
 
 class Runs(Protocol):
