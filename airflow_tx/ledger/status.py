@@ -310,20 +310,26 @@ def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionR
     )
 
 
-def with_run_end(topology: str, view: TransactionView, state: str | None) -> TransactionView:
+def with_run_end(
+    topology: str, view: TransactionView, state: str | None, *, strands: bool = False
+) -> TransactionView:
     """Describe an open transaction whose run is over: nothing happens to it until the run is started again.
 
     :param state: in which the run ended; None: there is no such run.
+    :param strands: it has not ended, and Airflow never starts it: its backfill is cancelled or paused.
     """
     if state is None and (view.lane or not view.begun):
         return view  # it has no run yet
-    end = f"its run {view.run_id} {'was deleted' if state is None else f'ended as {state}'}"
-    view = replace(view, run_end=end)
+    how = "was deleted" if state is None else f"{'is' if strands else 'ended as'} {state}"
+    end = f"its run {view.run_id} {how}"
+    # The error of an earlier attempt is not why it waits: the run was cleared since.
+    view = replace(view, run_end=end, error=None if strands else view.error)
     named = view.blocked or view.stale or view.remedy
-    if named or (state is not None and (view.error or view.status == Phase.FAILED.value)):
+    is_over = state is not None and not strands
+    if named or (is_over and (view.error or view.status == Phase.FAILED.value)):
         return view
-    clear = "" if state is None else ", or clear the run"
-    to_do = f"airflow tx replay {topology} {view.txid}{clear}"
+    otherwise = ", or unpause the backfill" if strands else ", or clear the run"
+    to_do = f"airflow tx replay {topology} {view.txid}{'' if state is None else otherwise}"
     return replace(view, waiting_for=f"a replay, since {end}: {to_do}", to_do=to_do)
 
 

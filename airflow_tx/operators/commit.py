@@ -519,11 +519,12 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         :raises AirflowFailException: the ledger refuses, and would again.
         """
         from airflow_tx.ledger import AlreadyCommitted, Begun, WindowFull
-        from airflow_tx.transaction import raise_own_alarms
+        from airflow_tx.transaction import note_running, raise_own_alarms
 
         spec = self.transaction
         ti = context["ti"]
         failpoint("begin.before_ask", topology=spec.topology, run_id=ti.run_id)
+        note_running(spec, context)
         try:
             answer = self._ask(context)
         except SkippedTransaction as error:

@@ -189,6 +189,8 @@ Ask = Callable[[Callable[[Store], Any]], Awaitable[Any]]
 _PACE = 3.0
 # The part of the grace for which a bid has to lead.
 _SETTLE = 5
+# How many times as long a run waits while a run slot seems to be free.
+_DOUBT = 10
 # Seconds that a leader has at least: its task has to come back from its deferral first.
 _LEAST = 30.0
 
@@ -211,6 +213,9 @@ class SlotWatch:
         self._turn: tuple[int, str, int] | None = None
         self._since = 0.0
         self._leads_since: float | None = None
+        self._most: int = run.get("most", 0)
+        """The most runs that were running at a time."""
+        self._patience = 1
 
     async def event(self, ask: Ask) -> dict[str, Any] | None:
         """Give the event that ends the wait, once this run is to yield."""
@@ -227,7 +232,7 @@ class SlotWatch:
             self._turn = seen
             self._since = now
             self._leads_since = None
-        if now - self._since < self._run["grace"]:
+        if now - self._since < self._run["grace"] * self._patience:
             return None
         answer = await ask(lambda store: self._bid(store, turn.current))
         if not isinstance(answer, Bidding) or answer.leader != self._run["run_id"]:
@@ -246,12 +251,27 @@ class SlotWatch:
 
     async def _in_the_way(self, turn: TurnReading) -> bool:
         dag_id = self._run["dag_id"]
-        limit = self._run["limit"]
         run_id = _run_of(turn)
         states = await compat.run_states(dag_id, [run_id])
-        if states[run_id] != QUEUED:
+        return await self._lacks_slot(turn, is_queued=states[run_id] == QUEUED)
+
+    async def _lacks_slot(self, turn: TurnReading, *, is_queued: bool) -> bool:
+        """Whether the run whose turn it is waits for a run slot, as far as Airflow tells.
+
+        The limit of a backfill cannot be asked. If fewer runs are running than there were before, a slot seems to be
+        free, and Airflow does not start the run for another reason: the backfill is paused, or was cancelled. Then a
+        run yields late, and no second run does.
+        """
+        limit: int | None = self._run["limit"]
+        if not is_queued and limit is not None:
             return False
-        return limit is None or await compat.running_runs_async(dag_id) >= limit
+        running = await compat.running_runs_async(self._run["dag_id"])
+        if limit is not None:
+            return running >= limit
+        self._most = max(self._most, running)
+        self._patience = 1 if running == self._most else _DOUBT
+        yielded_to = {entry["blocking"] for entry in turn.topology.yielded.values()}
+        return is_queued and (self._patience == 1 or turn.current not in yielded_to)
 
     def _bid(self, store: Store, blocking: int) -> Any:
         run = self._run
@@ -302,7 +322,6 @@ class OrderWatch(SlotWatch):
         if turn.record is not None:
             return await super()._in_the_way(turn)
         dag_id = self._run["dag_id"]
-        limit = self._run["limit"]
         date = self._missing
         if await compat.runs_on_async(dag_id, date, ["running"]):
             return False
@@ -311,7 +330,7 @@ class OrderWatch(SlotWatch):
                 self._named = date
                 self._log.warning("%s", gap(dag_id, date, self._after))
             return False
-        return limit is None or await compat.running_runs_async(dag_id) >= limit
+        return await self._lacks_slot(turn, is_queued=True)
 
 
 def _run_of(turn: TurnReading) -> str:

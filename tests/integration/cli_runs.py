@@ -39,6 +39,22 @@ for run_id, start, end in (each.split() for each in arguments):
 """
 
 
+_STRAND = """
+from datetime import datetime, timezone
+from airflow.models.backfill import Backfill
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from sqlalchemy import update
+
+day = datetime(2026, 5, 1, tzinfo=timezone.utc)
+with create_session() as session:
+    backfill = Backfill(dag_id="the_dag", from_date=day, to_date=day, max_active_runs=1, is_paused=True)
+    session.add(backfill)
+    session.flush()
+    session.execute(update(DagRun).where(DagRun.run_id == arguments[0]).values(backfill_id=backfill.id))
+"""
+
+
 class Runs:
     """The runs of the DAG, as Airflow's database has them."""
 
@@ -86,9 +102,13 @@ class Runs:
         """Pause the DAG, or not."""
         self._sql("UPDATE dag SET is_paused = ? WHERE dag_id = 'the_dag'", str(int(paused)))
 
+    def strand(self, run_id: str) -> None:
+        """Put a run into a backfill that is paused, as a cancelled one is."""
+        self._commands.python(_STRAND, run_id)
+
     def delete(self) -> None:
         """Forget them all."""
-        for table in ("xcom", "task_instance_history", "task_instance", "dag_run"):
+        for table in ("xcom", "task_instance_history", "task_instance", "dag_run", "backfill"):
             self._sql(f"DELETE FROM {table}")
 
     def audited(self) -> list[tuple[str, str]]:

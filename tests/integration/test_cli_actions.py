@@ -693,3 +693,30 @@ def test_an_accepted_check_of_a_transaction_without_a_run_replays_it(
     assert runs.states() == {"r1": "running"}
     for gone in ("2", "9"):
         airflow.run("tx", "accept-check", "flights", gone, "positive", "--why", "x", root=zookeeper_root, fails=True)
+
+
+@pytest.mark.parametrize("named", ["1", "--failed"])
+def test_a_run_that_a_cancelled_backfill_never_starts_is_told_and_replayed_without_force(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, named: str
+) -> None:
+    fail(pipeline, pipeline.begin("r1"))
+    runs.make(r1="queued")
+    runs.strand("r1")
+    (listed,) = airflow.json("tx", "list", "flights", root=zookeeper_root)
+    why = "its run r1 is queued in a cancelled or paused backfill"
+    assert listed["waiting_for"] == f"a replay, since {why}: airflow tx replay flights 1, or unpause the backfill"
+    told = airflow.json("tx", "replay", "flights", named, root=zookeeper_root)
+    assert done(told) == {"1": "its run was cleared"}
+    assert runs.states() == {"r1": "running"}
+
+
+def test_a_queued_run_of_a_paused_dag_is_told_with_the_command_that_starts_it(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    pipeline.begin("r1")
+    runs.make(r1="queued")
+    runs.pause(paused=True)
+    (listed,) = airflow.json("tx", "list", "flights", root=zookeeper_root)
+    runs.pause(paused=False)
+    told = "its run, which is queued while its DAG is paused: airflow dags unpause the_dag"
+    assert listed["waiting_for"] == told

@@ -116,6 +116,9 @@ class FakeTi:
     def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int | None) -> Any:
         return self.xcoms.get((task_ids, key, -1 if map_indexes is None else map_indexes))
 
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        self.xcoms[self.task_id, key, self.map_index] = value
+
     def get_task_states(self, *, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
         asked = {name: state for name, state in self.states.items() if {name, name.rpartition("_")[0]} & set(task_ids)}
         return {self.run_id: asked}

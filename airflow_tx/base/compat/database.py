@@ -23,6 +23,22 @@ _AT_ONCE = 500
 _JUST_NOW = timedelta(seconds=2)
 _TEST_BUNDLE = "airflow-tx-trial"
 
+STRANDED = "queued in a cancelled or paused backfill"
+"""The state of a run that Airflow never starts: it starts no run of such a backfill, cleared or not."""
+DAG_PAUSED = "queued while its DAG is paused"
+
+
+def _state(row: Any) -> str:
+    """Name the state of a run: if it is queued, whether Airflow will start it."""
+    return STRANDED if row.state == "queued" and row.strands else text(row.state)
+
+
+def _strands() -> Any:
+    """Select whether the backfill of a run starts no runs; for a query with an outer join of `DagRun.backfill`."""
+    from airflow.models.backfill import Backfill
+
+    return Backfill.is_paused.label("strands")
+
 
 def clear_run(
     dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False, latest: bool = False
@@ -122,24 +138,27 @@ def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str,
 
 
 def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
-    """Return the states of the existing runs."""
+    """Return the states of the existing runs, `STRANDED` among them."""
 
     wanted = list(run_ids)
     found = {}
     with sessions.create_session() as session:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            query = sa.select(models.DagRun.run_id, models.DagRun.state).where(
-                models.DagRun.dag_id == dag_id, models.DagRun.run_id.in_(some)
+            query = (
+                sa.select(models.DagRun.run_id, models.DagRun.state, _strands())
+                .outerjoin(models.DagRun.backfill)
+                .where(models.DagRun.dag_id == dag_id, models.DagRun.run_id.in_(some))
             )
-            found.update({run_id: text(state) for run_id, state in session.execute(query)})
+            found.update({row.run_id: _state(row) for row in session.execute(query)})
     return found
 
 
 def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | None]:
     """Say of runs that are over in which state they ended; None: there is no such run.
 
-    Left out are other runs, the ones that ended just now, and the ones of DAGs that this Airflow does not know.
+    A queued run that Airflow does not start is `STRANDED` or `DAG_PAUSED`. Left out are other runs, the ones that ended
+    just now, and the ones of DAGs that this Airflow does not know.
 
     :param runs: their ids, each behind the id of its DAG.
     """
@@ -161,8 +180,11 @@ def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | N
                     models.DagRun.run_id,
                     models.DagRun.state,
                     models.DagRun.end_date,
+                    models.DagModel.is_paused,
+                    _strands(),
                 )
                 .join_from(models.DagModel, models.DagRun, same, isouter=True)
+                .outerjoin(models.DagRun.backfill)
                 .where(models.DagModel.dag_id.in_({dag_id for dag_id, _ in some}))
             )
             rows = list(session.execute(query))
@@ -172,6 +194,8 @@ def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | N
                 row = found.get(each)
                 if row is None and each[0] in known:
                     ends[each] = None
+                elif row is not None and row.state == "queued" and (row.strands or row.is_paused):
+                    ends[each] = STRANDED if row.strands else DAG_PAUSED
                 elif (
                     row is not None
                     and row.state in State.finished_dr_states

@@ -291,7 +291,7 @@ def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
 def _with_run_ends(view: TopologyView, ends: Mapping[tuple[str, str], str | None]) -> TopologyView:
     dag_id = view.record.dag_id
     ended = {
-        each.txid: with_run_end(view.name, each, ends[dag_id, each.run_id])
+        each.txid: _with_state(view, each, ends[dag_id, each.run_id])
         for each in view.opened
         if each.needs_run and (dag_id, each.run_id) in ends
     }
@@ -300,3 +300,10 @@ def _with_run_ends(view: TopologyView, ends: Mapping[tuple[str, str], str | None
     return replace(
         view, transactions=tuple(ended.get(each.txid, each) for each in view.transactions)
     )
+
+
+def _with_state(view: TopologyView, opened: TransactionView, state: str | None) -> TransactionView:
+    if state == compat.DAG_PAUSED:
+        to_do = f"airflow dags unpause {view.record.dag_id}"
+        return replace(opened, waiting_for=f"its run, which is {state}: {to_do}", to_do=to_do)
+    return with_run_end(view.name, opened, state, strands=state == compat.STRANDED)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QUEUED = "queued"
+RUNNING_KEY = "airflow_tx_running"
 _BACKFILL = "backfill"
 
 
@@ -47,8 +48,17 @@ def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[s
         "txid": txid,
         "task_try": str(ti.id),
         "limit": limit,
+        "most": 0 if limit else compat.pull(ti, spec.begin, RUNNING_KEY) or 0,
         "grace": Settings.load().yield_after,
     }
+
+
+def note_running(spec: TransactionSpec, context: Any) -> None:
+    """Note how many runs are running while a run of a backfill begins: it has at least so many run slots."""
+    ti = context["ti"]
+    if compat.run_info(context).run_type == _BACKFILL:
+        before = compat.pull(ti, ti.task_id, RUNNING_KEY) or 0
+        ti.xcom_push(key=RUNNING_KEY, value=max(before, compat.running_runs(spec.dag_id)))
 
 
 def yield_slot(

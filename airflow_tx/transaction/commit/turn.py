@@ -451,7 +451,10 @@ def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
             "hold every slot of its pool (include_deferred): give the pool a slot for each active run."
         )
     if state == "queued":
-        return "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."
+        return (
+            "That run needs a run slot: one of the runs that wait makes room for it if it stays queued. Airflow never "
+            f"starts a run of a cancelled or paused backfill: airflow tx replay {topology} {txid}"
+        )
     again = f"start a run with the run id {run_id}" if state is None else "clear that run"
     return (
         f"To continue, {again}, or replay it: airflow tx replay {topology} {txid}; to continue without it: "

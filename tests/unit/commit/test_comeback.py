@@ -21,6 +21,7 @@ from airflow_tx.transaction.commit.run_slots import (
     Yielded,
     comeback,
     has_yielded,
+    note_running,
     slots_of,
     start_yielded,
     yield_slot,
@@ -166,12 +167,17 @@ def test_a_waiting_run_is_described_with_its_limit_unless_it_has_slots_of_its_ow
     ti = FakeTi("commit", "r1")
     context = {"ti": ti, "dag": SimpleNamespace(max_active_runs=3), "dag_run": object()}
     monkeypatch.setattr(compat, "run_info", lambda context: replace(run_of("r1"), run_type=run_type))
+    begin = FakeTi(spec(topology).begin, "r1", xcoms=ti.xcoms)
+    for running in (5, 4):
+        monkeypatch.setattr(compat, "running_runs", lambda dag_id, running=running: running)
+        note_running(spec(topology), {"ti": begin})
     assert slots_of(spec(topology), context, txid=7) == {
         "dag_id": "dag",
         "run_id": "r1",
         "txid": 7,
         "task_try": str(ti.id),
         "limit": limit,
+        "most": 0 if limit else 5,
         "grace": 7.0,
     }
 

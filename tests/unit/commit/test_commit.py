@@ -577,7 +577,11 @@ OR = "or replay it: airflow tx replay numbers 3; to continue without it: airflow
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        ("queued", "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."),
+        (
+            "queued",
+            "That run needs a run slot: one of the runs that wait makes room for it if it stays queued. Airflow never "
+            "starts a run of a cancelled or paused backfill: airflow tx replay numbers 3",
+        ),
         ("failed", f"To continue, clear that run, {OR}"),
         ("success", f"To continue, clear that run, {OR}"),
         (None, f"To continue, start a run with the run id r3, {OR}"),

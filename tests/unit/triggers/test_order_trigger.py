@@ -193,6 +193,7 @@ def test_the_operator_defers_with_the_trigger_and_names_the_gap(
     with DAG("days", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)) as dag:
         operator = BeginTransactionOperator(task_id="begin", transaction=spec_on(store))
     monkeypatch.setattr(type(operator), "log", log)
+    monkeypatch.setattr(compat, "running_runs", lambda dag_id: 1)
     info = day(2)
     run = SimpleNamespace(
         run_id=info.run_id,

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from airflow_tx.base import compat
+from airflow_tx.ledger.answers import Done
 from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.triggers.base import SlotWatch
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, Looking
@@ -36,9 +39,12 @@ class Airflow:
 class Waiting(Looking):
     """One waiting run, whose trigger looks every second."""
 
-    def __init__(self, store: CountingStore, run_id: str, txid: int | None, *, limit: int | None = 8) -> None:
+    def __init__(
+        self, store: CountingStore, run_id: str, txid: int | None, *, limit: int | None = 8, most: int = 0
+    ) -> None:
         told = {
             "dag_id": "numbers", "run_id": run_id, "txid": txid, "task_try": run_id, "limit": limit, "grace": GRACE,
+            "most": most,
         }  # fmt: skip
         super().__init__(store)
         self.watch = SlotWatch(PATHS, told, clock=lambda: self.now)
@@ -76,6 +82,27 @@ def test_nobody_yields_while_a_run_slot_is_free(store: CountingStore, airflow: A
 def test_a_run_of_a_backfill_does_not_count_the_slots_of_others(store: CountingStore, airflow: Airflow) -> None:
     airflow.running = 2
     assert Waiting(store, "r2", 2, limit=None).looks(3 * GRACE) == {"yield": 1}
+
+
+def test_nobody_yields_soon_to_a_run_of_a_backfill_beside_which_a_slot_seems_to_be_free(
+    store: CountingStore, airflow: Airflow
+) -> None:
+    waiting = Waiting(store, "r2", 2, limit=None, most=8)
+    airflow.running = 7
+    assert waiting.looks(9 * GRACE) is None
+    assert waiting.looks(2 * GRACE) == {"yield": 1}
+
+
+def test_nobody_yields_to_a_run_that_airflow_did_not_start_when_another_run_made_room(
+    store: CountingStore, airflow: Airflow
+) -> None:
+    waiting = Waiting(store, "r2", 2, limit=None)
+    assert waiting.looks(1) is None
+    ledger = Ledger(store, PATHS)
+    ledger.bid(Waiter("r3", 3, "r3", 1), overdue="")
+    assert isinstance(ledger.note_yield(Waiter("r3", 3, "r3", 1)), Done)
+    airflow.running = 7
+    assert waiting.looks(30 * GRACE) is None
 
 
 def test_the_grace_begins_anew_when_the_run_has_had_a_slot_in_between(store: CountingStore, airflow: Airflow) -> None:
