@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import StoreError
 from airflow_tx.coordinator.blocked import BlockedOperator, blocked_dag_id
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
-from airflow_tx.operators import Transaction, defined
+from airflow_tx.operators import RetriedOperator, Transaction, defined
 from airflow_tx.transaction import PlacedTask, TransactionSpec, coordinator_id
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ REFRESH = 600.0
 LONGEST_RUN = timedelta(days=1)
 
 
-class CoordinateOperator(PlacedTask, BaseOperator):
+class CoordinateOperator(PlacedTask, RetriedOperator):
     """Starts a topology's transactions when its source has data, and replays them; made by `coordinator_dag`.
 
     :param transaction: the block whose runs it starts.
@@ -64,8 +64,7 @@ class CoordinateOperator(PlacedTask, BaseOperator):
         lane: LanePlan | None = None,
         **kwargs: Any,
     ) -> None:
-        # default_args are not asked for what is given here.
-        super().__init__(retries=RETRIES, retry_delay=timedelta(seconds=2), **kwargs)
+        super().__init__(retries=RETRIES, **kwargs)
         self.transaction = transaction
         self.max_replays = max_replays
         self.replay_backoff = replay_backoff

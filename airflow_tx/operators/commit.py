@@ -148,20 +148,33 @@ def note_commit_failure(context: Context) -> None:
         log.info("%s", error)
 
 
-FOR_WORK = ("retries", "retry_delay", "trigger_rule")
-"""The options of a task that are meant for work: a task that waits or commits takes them as its own arguments alone."""
+_OWN: Mapping[str, Any] = {
+    "retries": 3,
+    "retry_delay": timedelta(seconds=2),
+    "retry_policy": None,
+    "retry_exponential_backoff": 0,
+    "max_retry_delay": None,
+    "execution_timeout": None,
+    "trigger_rule": "all_success",
+    "pool_slots": 1,
+    "do_xcom_push": True,
+    "multiple_outputs": False,
+    "map_index_template": None,
+}
+FOR_WORK = tuple(_OWN)
+"""The options that `default_args`, the configuration and cluster policies set for tasks that work."""
 
 
 class RetriedOperator(BaseOperator):
-    """A task that is tried again: every line of it may be killed and run again.
+    """A task that waits and is tried again: every line of it may be killed and run again.
 
-    `retries` and `retry_delay` are no parameters here, so Airflow does not take them from `default_args`: these are
-    meant for the tasks of the user. An argument of the operator itself counts.
+    Options for work do not reach it: a time limit would fail a task that only waits, and a batch is tried again by a
+    replay. An argument of the operator itself counts. Options that say where a task runs, such as `queue` and `pool`,
+    and whom Airflow tells, reach it as any task.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        own = {"retries": 3, "retry_delay": timedelta(seconds=2)}
-        super().__init__(**{**own, **kwargs})
+        super().__init__(**{**_OWN, **kwargs})
 
 
 class InTurnOperator(RetriedOperator, LineageOperator):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import (
+    DAG,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
     DeltaDataIntervalTimetable,
     TaskGroup,
 )
+from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy
 from pendulum import timezone
 
 from airflow_tx import (
@@ -140,27 +146,81 @@ def test_a_task_from_before_the_block_is_left_alone() -> None:
     assert tx.begin.transaction.tasks == ("count",)
 
 
-@pytest.mark.parametrize("default_args", [{}, {"retries": 0, "retry_delay": timedelta(hours=1)}])
-def test_our_tasks_keep_their_retries_beside_default_args(default_args: dict[str, Any]) -> None:
-    with dag(default_args=default_args) as made:
+FOR_WORK = {
+    "retries": 0,
+    "retry_delay": timedelta(hours=1),
+    "retry_policy": ExceptionRetryPolicy(rules=[]),
+    "retry_exponential_backoff": 3,
+    "max_retry_delay": timedelta(hours=2),
+    "execution_timeout": timedelta(seconds=8),
+    "trigger_rule": "all_done",
+    "pool_slots": 4,
+    "multiple_outputs": True,
+    "map_index_template": "{{ nothing }}",
+}
+
+
+def phased(**options: Any) -> DAG:
+    """A DAG with each of our tasks: begin, commit, and the first and last task of the phase."""
+    with dag(**options) as made:
         with block() as tx:
-            counted = count(tx.batch)
+            counted = count.override(do_xcom_push=True)(tx.batch)
             with commit_phase():
                 commit(counted)
-    ours = [task for task in made.tasks if task.task_id != "count"]
-    assert {(task.retries, task.retry_delay) for task in ours} == {(3, timedelta(seconds=2))}
-    assert len(ours) == 4  # begin, commit, and the first and last task of the phase
+    return made
 
 
-def test_a_coordinator_keeps_its_retries_beside_default_args() -> None:
-    with dag():
-        with block() as tx:
-            commit(count(tx.batch))
-    made = coordinator_dag(tx.topology, default_args={"retries": 0, "retry_delay": timedelta(hours=1)})
-    task = made.get_task("coordinate")
-    assert task.retries is not None
-    assert task.retries > 1000
-    assert task.retry_delay == timedelta(seconds=2)
+@pytest.mark.parametrize("option", [*FOR_WORK, "do_xcom_push"])
+def test_default_args_for_work_do_not_reach_the_tasks_that_wait_and_commit(option: str) -> None:
+    def values(made: DAG) -> list[Any]:
+        return [getattr(task, option) for task in made.tasks if task.task_id != "count"]
+
+    plain = values(phased())
+    assert len(plain) == 4
+    assert values(phased(default_args={option: FOR_WORK.get(option, False)})) == plain
+
+
+@pytest.mark.parametrize(("option", "value"), [("queue", "spark"), ("pool", "team"), ("owner", "ada")])
+def test_default_args_that_say_where_a_task_runs_and_whom_airflow_tells_reach_each_task(
+    option: str, value: str
+) -> None:
+    made = phased(default_args={option: value})
+    assert {getattr(task, option) for task in made.tasks} == {value}
+
+
+@pytest.mark.parametrize("option", ["retries", "retry_delay", "execution_timeout", "trigger_rule"])
+def test_default_args_for_work_do_not_reach_a_coordinator(option: str) -> None:
+    def value(**options: Any) -> Any:
+        phased()
+        return getattr(coordinator_dag("words", **options).get_task("coordinate"), option)
+
+    assert value(default_args={option: FOR_WORK[option]}) == value()
+
+
+def test_the_time_limit_that_the_configuration_gives_each_task_does_not_reach_one_that_waits(tmp_path: Path) -> None:
+    (tmp_path / "timed.py").write_text(TIMED)
+    code = f"from airflow.dag_processing.dagbag import DagBag; tasks = DagBag({str(tmp_path)!r}).dags['timed'].tasks"
+    code += "; print('FOUND', {each.task_id: str(each.execution_timeout) for each in tasks})"
+    limit = {"AIRFLOW__CORE__DEFAULT_TASK_EXECUTION_TIMEOUT": "8"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **limit})
+    found = done.stdout.partition("FOUND ")[2].strip()
+    assert found == "{'begin': 'None', 'count': '0:00:08', 'commit': 'None'}", done.stderr
+
+
+TIMED = """
+from airflow.sdk import DAG, task
+from airflow_tx import CommitOperator, Transaction, persistent_aggregate
+from airflow_tx.sources.memory import MemorySource
+from airflow_tx.state import Count, MemoryState
+
+with DAG("timed", schedule=None, max_active_runs=8):
+    with Transaction(source=MemorySource({}, per_batch=5), max_pending=4) as tx:
+        @task
+        def count(batch):
+            return []
+        state = MemoryState("words", keys=["word"], values={"n": Count()})
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state=state)])
+"""
 
 
 def test_retries_that_the_user_gives_to_the_committer_win() -> None:
