@@ -19,7 +19,10 @@ if "airflow" in sys.modules:
 
 if TYPE_CHECKING:
     from airflow_tx.base.errors import FailedBatch as FailedBatch, TxError as TxError
-    from airflow_tx.coordinator import coordinator_dag as coordinator_dag
+    from airflow_tx.coordinator import (
+        coordinator_dag as coordinator_dag,
+        dag_is_needed as dag_is_needed,
+    )
     from airflow_tx.operators import (
         BeginTransactionOperator as BeginTransactionOperator,
         CommitOperator as CommitOperator,

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_tx.coordinator.dag import coordinator_dag as coordinator_dag
+    from airflow_tx.coordinator.dag import (
+        coordinator_dag as coordinator_dag,
+        dag_is_needed as dag_is_needed,
+    )
     from airflow_tx.coordinator.trigger import CoordinatorTrigger as CoordinatorTrigger
 
     __all__: list[str]

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, get_parsing_context
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import StoreError
@@ -272,6 +272,26 @@ def coordinator_dag(
     with DAG(blocked_dag_id(name), **{**options, **shown}):
         BlockedOperator(task_id="blocked", transaction=spec)
     return dag
+
+
+def dag_is_needed(
+    dag_id: str, *, topology: str | None = None, coordinator: str | None = None
+) -> bool:
+    """Ask whether the process that reads this file needs a DAG or its coordinator, by Airflow's `get_parsing_context`.
+
+        for shop in shops:
+            if dag_is_needed(shop):
+                make_dag(shop)
+                coordinator_dag(shop)
+
+    The task of a coordinator needs both DAGs, but `get_parsing_context` names its own alone.
+
+    :param dag_id: of the DAG with the transaction.
+    :param topology: default: the dag_id.
+    :param coordinator: the `dag_id` of `coordinator_dag`; default: as there.
+    """
+    name = coordinator or coordinator_id(topology or dag_id)
+    return get_parsing_context().dag_id in (None, dag_id, name, blocked_dag_id(name))
 
 
 def _plan(spec: TransactionSpec, dag: DAG, wanted: bool) -> tuple[LanePlan | None, str]:

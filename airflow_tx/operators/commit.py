@@ -169,8 +169,8 @@ class RetriedOperator(BaseOperator):
     """A task that waits and is tried again: every line of it may be killed and run again.
 
     Options for work do not reach it: a time limit would fail a task that only waits, and a batch is tried again by a
-    replay. An argument of the operator itself counts. Options that say where a task runs, such as `queue` and `pool`,
-    and whom Airflow tells, reach it as any task.
+    replay. An argument of the operator itself counts. Options that say where a task runs or who gets a
+    message, such as `queue`, `pool` and `email`, reach it like any task.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -532,12 +532,12 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         :raises AirflowFailException: the ledger refuses, and would again.
         """
         from airflow_tx.ledger import AlreadyCommitted, Begun, WindowFull
-        from airflow_tx.transaction import note_running, raise_own_alarms
+        from airflow_tx.transaction import raise_own_alarms
 
         spec = self.transaction
         ti = context["ti"]
         failpoint("begin.before_ask", topology=spec.topology, run_id=ti.run_id)
-        note_running(spec, context)
+        compat.note_running(ti, context)
         try:
             answer = self._ask(context)
         except SkippedTransaction as error:

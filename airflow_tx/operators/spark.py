@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from airflow_tx.transaction import Processing
 
 
+_YARN_ADDRESS = "yarn_resourcemanager_webapp_address"
+_YARN_WAITS = "spark.yarn.submit.waitAppCompletion"
+
+
 # --- spark submit -------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +166,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         connection = spark_connection(self.conn_id)
         extra = connection.extra_dejson
         self.application = find_application(self.application, dag_file)
+        self._check_yarn(extra)
         if (self.deploy_mode or extra.get("deploy-mode")) != "cluster":
             added = driver_environment(
                 os.environ,
@@ -184,6 +189,36 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
                 )
             # This process belongs to the one task; spark-submit inherits from it.
             os.environ.update(added)
+
+    def _check_yarn(self, extra: Mapping[str, Any]) -> None:
+        """Refuse what `SparkSubmitOperator` refuses of YARN in cluster mode, where a retry asks YARN for its driver.
+
+        :param extra: of the connection.
+        :raises ConfigError: naming both settings.
+        """
+        # An older provider asks YARN nothing, and lacks these attributes.
+        hook = vars(self._get_hook())
+        tracks = hook.get("_yarn_track_via_rm_api")
+        is_durable = vars(self).get("durable")
+        if not hook.get("_is_yarn_cluster_mode") or not (tracks or is_durable):
+            return
+        if not tracks or not extra.get(_YARN_ADDRESS):
+            option = f"yarn_track_via_rm_api of task {self.task_id!r}"
+            if tracks:
+                option = f"{_YARN_ADDRESS} in the extra of connection {self.conn_id!r}"
+            remedy = (
+                "In YARN's cluster mode a retry asks YARN for its driver. Write SparkBatchOperator(..., "
+                f'yarn_track_via_rm_api=True), and "{_YARN_ADDRESS}": "http://HOST:8088" into the extra of connection '
+                f"{self.conn_id!r}. Or write durable=False: a retry then submits the application again."
+            )
+            raise ConfigError(
+                option=option, value=extra.get(_YARN_ADDRESS) if tracks else False, remedy=remedy
+            )
+        if str((self.conf or {}).get(_YARN_WAITS, "")).strip().lower() == "true":
+            remedy = "Leave it out: the task waits for its driver. Or write durable=False."
+            raise ConfigError(
+                option=f"{_YARN_WAITS} of task {self.task_id!r}", value="true", remedy=remedy
+            )
 
     def _where(self, processing: Processing) -> TryDir:
         task = replace(processing.task, task_try=self._task_try)

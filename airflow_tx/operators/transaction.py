@@ -321,7 +321,8 @@ def _interval(block: Block) -> None:
     if timetable := compat.empty_interval(block.dag):
         raise block.refusal(
             f"its source takes the data interval of a run, and runs of this schedule ({timetable}) have an empty one",
-            'Give the DAG schedule="@daily", or CronDataIntervalTimetable("0 0 * * *", timezone="UTC").',
+            'Give the DAG schedule="@daily", or CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), or give the '
+            "timetable interval=timedelta(days=1).",
         )
 
 

@@ -7,10 +7,43 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from operator import attrgetter, index
 from typing import Any
+
+from airflow_tx.base.errors import ConfigError
+
+PREV = "tx_prev_"
+"""Begins the name of the column that keeps the previous value of another one."""
+LONGEST_NAME = 63
+"""Bytes of a name that every database takes whole."""
+
+
+def split_table(
+    table: str, columns: Iterable[str], *, state: str, also: str = ""
+) -> tuple[str | None, str]:
+    """Split a table into its schema, if one is given, and its name; refuse names that a database refuses or cuts.
+
+    :param columns: of the table; `also`: what stands before the names of others.
+    """
+    schema, dot, name = str(table).rpartition(".")
+    names = (name, *([schema] if dot else ()), *columns)
+    bad = [each for each in names if not is_name(each)]
+    if "." in schema or bad:
+        most = LONGEST_NAME - len(also)
+        remedy = f'Use "table" or "schema.table", and names of at most {most} bytes.'
+        option = f"State {state!r}, table and columns"
+        raise ConfigError(option=option, value=table if "." in schema else bad[0], remedy=remedy)
+    return schema or None, name
+
+
+def is_name(text: object) -> bool:
+    """Whether every database takes a text as the name of a table or column, and does not cut it."""
+    if not isinstance(text, str) or "\0" in text:
+        return False
+    return 0 < len(text.encode(errors="replace")) <= LONGEST_NAME
+
 
 _BIGINT = 2**63
 _DEEPEST = 100

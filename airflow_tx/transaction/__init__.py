@@ -77,7 +77,6 @@ if TYPE_CHECKING:
         TaskRuns as TaskRuns,
         Yielded as Yielded,
         comeback as comeback,
-        note_running as note_running,
         slots_of as slots_of,
         start_yielded as start_yielded,
         unless_yielded as unless_yielded,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from airflow_tx.base.errors import TxError
@@ -444,6 +444,14 @@ class IntervalSchedule:
     @cached_property
     def _core(self) -> Any:
         return _core(self.timetable)
+
+
+def first_intervals(timetable: Any, since: datetime, count: int) -> list[ScheduledInterval]:
+    """List the first intervals of a timetable since a date; fewer if it has no more, or cannot be asked here."""
+    try:
+        return list(islice(_asked(_core(timetable), since), count))
+    except Exception:  # noqa: BLE001 - a timetable of one's own may raise anything, and the scheduler says it
+        return []
 
 
 def _core(timetable: Any) -> Any:

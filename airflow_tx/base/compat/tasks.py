@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_tx.base.compat.runs import INTERVAL_KEYS, text
+from airflow_tx.base.compat.runs import INTERVAL_KEYS, first_intervals, running_runs, text
 
 # --- components ---------------------------------------------------------------------------------------------------
 # The part of `compat` that is about a component of Airflow: what it forks, and where it finds DAG files.
@@ -206,14 +206,13 @@ def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) ->
 
 
 def empty_interval(dag: Any) -> str | None:
-    """Name the timetable of a DAG whose runs have a data interval of no length, as `@daily` has in Airflow 3."""
-    timetable = dag.timetable
-    name = type(timetable).__name__
-    return (
-        name
-        if name.endswith("TriggerTimetable") and not getattr(timetable, "interval", None)
-        else None
-    )
+    """Name the timetable of a DAG whose runs have a data interval of no length, as `@daily` has in Airflow 3.
+
+    The timetable itself is asked, for the intervals of two runs.
+    """
+    first = first_intervals(dag.timetable, dag.start_date or datetime.now(timezone.utc), 2)
+    is_empty = any(each.start == each.end for each in first)
+    return type(dag.timetable).__name__ if is_empty else None
 
 
 def give_intervals(dag: Any) -> None:
@@ -223,7 +222,7 @@ def give_intervals(dag: Any) -> None:
     """
     from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
-    if empty_interval(dag) is None:
+    if empty_interval(dag) is None or dag.schedule in ("@once", "@continuous"):
         return
     if isinstance(dag.schedule, str):
         dag.timetable = CronDataIntervalTimetable(dag.schedule, timezone=dag.timezone)
@@ -337,6 +336,17 @@ def run_info(context: Mapping[str, Any]) -> RunInfo:
         conf=dict(run.conf or {}),
         started=None if by_schedule else run.start_date,
     )
+
+
+BACKFILL = "backfill"
+RUNNING_KEY = "airflow_tx_running"
+
+
+def note_running(ti: Any, context: Mapping[str, Any]) -> None:
+    """Note how many runs are running while a run of a backfill begins: its backfill has at least so many run slots."""
+    if run_info(context).run_type == BACKFILL:
+        before = pull(ti, ti.task_id, RUNNING_KEY) or 0
+        ti.xcom_push(key=RUNNING_KEY, value=max(before, running_runs(ti.dag_id)))
 
 
 def is_live(state: str | None) -> bool:

@@ -17,6 +17,7 @@ from airflow_tx.ledger import Receipt, Token
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Cells, Columns, decode_key, encode_key, wanted_keys
 from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, StoredReceipt, replaces
+from airflow_tx.state.column_types import PREV, split_table
 from airflow_tx.state.sql.database import COMPLETE, StateDatabase, check_durable
 from airflow_tx.state.sql.dialect import (
     OWN,
@@ -34,7 +35,6 @@ from airflow_tx.state.sql.schema import (
     FENCE_FORMAT,
     FENCE_TABLE,
     OWN_KEY,
-    PREV,
     RAISED_BY,
     RECEIPTS_TABLE,
     SAMPLE,
@@ -45,7 +45,6 @@ from airflow_tx.state.sql.schema import (
     own_values,
     read_receipts,
     row_of,
-    split_table,
     state_table,
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -18,11 +18,11 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from airflow_tx.base.errors import ConfigError, StateDiffers
+from airflow_tx.base.errors import StateDiffers
 from airflow_tx.ledger import Receipt
 from airflow_tx.state.aggregators import Columns, CombinerAggregator, encode_key
 from airflow_tx.state.api import StateKind, StoredReceipt
-from airflow_tx.state.column_types import json_text
+from airflow_tx.state.column_types import PREV, json_text
 from airflow_tx.state.sql.dialect import Dialect
 from airflow_tx.state.trident.maps import Writer
 
@@ -278,28 +278,10 @@ RAISED_BY = "raised_by"
 DEFINITION = "definition"
 WROTE = "wrote"
 SAMPLE = "sample"
-PREV = "tx_prev_"
 # The writer of a row: its token without the nonce (the fence admits one nonce per rank), and its part of the batch.
 WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
 # A previous value of these types is stored from the start, even if it is empty: a row that grows later is moved.
 _OF_ONE_SIZE = ("bigint", "double", "boolean", "date", "timestamp", "timestamptz")
-LONGEST_NAME = 63
-
-
-def split_table(
-    table: str, columns: Iterable[str], *, state: str, also: str = ""
-) -> tuple[str | None, str]:
-    """Split a table into its schema, if one is given, and its name; refuse names that some database would cut.
-
-    :param columns: of the table; `also`: what stands before the names of others.
-    """
-    schema, _, name = table.rpartition(".")
-    long = [text for text in (name, schema, *columns) if len(text) > LONGEST_NAME]
-    if not name or "." in schema or long:
-        remedy = f'Use "table" or "schema.table", and names of at most {LONGEST_NAME - len(also)} characters.'
-        option = f"State {state!r}, table and columns"
-        raise ConfigError(option=option, value=long[0] if long else table, remedy=remedy)
-    return schema or None, name
 
 
 @cache

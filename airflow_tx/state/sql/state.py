@@ -20,6 +20,7 @@ from airflow_tx.state.api import (
     StoredState,
     fenced_kind,
 )
+from airflow_tx.state.column_types import PREV, split_table
 
 if TYPE_CHECKING:
     from airflow_tx.state.sql.fence import FencedStore, SqlTransaction
@@ -111,6 +112,8 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
         self.table = table
         self.kind = fenced_kind(kind, state=self.name)
         self.columns = checked_columns(self, keys, values, types)
+        names = (*self.columns.keys, *(f"{PREV}{value}" for value in self.columns.values))
+        split_table(table, names, state=self.name, also=PREV)
         self._keeps_connection = True
 
     def holds(self, txid: int) -> bool:

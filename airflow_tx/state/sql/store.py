@@ -17,6 +17,7 @@ from airflow_tx.base.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.ledger import holds_for_good
 from airflow_tx.state.aggregators import PUSHED_DOWN, Cells, explained
 from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, replaces
+from airflow_tx.state.column_types import PREV
 from airflow_tx.state.rows import CheckedRows
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import (
@@ -29,7 +30,6 @@ from airflow_tx.state.sql.dialect import (
 from airflow_tx.state.sql.fence import ROWS_AT_ONCE, Imprint, StateTable, sampled
 from airflow_tx.state.sql.schema import (
     OWN_KEY,
-    PREV,
     WRITER,
     has_own_key,
     may_update,

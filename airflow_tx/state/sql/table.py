@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.api import StateKind, StoredReceipt
-from airflow_tx.state.column_types import CONVERT
+from airflow_tx.state.column_types import CONVERT, split_table
 from airflow_tx.state.sql.state import FencedInSql
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class SqlTable(FencedInSql["TableStore"]):
         journal_rows: bool = True,
     ) -> None:
         super().__init__(conn_id, table)
+        split_table(table, types or (), state=self.name)
         self.journal_rows = journal_rows
         self.table = table
         self.types = dict(types or {})

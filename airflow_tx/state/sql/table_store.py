@@ -15,7 +15,14 @@ from sqlalchemy.engine import URL, Connection
 from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger import Outcome, Receipt, holds_for_good
 from airflow_tx.state.api import TXID, FenceMoved, Grant, RowTally, StateWrite
-from airflow_tx.state.column_types import CONVERT, converted, type_of
+from airflow_tx.state.column_types import (
+    CONVERT,
+    LONGEST_NAME,
+    converted,
+    is_name,
+    split_table,
+    type_of,
+)
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import (
     Dialect,
@@ -27,7 +34,7 @@ from airflow_tx.state.sql.dialect import (
     inserted,
 )
 from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, OneTableStore
-from airflow_tx.state.sql.schema import LONGEST_NAME, RECEIPTS_TABLE, SAMPLE, split_table
+from airflow_tx.state.sql.schema import RECEIPTS_TABLE, SAMPLE
 
 ROW = "tx_row"
 """The column with the number of a row in the output of its transaction."""
@@ -520,8 +527,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _check_names(self, names: Iterable[object]) -> None:
         """Refuse names that no database takes, or that some database would cut."""
         for name in names:
-            text = name if isinstance(name, str) else ""
-            if not 0 < len(text.encode(errors="replace")) <= LONGEST_NAME or "\0" in text:
+            if not is_name(name):
                 problem = f"{name!r} cannot be the name of a table or column"
                 raise _differs(self.state, problem, f"Give it one of 1 to {LONGEST_NAME} bytes.")
 

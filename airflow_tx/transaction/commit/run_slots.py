@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QUEUED = "queued"
-RUNNING_KEY = "airflow_tx_running"
-_BACKFILL = "backfill"
 
 
 class Yielded(AirflowFailException):
@@ -41,24 +39,16 @@ def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[s
     ti = context["ti"]
     info = compat.run_info(context)
     # A backfill has run slots of its own; how many of them are taken cannot be asked.
-    limit = None if info.run_type == _BACKFILL else context["dag"].max_active_runs
+    limit = None if info.run_type == compat.BACKFILL else context["dag"].max_active_runs
     return {
         "dag_id": spec.dag_id,
         "run_id": info.run_id,
         "txid": txid,
         "task_try": str(ti.id),
         "limit": limit,
-        "most": 0 if limit else compat.pull(ti, spec.begin, RUNNING_KEY) or 0,
+        "most": 0 if limit else compat.pull(ti, spec.begin, compat.RUNNING_KEY) or 0,
         "grace": Settings.load().yield_after,
     }
-
-
-def note_running(spec: TransactionSpec, context: Any) -> None:
-    """Note how many runs are running while a run of a backfill begins: it has at least so many run slots."""
-    ti = context["ti"]
-    if compat.run_info(context).run_type == _BACKFILL:
-        before = compat.pull(ti, ti.task_id, RUNNING_KEY) or 0
-        ti.xcom_push(key=RUNNING_KEY, value=max(before, compat.running_runs(spec.dag_id)))
 
 
 def yield_slot(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.base import compat
+from airflow_tx.base.compat import tasks
 from airflow_tx.ledger.answers import Bidding, Done
 from airflow_tx.ledger.steps import recovery
 from airflow_tx.ledger.steps.recovery import Waiter
@@ -21,7 +22,6 @@ from airflow_tx.transaction.commit.run_slots import (
     Yielded,
     comeback,
     has_yielded,
-    note_running,
     slots_of,
     start_yielded,
     yield_slot,
@@ -166,11 +166,12 @@ def test_a_waiting_run_is_described_with_its_limit_unless_it_has_slots_of_its_ow
     monkeypatch.setenv("AIRFLOW__TX__YIELD_AFTER", "7")
     ti = FakeTi("commit", "r1")
     context = {"ti": ti, "dag": SimpleNamespace(max_active_runs=3), "dag_run": object()}
-    monkeypatch.setattr(compat, "run_info", lambda context: replace(run_of("r1"), run_type=run_type))
+    for module in (compat, tasks):
+        monkeypatch.setattr(module, "run_info", lambda context: replace(run_of("r1"), run_type=run_type))
     begin = FakeTi(spec(topology).begin, "r1", xcoms=ti.xcoms)
     for running in (5, 4):
-        monkeypatch.setattr(compat, "running_runs", lambda dag_id, running=running: running)
-        note_running(spec(topology), {"ti": begin})
+        monkeypatch.setattr(tasks, "running_runs", lambda dag_id, running=running: running)
+        compat.note_running(begin, {})
     assert slots_of(spec(topology), context, txid=7) == {
         "dag_id": "dag",
         "run_id": "r1",

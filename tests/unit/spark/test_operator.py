@@ -179,6 +179,49 @@ def test_a_missing_connection_is_refused_instead_of_meaning_yarn(bench: Bench) -
         bench.run(conn_id="nowhere")
 
 
+YARN = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": "http://rm:8088"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "options", "match"),
+    [
+        (YARN, {}, r"^yarn_track_via_rm_api of task 'partial_counts' = False .*http://HOST:8088.*durable=False"),
+        (
+            {"deploy-mode": "cluster"},
+            {"yarn_track_via_rm_api": True},
+            r"^yarn_resourcemanager_webapp_address in the extra of connection 'spark_default' = None .*durable=False",
+        ),
+        ({}, {"deploy_mode": "cluster"}, r"^yarn_track_via_rm_api of task 'partial_counts' = False "),
+        (
+            YARN,
+            {"yarn_track_via_rm_api": True, "conf": {"spark.yarn.submit.waitAppCompletion": "true"}},
+            r"^spark.yarn.submit.waitAppCompletion of task 'partial_counts' = 'true' .*Leave it out",
+        ),
+    ],
+)
+def test_what_yarn_lacks_in_cluster_mode_is_named_before_anything_is_submitted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, extra: Any, options: Any, match: str
+) -> None:
+    _check_provider()
+    connection = {"conn_type": "spark", "host": "yarn", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    with pytest.raises(ConfigError, match=match):
+        bench.run(**options)
+
+
+def test_yarn_takes_an_application_that_no_retry_asks_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    _check_provider()
+    connection = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    bench.run(durable=False)
+    assert bench.ledger.acked
+
+
+def _check_provider() -> None:
+    if Version(version("apache-airflow-providers-apache-spark")) < Version("6.3.4"):
+        pytest.skip("this Spark provider asks YARN nothing; the lock has no newer one for Python 3.10")
+
+
 def test_a_missing_application_or_binary_is_refused(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="No such command"):
         bench.run(spark_binary="/nowhere/spark-submit")

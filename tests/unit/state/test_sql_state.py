@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.state import Count, FencedState, MemoryState, SqlState, Sum
+from airflow_tx.state import Count, FencedState, MemoryState, SqlState, SqlTable, Sum
 from airflow_tx.state.sql.mysql import check_version
 
 
@@ -25,6 +25,32 @@ def test_a_sql_state_costs_no_import_and_no_connection_while_a_dag_is_parsed() -
         "sys.exit(', '.join(m for m in ('sqlalchemy', 'airflow', 'pyarrow') if m in sys.modules) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _table(**changes: Any) -> SqlTable:
+    return SqlTable("tx_state", **{"table": "orders", **changes})
+
+
+@pytest.mark.parametrize("make", [_state, _table])
+@pytest.mark.parametrize(
+    "table", ["totals_team.sales.v1", "a..b", ".a", "a.", "", "n" * 64, f"{'s' * 64}.a", "ü" * 32, "a\0b"]
+)
+def test_a_table_that_a_database_refuses_or_cuts_is_refused_when_the_file_is_parsed(make: Any, table: str) -> None:
+    with pytest.raises(ConfigError, match=r'Use "table" or "schema.table", and names of at most'):
+        make(table=table)
+
+
+@pytest.mark.parametrize("make", [_state, _table])
+@pytest.mark.parametrize("table", ["totals", "team.totals", "w_sales-v1", "Umsätze_売上", "n" * 63])
+def test_a_table_that_every_database_takes_is_taken(make: Any, table: str) -> None:
+    assert make(table=table).table == table
+
+
+@pytest.mark.parametrize("columns", [{"keys": ["k" * 64]}, {"values": {"v" * 56: Sum()}}, {"keys": ["a\0"]}])
+def test_a_column_that_a_database_refuses_or_cuts_is_refused_when_the_file_is_parsed(columns: Any) -> None:
+    with pytest.raises(ConfigError, match="names of at most 55 bytes"):
+        _state(**columns)
+    assert _state(keys=["k" * 63], values={"v" * 55: Sum()}).columns.keys == ("k" * 63,)
 
 
 def test_states_are_fenced_states() -> None:

@@ -13,12 +13,16 @@ from typing import Any
 import pytest
 from airflow.sdk import (
     DAG,
+    Asset,
+    AssetOrTimeSchedule,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
     DeltaDataIntervalTimetable,
+    MultipleCronTriggerTimetable,
     TaskGroup,
 )
 from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy
+from airflow.timetables.base import DagRunInfo, DataInterval, Timetable
 from pendulum import timezone
 
 from airflow_tx import (
@@ -39,6 +43,7 @@ from airflow_tx.transaction.spec import TransactionSpec
 from tests.unit.topology.blocks import Numbers, block, commit, count, dag, refused, state
 
 DAYS = DataIntervalSource("json.loads")
+START = datetime(2026, 1, 1, tzinfo=timezone("UTC"))
 
 
 @pytest.mark.parametrize(("yielded", "called"), [(True, []), (False, ["first", "second"]), (None, ["first", "second"])])
@@ -479,15 +484,61 @@ def test_a_plain_schedule_has_intervals_for_a_source_of_intervals_and_for_no_oth
     assert other.timetable == dag(schedule=schedule).timetable
 
 
-def test_a_timetable_without_intervals_is_refused_for_a_source_of_intervals() -> None:
-    schedule = CronTriggerTimetable("0 6 * * *", timezone="UTC")
-    with dag(schedule=schedule), refused("empty one.*CronDataIntervalTimetable"), block(source=DAYS) as tx:
+class Shifts(Timetable):
+    """A timetable of one's own, whose runs have an interval of so many hours."""
+
+    hours = 0
+
+    def infer_manual_data_interval(self, *, run_after: Any) -> DataInterval:
+        return DataInterval(run_after - timedelta(hours=self.hours), run_after)
+
+    def next_dagrun_info(self, *, last_automated_data_interval: Any, restriction: Any) -> DagRunInfo:
+        end = (last_automated_data_interval.end if last_automated_data_interval else restriction.earliest).add(hours=8)
+        return DagRunInfo.interval(end - timedelta(hours=self.hours), end)
+
+
+class NightlyTriggerTimetable(Shifts):
+    hours = 8
+
+
+class Broken(Shifts):
+    def next_dagrun_info(self, **asked: Any) -> DagRunInfo:
+        raise RuntimeError("the calendar is away")
+
+
+TWICE = ("0 0 * * *", "0 12 * * *")
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CronTriggerTimetable("0 6 * * *", timezone="UTC"),
+        MultipleCronTriggerTimetable(*TWICE, timezone="UTC"),
+        AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 6 * * *", timezone="UTC"), assets=[Asset("orders")]),
+        "@once",
+        Shifts(),
+    ],
+)
+def test_a_timetable_without_intervals_is_refused_for_a_source_of_intervals(schedule: Any) -> None:
+    remedy = r"empty one.*CronDataIntervalTimetable.*or give the timetable interval=timedelta\(days=1\)"
+    with dag(schedule=schedule, start_date=START), refused(remedy), block(source=DAYS) as tx:
         commit(count(tx.batch))
 
 
-@pytest.mark.parametrize("schedule", [None, CronDataIntervalTimetable("0 6 * * *", timezone="UTC")])
-def test_a_schedule_with_intervals_is_taken_for_a_source_of_intervals(schedule: Any) -> None:
-    with dag(schedule=schedule), block(source=DAYS) as tx:
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        None,
+        CronDataIntervalTimetable("0 6 * * *", timezone="UTC"),
+        CronTriggerTimetable("0 6 * * *", timezone="UTC", interval=timedelta(days=1)),
+        MultipleCronTriggerTimetable(*TWICE, timezone="UTC", interval=timedelta(hours=12)),
+        NightlyTriggerTimetable(),
+        Broken(),
+    ],
+)
+@pytest.mark.parametrize("start_date", [None, START])
+def test_a_schedule_with_intervals_is_taken_for_a_source_of_intervals(schedule: Any, start_date: Any) -> None:
+    with dag(schedule=schedule, start_date=start_date), block(source=DAYS) as tx:
         commit(count(tx.batch))
 
 

@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_tx.base import compat
+from airflow_tx.base.compat import tasks
 from airflow_tx.base.errors import AheadOfOrder
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.ledger import Ledger
@@ -193,7 +194,7 @@ def test_the_operator_defers_with_the_trigger_and_names_the_gap(
     with DAG("days", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)) as dag:
         operator = BeginTransactionOperator(task_id="begin", transaction=spec_on(store))
     monkeypatch.setattr(type(operator), "log", log)
-    monkeypatch.setattr(compat, "running_runs", lambda dag_id: 1)
+    monkeypatch.setattr(tasks, "running_runs", lambda dag_id: 1)
     info = day(2)
     run = SimpleNamespace(
         run_id=info.run_id,
