@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_tx.base.config import Settings
-from airflow_tx.base.connections import connection_of_airflow, no_connection
+from airflow_tx.base.connections import connection_of_airflow, no_connection, server_addresses
 from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.provider_info import CONNECTION_FIELDS
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_PORT = 2181
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TRUE = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -151,29 +153,14 @@ def _extra(connection: Any, conn_id: str) -> Mapping[str, Any]:
 
 
 def _hosts(connection: Any, conn_id: str) -> str:
-    port = connection.port or DEFAULT_PORT
-    hosts = [
-        _with_port(host.strip(), port)
-        for host in (connection.host or "").split(",")
-        if host.strip()
-    ]
-    for host in hosts:
-        number = host.rpartition(":")[2]
-        if "/" in host or not number.isdigit() or not 0 < int(number) < 65536:
-            raise _refuse(
-                conn_id,
-                "host",
-                connection.host,
-                "Write it as h1:2181,h2:2181; a chroot goes into the extra.",
-            )
+    try:
+        hosts = server_addresses(connection.host or "", connection.port or DEFAULT_PORT)
+    except ValueError:
+        remedy = "Write it as h1:2181,h2:2181, an IPv6 address in brackets; a chroot goes into the extra."
+        raise _refuse(conn_id, "host", connection.host, remedy) from None
     if not hosts:
         raise _refuse(conn_id, "host", connection.host, "Name at least one server: h1:2181,h2:2181")
     return ",".join(hosts)
-
-
-def _with_port(host: str, port: int) -> str:
-    # An IPv6 address has colons of its own, within brackets.
-    return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
 
 
 def _chroot(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str:
@@ -208,6 +195,17 @@ def _scheme(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str | No
     if connection.login and not connection.password:
         raise _refuse(
             conn_id, "login", connection.login, "It needs a password; set one or remove the login."
+        )
+    if scheme != "sasl" and ":" in (connection.login or ""):
+        raise _refuse(
+            conn_id,
+            "login",
+            connection.login,
+            "ZooKeeper's digest ends a login at its first colon: use a login without one.",
+        )
+    if _SURROGATE.search(f"{connection.login}{connection.password}"):
+        raise _refuse(
+            conn_id, "login", "(not shown)", "It or its password is no text: type both again."
         )
     return scheme
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from airflow_tx.base.connections import airflow_connection, wrong_type
+from airflow_tx.base.connections import airflow_connection, server_addresses, wrong_type
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateError, StateUnavailable
 from airflow_tx.state.aggregators import Key
@@ -192,10 +192,11 @@ def servers_of_connection(conn_id: str) -> list[tuple[str, int]]:
 
 def parsed_server(server: str, port: int = _PORT) -> tuple[str, int]:
     """Read the host and port of "host:port" or "host"; the port is 0 if it is no number."""
-    host, colon, given = server.rpartition(":")
-    if not colon:
-        return server, port
-    return host, int(given) if given.isdecimal() else 0
+    try:
+        host, _, given = "".join(server_addresses(server, port)).rpartition(":")
+    except ValueError:
+        return server, 0
+    return host.strip("[]"), int(given or 0)
 
 
 # --- map ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -16,12 +17,23 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     ThrottledOpError,
 )
 
-from airflow_tx.base.errors import OutcomeUnknown, StoreDeclined, StoreRefused, StoreUnavailable, TooMuchMetadata
+from airflow_tx.base.errors import (
+    LoginRefused,
+    OutcomeUnknown,
+    StoreDeclined,
+    StoreRefused,
+    StoreUnavailable,
+    TooMuchMetadata,
+    UnknownMessage,
+)
 from airflow_tx.coordinator.plan import SnapshotReader
+from airflow_tx.hooks.zookeeper import ZooKeeperHook
 from airflow_tx.ledger.api import Create, Node, Put, Unchanged
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect, request_refused
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.view import topologies, topology_view
+from airflow_tx.outputs.messages.stores import open_ackers
+from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.state.api import Grant
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers import zookeeper
@@ -423,6 +435,64 @@ def test_no_password_is_ever_logged(
         store.get(root)
     assert "Sending request" in caplog.text
     assert "s3cret" not in caplog.text
+
+
+# --- what the servers read otherwise -----------------------------------------------------------------------------
+
+
+class _Plain(LocalZooKeeper):
+    """A server whose Java has no UTF-8 as its charset, as in a container without a locale."""
+
+    def _command(self) -> list[str]:
+        return ["env", "LC_ALL=C", *super()._command()]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[LocalZooKeeper]:
+    with _Plain(fsync=False) as server:
+        yield server
+
+
+@pytest.mark.parametrize(("login", "password"), [("ada", "geheim-ä"), ("jörg", "s3cret"), ("a:b", "s3cret")])
+def test_no_root_is_made_with_a_login_that_the_servers_read_otherwise(
+    plain: LocalZooKeeper, client_of: Connect, zookeeper_root: str, login: str, password: str
+) -> None:
+    config = {"login": login, "password": password}
+    client, store = client_of(plain.hosts, config=config)
+    for step in (
+        lambda: store.ensure(f"{zookeeper_root}/deep"),
+        lambda: client_of(plain.hosts, config={**config, "chroot": f"{zookeeper_root}/deep"}),
+    ):
+        with pytest.raises(LoginRefused, match="Use ASCII alone, without a colon in the login") as refused:
+            step()
+        assert "\n" not in str(refused.value)
+        assert password not in str(refused.value)
+    assert client.exists(zookeeper_root) is None
+
+
+def test_a_login_of_ascii_makes_a_root_on_every_server(
+    plain: LocalZooKeeper, client_of: Connect, zookeeper_root: str
+) -> None:
+    login = {"login": "a-da", "password": "s3:cret !"}
+    client_of(plain.hosts, config=login)[1].ensure(f"{zookeeper_root}/deep")
+    again = client_of(plain.hosts, config={**login, "chroot": f"{zookeeper_root}/deep"})[1]
+    again.multi([], [Create("/a", b"1")])
+    assert Pipeline(again, "/root").run("r1") == 1
+
+
+def test_a_server_is_found_by_its_ipv6_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper, "_CONFIG", zookeeper._CONFIG.replace("clientPortAddress=127.0.0.1\n", ""))
+    with LocalZooKeeper(fsync=False) as server:
+        for host in (f"[::1]:{server.port}", "::1"):
+            connection = {"conn_type": "zookeeper", "host": host, "port": server.port}
+            monkeypatch.setenv("AIRFLOW_CONN_ZK6", json.dumps(connection))
+            assert ZooKeeperHook("zk6").test_connection() == (True, f"ZooKeeper answers at [::1]:{server.port}")
+        monkeypatch.setenv("AIRFLOW_CONN_ZK6", f"zookeeper://[::1]:{server.port}")
+        assert ZooKeeperHook("zk6").test_connection()[0]
+        ackers = open_ackers(f"zookeeper://[::1]:{server.port},[::1]:{server.port}/ackers")
+        with pytest.raises(UnknownMessage):  # so they answer
+            ackers.check(Origin("words", 1, 1))
+        ackers.close()
 
 
 # --- side by side ------------------------------------------------------------------------------------------------

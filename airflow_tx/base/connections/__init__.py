@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         for_airflow as for_airflow,
         handed_over as handed_over,
         no_connection as no_connection,
+        server_addresses as server_addresses,
         wrong_type as wrong_type,
     )
     from airflow_tx.base.connections.rabbit import (

@@ -14,6 +14,7 @@ from airflow_tx.base.connections.lookup import (
     Endpoint,
     airflow_connection,
     refused_extra,
+    server_addresses,
     wrong_type,
 )
 from airflow_tx.base.errors import ConfigError
@@ -174,11 +175,13 @@ class KafkaAddress:
 def _servers(connection: Endpoint) -> dict[str, str]:
     if not connection.host:
         return {}
-    hosts = connection.host.split(",")
-    port = connection.port or 9092
-    return {
-        "bootstrap.servers": ",".join(host if ":" in host else f"{host}:{port}" for host in hosts)
-    }
+    try:
+        servers = server_addresses(connection.host, connection.port or 9092)
+    except ValueError:
+        remedy = "Write it as b1:9092,b2:9092, an IPv6 address in brackets."
+        option = f"Connection {connection.conn_id!r}, host"
+        raise ConfigError(option=option, value=connection.host, remedy=remedy) from None
+    return {"bootstrap.servers": ",".join(servers)}
 
 
 def _login(connection: Endpoint, given: Mapping[str, str]) -> dict[str, str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from ipaddress import IPv6Address
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -16,6 +18,7 @@ from airflow_tx.base.errors import ConfigError
 
 _OURS = "AIRFLOW_TX_CONN_"
 _AIRFLOWS = "AIRFLOW_CONN_"
+_ADDRESS = re.compile(r"(\[([^\]]+)\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
 _PARTS = ("host", "port", "login", "password", "schema")
 
 
@@ -142,6 +145,25 @@ def flag_of(connection: Endpoint, name: str) -> bool:
 
 def _is_about_encryption(name: str) -> bool:
     return "ssl" in name.lower() or "tls" in name.lower()
+
+
+def server_addresses(hosts: str, port: int) -> list[str]:
+    """Give "host:port" of each server of a list with commas, and an IPv6 address its brackets.
+
+    :param port: of a server without one.
+    :raises ValueError: one of them is no address.
+    """
+    found = []
+    for each in filter(None, map(str.strip, hosts.split(","))):
+        bare = each.count(":") > 1 and "[" not in each
+        parsed = _ADDRESS.fullmatch(f"[{each}]" if bare else each)
+        number = int(parsed[3] or port) if parsed else 0
+        if parsed is None or not 0 < number < 65536:
+            raise ValueError(each)
+        if parsed[2]:
+            IPv6Address(parsed[2])
+        found.append(f"{parsed[1]}:{number}")
+    return found
 
 
 def handed_over(connection: Endpoint) -> dict[str, str]:

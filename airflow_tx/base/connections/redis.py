@@ -79,7 +79,8 @@ def redis_url(conn_id: str, *, what: str) -> str:
     who = (
         f"{quote(str(user), safe='')}:{quote(str(password), safe='')}@" if user or password else ""
     )
-    return f"{scheme}://{who}{host}:{port}/?{urlencode(found)}"
+    where = f"[{host}]" if ":" in str(host) else host
+    return f"{scheme}://{who}{where}:{port}/?{urlencode(found)}"
 
 
 def parameters_of_url(url: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -33,13 +32,12 @@ from airflow_tx.base.errors import (
     LoginRefused,
     NoConnection,
     StoreDeclined,
+    StoreError,
     StoreRefused,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from airflow_tx.base.errors import StoreError
 
 
 # --- handler ------------------------------------------------------------------------------------------------------
@@ -199,6 +197,9 @@ def connect(config: ClientConfig) -> KazooClient:
         refused = _explained(client, error, config, log)
         disconnect(client)
         raise refused from None
+    except StoreError:
+        disconnect(client)
+        raise
     return client
 
 
@@ -266,13 +267,46 @@ def _enter_chroot(client: KazooClient, config: ClientConfig) -> None:
     if not chroot:
         return
     if client.exists(chroot) is None:
-        parts = chroot.strip("/").split("/")
-        for depth in range(1, len(parts) + 1):
-            with suppress(NodeExistsError):  # another client's, or the reply to our own was lost
-                client.create("/" + "/".join(parts[:depth]))
+        for path in with_parents(chroot):
+            results = send_proven(client, path).get()
+            check_proven(results, hosts=config.hosts, connection=config.conn_id, path=path)
     client.chroot = chroot
 
 
+def with_parents(path: str) -> list[str]:
+    """List a path and all paths above it, the highest first."""
+    parts = path.strip("/").split("/")
+    return ["/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+
+def send_proven(client: KazooClient, path: str) -> Any:
+    """Ask for an empty znode, which is made only if this login can open it; `check_proven` takes the answer.
+
+    Servers read a login in the charset of their Java. Where that is not UTF-8, an ACL of the bytes that were sent
+    lets no login in.
+    """
+    transaction = client.transaction()
+    transaction.create(path)
+    transaction.check(path, 0)  # needs the right to read the new znode
+    return transaction.commit_async()
+
+
+def check_proven(results: Sequence[Any], *, hosts: str, connection: str, path: str) -> None:
+    """Check the answer to `send_proven`; it is no error if the znode was there, or the reply to our own was lost.
+
+    :raises LoginRefused: the servers take this login for another one. StoreRefused, StoreDeclined: for other reasons.
+    """
+    made, proof = results
+    if isinstance(proof, NoAuthError) or isinstance(made, InvalidACLError):
+        raise LoginRefused(hosts=hosts, connection=connection, reason=_READ_OTHERWISE)
+    if isinstance(made, KazooException) and not isinstance(made, NodeExistsError):
+        raise request_refused(made, hosts=hosts, connection=connection, path=path)
+
+
+_READ_OTHERWISE = (
+    "it reads this login or password as another text, and no login could open what it makes. Use ASCII alone, without "
+    "a colon in the login, or start the servers' Java with -Dfile.encoding=UTF-8"
+)
 # What kazoo says, and what helps: the first that fits.
 _REMEDIES = (
     ("mismatch", "name the hosts as the servers' certificate names them"),

@@ -44,7 +44,12 @@ from airflow_tx.ledger.api import (
     Watch,
     Write,
 )
-from airflow_tx.ledger.store.client import request_refused
+from airflow_tx.ledger.store.client import (
+    check_proven,
+    request_refused,
+    send_proven,
+    with_parents,
+)
 from airflow_tx.ledger.store.memory import LIMIT, check_sizes, explain_loss
 
 # --- zookeeper ----------------------------------------------------------------------------------------------------
@@ -153,11 +158,9 @@ class ZooKeeperStore(Store):
     def ensure(self, path: str) -> None:
         if self._read(path, lambda: self._client.exists_async(path)) is not None:
             return
-        parts = path.strip("/").split("/")
-        for depth in range(1, len(parts) + 1):
-            below = "/" + "/".join(parts[:depth])
-            with suppress(NodeExistsError):  # another client's, or the reply to our own was lost
-                self._read(below, partial(self._client.create_async, below, b""))
+        for each in with_parents(path):
+            results = self._read(each, partial(send_proven, self._client, each))
+            check_proven(results, hosts=self._hosts, connection=self._conn, path=each)
 
     @contextmanager
     def watch(self, *paths: str) -> Iterator[Watch]:

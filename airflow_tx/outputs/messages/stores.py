@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from airflow_tx.base.connections import (
     RedisFailure,
@@ -19,6 +19,7 @@ from airflow_tx.base.connections import (
     parameters_of_connection,
     parameters_of_url,
     redis_failures,
+    server_addresses,
     wrong_type,
 )
 from airflow_tx.base.errors import (
@@ -573,20 +574,24 @@ def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:
 def _of_zookeeper_url(url: str) -> ZnodeAckers:
     from airflow_tx.ledger import ClientConfig, ZooKeeperStore, connect, disconnect
 
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
+    # Not by urlsplit, which knows of one host only.
+    netloc, _, path = url.partition("://")[2].partition("/")
+    login, _, given = netloc.rpartition("@")
     user, _, password = login.partition(":")
+    try:
+        hosts = ",".join(server_addresses(given, 2181))
+    except ValueError:
+        hosts = ""
     if not hosts:
-        raise ConfigError(
-            option=_OPTION, value="zookeeper://", remedy="Use zookeeper://host:port/root."
-        )
+        remedy = "Use zookeeper://host:port/root, with an IPv6 address in brackets."
+        raise ConfigError(option=_OPTION, value=f"zookeeper://{given}", remedy=remedy)
     try:
         client = connect(
             ClientConfig(hosts, login=unquote(user) or None, password=unquote(password) or None)
         )
     except StoreError as error:
         raise AckersUnavailable(where=f"ZooKeeper {hosts}", reason=str(error)) from error
-    root = parts.path if parts.path.strip("/") else DEFAULT_ROOT
+    root = f"/{path}" if path.strip("/") else DEFAULT_ROOT
     store = ZooKeeperStore(client, hosts=hosts)
     return ZnodeAckers(store, root, where=f"ZooKeeper {hosts}", close=lambda: disconnect(client))
 

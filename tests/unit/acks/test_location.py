@@ -46,9 +46,10 @@ def test_a_store_that_is_away_is_named_without_its_password(nobody: int) -> None
         open_ackers(f"redis://:s3cret@127.0.0.1:{nobody}/0").check(ORIGIN)
 
 
-def test_a_zookeeper_needs_a_host() -> None:
+@pytest.mark.parametrize("where", ["zookeeper:///airflow_tx", "zookeeper://[::1/airflow_tx", "zookeeper://h:p/root"])
+def test_a_zookeeper_needs_a_host(where: str) -> None:
     with pytest.raises(ConfigError, match="zookeeper://host:port/root"):
-        open_ackers("zookeeper:///airflow_tx")
+        open_ackers(where)
 
 
 def test_a_process_shares_a_connection_until_it_fails(nobody: int) -> None:

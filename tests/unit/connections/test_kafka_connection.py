@@ -33,7 +33,12 @@ def test_settings_of_librdkafka_come_from_the_extra_by_name(connect: Any) -> Non
 
 @pytest.mark.parametrize(
     ("parts", "servers"),
-    [({"host": "a"}, "a:9092"), ({"host": "a", "port": 1}, "a:1"), ({"host": "a:2,b", "port": 3}, "a:2,b:3")],
+    [
+        ({"host": "a"}, "a:9092"),
+        ({"host": "a", "port": 1}, "a:1"),
+        ({"host": "a:2,b", "port": 3}, "a:2,b:3"),
+        ({"host": "::1,[::2]:3"}, "[::1]:9092,[::2]:3"),
+    ],
 )
 def test_host_and_port_name_the_brokers_too(connect: Any, parts: Any, servers: str) -> None:
     assert connect(**parts).client["bootstrap.servers"] == servers

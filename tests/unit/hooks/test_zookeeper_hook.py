@@ -38,6 +38,8 @@ def test_the_hook_is_what_the_provider_says() -> None:
         ("zoo", 2182, "zoo:2182"),
         ("h1:2181, h2:2182 ,h3", 9, "h1:2181,h2:2182,h3:9"),
         ("[::1]:7,[::2]", 9, "[::1]:7,[::2]:9"),
+        ("::1", None, "[::1]:2181"),  # as Airflow reads zookeeper://[::1]
+        ("2001:db8::2 , fe80::1%eth0", 9, "[2001:db8::2]:9,[fe80::1%eth0]:9"),
     ],
 )
 def test_hosts_without_a_port_get_that_of_the_connection(host: str, port: int | None, hosts: str) -> None:
@@ -95,6 +97,11 @@ def test_extras_of_a_uri_are_text_and_empty_ones_are_not_set() -> None:
         ({"host": " , "}, "host of connection zk"),
         ({"host": "h:x"}, "host of connection zk = 'h:x'"),
         ({"host": "h:70000"}, "host of connection zk"),
+        ({"host": "[::1"}, "an IPv6 address in brackets"),
+        ({"host": "[zoo]:2181"}, "an IPv6 address in brackets"),
+        ({"host": "h1:1:2"}, "an IPv6 address in brackets"),
+        ({"host": "h", "login": "a:b", "password": "s3cret"}, "use a login without one"),
+        ({"host": "h", "login": "ada", "password": "s3cret\ud800"}, "type both again"),
         ({"host": "h/chroot"}, "a chroot goes into the extra"),
         ({"host": "h", "extra": {"chrot": "/a"}}, "extra of connection zk = 'chrot' cannot be used. Known extras are"),
         ({"host": "h", "extra": "[1]"}, "It must be a JSON object"),
