@@ -14,6 +14,7 @@ from ipaddress import IPv6Address
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError
 
 _OURS = "AIRFLOW_TX_CONN_"
@@ -80,7 +81,7 @@ def connection_of_airflow(conn_id: str) -> Any:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
         # Outside of task, trigger and DAG processor the Task SDK does not reach the database: a command reads models.
-        if hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS"):
+        if _in_task():
             return None
     from airflow.models.connection import Connection
 
@@ -88,6 +89,10 @@ def connection_of_airflow(conn_id: str) -> Any:
         return Connection.get_connection_from_secrets(conn_id)
     except AirflowNotFoundException:
         return None
+
+
+def _in_task() -> bool:
+    return hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS")
 
 
 def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
@@ -100,7 +105,18 @@ def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
             "A URI has place for one port, and none for several servers."
         )
     # Not by --conn-type: of one that no installed provider knows Airflow makes a generic connection.
-    return f"No such connection. Make it: airflow connections add {conn_id} --conn-json '{shown}'"
+    add = f"airflow connections add {conn_id} --conn-json '{shown}'"
+    reason = ""
+    with suppress(ImportError):
+        if _in_task():
+            return f"No such connection, or the api-server cannot read it ([core] fernet_key). Make it: {add}"
+        reason = compat.reason_unreadable(conn_id)
+    if not reason:
+        return f"No such connection. Make it: {add}"
+    return (
+        f"Airflow cannot read it ({reason}). If it was encrypted with another key, append that key to "
+        f"[core] fernet_key, behind a comma; or make it again: airflow connections delete {conn_id} && {add}"
+    )
 
 
 def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
