@@ -22,12 +22,19 @@ from airflow_tx.base.errors import ConfigError
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-# Extras are taken by name: the rest of a connection's extra belongs to hooks.
-POSTGRES_EXTRAS = (
-    "sslmode sslcert sslkey sslpassword sslrootcert sslcrl sslcrldir sslnegotiation ssl_min_protocol_version "
-    "ssl_max_protocol_version application_name connect_timeout keepalives keepalives_idle "
-    "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs options"
-).split()
+# Extras of Airflow's PostgreSQL hook that are no settings of the driver. Every other one is given to the driver.
+_OF_HOOK = frozenset(
+    "iam redshift redshift-serverless cursor cluster-identifier workgroup-name aws_conn_id sqlalchemy_scheme "
+    "sqlalchemy_query".split()
+)
+# Settings of the driver for which a connection has fields.
+_FIELDS = {
+    "host": "host",
+    "port": "port",
+    "user": "login",
+    "password": "password",
+    "dbname": "schema",
+}
 # Defaults of a connection to PostgreSQL. With them, a server behind a broken network is
 # noticed after half a minute without a sign of life, however long a statement takes. TCP alone would wait for hours.
 SIGNS_OF_LIFE = {
@@ -38,6 +45,7 @@ SIGNS_OF_LIFE = {
     "tcp_user_timeout": 30_000,
 }
 SQLITE_EXTRAS = ["timeout"]
+# Of the other databases extras are taken by name: the rest of a connection's extra belongs to hooks.
 MYSQL_EXTRAS = (
     "ssl_ca ssl_cert ssl_key ssl_check_hostname unix_socket connect_timeout read_timeout write_timeout lock_timeout "
     "idle_timeout"
@@ -73,8 +81,7 @@ def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
     if kind == "sqlite":
         return _sqlite_url(conn_id, connection)
     if kind in ("postgres", "postgresql"):
-        check_encryption(connection, POSTGRES_EXTRAS)
-        return _server_url("postgresql+psycopg2", connection, _extras(connection, POSTGRES_EXTRAS))
+        return _server_url("postgresql+psycopg2", connection, _postgres_settings(connection))
     if kind in ("mysql", "mariadb"):
         query = {**_extras(connection, MYSQL_EXTRAS), **_mysql_encryption(connection)}
         return _server_url("mysql+pymysql", connection, query)
@@ -132,6 +139,45 @@ def _server_url(driver: str, connection: Endpoint, query: dict[str, str]) -> URL
         connection.schema or None,
         query,
     )
+
+
+def _postgres_settings(connection: Endpoint) -> dict[str, str]:
+    """List the settings of the driver among the extras.
+
+    :raises ConfigError: the driver does not know one: a connection could be less safe than it looks.
+    """
+    extra = connection.extra_dejson
+    given = {**extra, **(extra.get("sqlalchemy_query") or {})}
+    wanted = {name: value for name, value in given.items() if name not in _OF_HOOK}
+    found = {name: _text(value) for name, value in wanted.items() if value not in (None, "")}
+    for name in found:
+        if name in _FIELDS:
+            remedy = f"Set the {_FIELDS[name]} of the connection, and remove the extra."
+            raise refused_extra(connection.conn_id, name, "(not shown)", remedy)
+        if not _is_known(name):
+            remedy = "The driver has no such setting. Remove it, or give it a name of libpq, such as sslmode."
+            raise refused_extra(connection.conn_id, name, "(not shown)", remedy)
+    return found
+
+
+def _text(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _is_known(name: str) -> bool:
+    """Ask the driver whether it has a setting; a driver that is missing is named where it connects."""
+    try:
+        from psycopg2 import (  # type: ignore[import-untyped]
+            ProgrammingError,
+            extensions,
+        )
+    except ImportError:
+        return True
+    try:
+        extensions.make_dsn(**{name: "x"})
+    except ProgrammingError:
+        return False
+    return True
 
 
 def _mysql_encryption(connection: Endpoint) -> dict[str, str]:

@@ -683,8 +683,21 @@ DRIVERS = {
 """The class that Spark loads, and where it is."""
 # Where an error has the value and the key of the row.
 _VALUE, _KEY = "<value>", "<key>"
-# Extras of a connection that JDBC has under the same name, or another one.
-_POSTGRES = ("sslmode", "sslcert", "sslkey", "sslrootcert", "options")
+# Settings of a connection to PostgreSQL by their names in JDBC.
+_POSTGRES = {
+    **{
+        name: name
+        for name in ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslpassword", "options")
+    },
+    "channel_binding": "channelBinding",
+    "gssencmode": "gssEncMode",
+    "sslnegotiation": "sslNegotiation",
+}
+# Settings without which a read gives the same rows, over a connection that is as safe.
+_OF_TASKS = (
+    "application_name fallback_application_name client_encoding connect_timeout keepalives keepalives_idle "
+    "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs load_balance_hosts"
+).split()
 
 
 class JdbcRows:
@@ -730,6 +743,11 @@ class JdbcRows:
             self.close()  # it has no state that others could read
         query = Query(table, dialect)
         predicates = [query.predicate(each) for each in self._rows.ranges]
+        if unknown := _unknown_to_jdbc(database.url):
+            remedy = f"Remove {unknown} from the extra of the connection, or read the batch in a Python task."
+            raise self._shard.errors.refused(
+                f"Spark reads with JDBC, which has no {unknown}", remedy
+            )
         options = {**_properties(database.url), "sessionInitStatement": in_session}
         # Spark compares the values that the database compares differently, such as texts.
         options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
@@ -824,6 +842,13 @@ def _address(url: URL) -> str:
     return f"jdbc:mysql://{where}:{url.port or 3306}/{quote(url.database or '', safe='')}"
 
 
+def _unknown_to_jdbc(url: URL) -> str:
+    """Name a setting that Spark would connect without; "": there is none."""
+    known = {*_POSTGRES, *_OF_TASKS}
+    found = (each for each in url.query if each not in known)
+    return next(found, "") if _family(url) == "postgresql" else ""
+
+
 def _properties(url: URL) -> dict[str, str]:
     driver, _ = DRIVERS[_family(url)]
     # Named, because a driver that comes with the application is not found by its address.
@@ -835,7 +860,7 @@ def _properties(url: URL) -> dict[str, str]:
         return {
             **found,
             "ApplicationName": READER,
-            **{name: query[name] for name in _POSTGRES if name in query},
+            **{jdbc: query[name] for name, jdbc in _POSTGRES.items() if name in query},
         }
     return {**found, **_mysql_tls(query)}
 

@@ -40,6 +40,13 @@ def test_mysql_takes_what_airflows_hook_takes(connect: Any, extra: dict[str, Any
     assert dict(url_of_connection(connect("mysql", **extra)).query) == query
 
 
+def test_postgresql_takes_every_setting_of_its_driver_and_passes_over_those_of_airflows_hook(connect: Any) -> None:
+    ours = {"channel_binding": "require", "require_auth": "scram-sha-256", "gssencmode": "disable", "sslcrl": CA}
+    of_hook = {"cursor": "dictcursor", "aws_conn_id": "aws", "sqlalchemy_query": {"sslmode": "require"}, "options": ""}
+    found = dict(url_of_connection(connect("postgres", **ours, keepalives=True, **of_hook)).query)
+    assert found == {**ours, "keepalives": "1", "sslmode": "require"}
+
+
 @pytest.mark.parametrize(
     ("kind", "extra", "problem"),
     [
@@ -48,7 +55,9 @@ def test_mysql_takes_what_airflows_hook_takes(connect: Any, extra: dict[str, Any
         ("mysql", {"ssl": {"cipher": "x"}}, "extra ssl .* Use a JSON object with ca, cert, key, check_hostname"),
         ("mysql", {"ssl": "yes"}, "extra ssl .*'yes'"),
         ("mysql", {"tls_version": "TLSv1.3"}, "extra tls_version .* Remove it, or use ssl"),
-        ("postgres", {"ssl_mode": "require"}, "extra ssl_mode .* Remove it, or use .*sslmode"),
+        ("postgres", {"ssl_mode": "require"}, "extra ssl_mode .* The driver has no such setting. .* such as sslmode"),
+        ("postgres", {"channel-binding": "require"}, "extra channel-binding .* The driver has no such setting"),
+        ("postgres", {"password": "s3cret"}, "extra password .*not shown.* Set the password of the connection"),
     ],
 )
 def test_what_the_driver_of_a_database_cannot_do_is_refused(
