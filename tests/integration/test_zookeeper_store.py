@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +26,7 @@ from airflow_tx.base.errors import (
     StoreUnavailable,
     TooMuchMetadata,
     UnknownMessage,
+    UnreadableRecord,
 )
 from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.hooks.zookeeper import ZooKeeperHook
@@ -37,7 +39,7 @@ from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.state.api import Grant
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers import zookeeper
-from airflow_tx.testing.servers.server import free_ports
+from airflow_tx.testing.servers.server import find_java, free_ports, pyspark_jars
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
 from tests.integration.proxy import ReplyEater
@@ -435,6 +437,23 @@ def test_no_password_is_ever_logged(
         store.get(root)
     assert "Sending request" in caplog.text
     assert "s3cret" not in caplog.text
+
+
+def test_a_counter_that_was_set_back_is_put_back_by_what_begin_says(
+    server: LocalZooKeeper, client_of: Connect, zookeeper_root: str
+) -> None:
+    client, store = client_of(server.start().hosts)
+    pipeline = Pipeline(store, zookeeper_root)
+    older = b'{"format":1,"txid":0}'
+    assert [pipeline.run("r1"), pipeline.run("r2")] == [1, 2]
+    client.set(pipeline.paths.allocated, older)
+    with pytest.raises(UnreadableRecord, match="its last txid is 0, and transaction 2 has begun") as refused:
+        pipeline.run("r3")
+    command = str(refused.value).partition("zkCli.sh must ")[2].partition(". Nothing")[0]
+    main = [find_java(), "-cp", ":".join(map(str, pyspark_jars("*.jar"))), "org.apache.zookeeper.ZooKeeperMain"]
+    typed = [*main, "-server", server.hosts]
+    subprocess.run(typed, input=f"{command}\nquit\n", check=True, capture_output=True, text=True)
+    assert pipeline.run("r3") == 3
 
 
 # --- what the servers read otherwise -----------------------------------------------------------------------------

@@ -147,6 +147,8 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
     state = RotatingTransactionalState(begins.read, begins.paths)
     current = begins.read.peek(Counter, begins.paths.current).txid
     txid = state.last_txid + 1
+    if txid < current:
+        raise _set_back(begins.read, begins.paths, state.last_txid)
     if txid >= current + topology.max_pending:
         return Decision(WindowFull(current, state.last_txid, topology.max_pending))
 
@@ -172,6 +174,15 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
         begin=batch.start if keeps_begin else None,
     )
     return _allocated(begins, state, decided, run=batch)
+
+
+def _set_back(read: Reader, paths: Paths, found: int) -> UnreadableRecord:
+    """Make the error for a counter that would give a txid a second time, with what the counter must say."""
+    begun = read.get(Counter, paths.current).txid - 1
+    last = max([begun, *map(int, read.names(paths.transactions))])
+    reason = f"its last txid is {found}, and transaction {last} has begun"
+    right = f"set {paths.allocated} '{encode(Counter(last)).decode()}'"
+    return UnreadableRecord(path=paths.allocated, reason=f"{reason}, so zkCli.sh must {right}")
 
 
 def _pinned(begins: BeginPass, position: Any, rows: Any) -> DecidedBatch:
@@ -201,6 +212,8 @@ def _allocated(
     request = begins.request
     txid = state.last_txid + 1
     meta, stored = state.get_state_or_create(txid, lambda _: decided.metadata(1))
+    if not stored and read.exists(paths.transaction(txid)):
+        raise _set_back(read, paths, state.last_txid)
     key = (
         request.key
         if request.key is not None

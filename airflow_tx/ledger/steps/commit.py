@@ -6,7 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_tx.base.errors import FailedTransaction, PreviewOutdated, RowsChanged
+from airflow_tx.base.errors import (
+    FailedTransaction,
+    PreviewOutdated,
+    RowsChanged,
+    UnreadableRecord,
+)
 from airflow_tx.ledger.answers import (
     AlreadyCommitted,
     Committed,
@@ -97,6 +102,7 @@ def acquire(
 
     :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed, NotTakenBack: it can
             never have it.
+    :raises UnreadableRecord: its turn has passed: a record was set back by hand.
     """
     attempt = request.attempt
     record = newest_record(read, paths, attempt, "commit")
@@ -107,7 +113,10 @@ def acquire(
             txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted"
         )
     current = read.get(Counter, paths.current)
-    if current.txid != attempt.txid:
+    if current.txid > attempt.txid:
+        reason = f"it is at {current.txid}, and transaction {attempt.txid} is open"
+        raise UnreadableRecord(path=paths.current, reason=reason)
+    if current.txid < attempt.txid:
         return Decision(NotYet(current.txid))
     if record.skip is not None:
         return Decision(ToBeSkipped(attempt.txid))

@@ -372,12 +372,19 @@ def _in_turn(
         elif move is Move.COMMIT:
             if commit.try_to_commit():
                 return None
+            _pause(line, before)
         else:
             if completion is Completion.READY:
                 commit.prepare()
             until = times.until(wait_of(line, completion), left, now)
             _watch(case, store, line, until - clock())
     return None
+
+
+def _pause(line: WaitingLine, before: WaitingLine | None) -> None:
+    """Wait before the turn is asked for again, if nothing has changed since it was not to be had."""
+    if line == before:
+        time.sleep(_MESSAGE_POLL)
 
 
 def _read(
