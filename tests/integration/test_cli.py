@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -342,10 +343,6 @@ def restore(pipeline: Pipeline, before: dict[str, tuple[bytes, int]]) -> None:
             ("repair", "flights", "--reset", "--dag-id", "the_dag"),
             "state tx_state.two: all of its values are deleted (tx_state.two: transaction 1)",
         ),
-        (
-            ("state", "forget", "flights", "tx_state.one"),
-            "transaction 2: its grant is outranked; its commit begins again under a new one",
-        ),
     ],
 )
 def test_a_dry_run_of_a_repair_says_what_it_would_do_and_changes_nothing(
@@ -368,6 +365,28 @@ def test_a_dry_run_of_a_repair_says_what_it_would_do_and_changes_nothing(
     summary, generation, following = effects[0]["done"].rsplit("; ", 2)
     assert done.strip().endswith(f": {summary}. {generation.capitalize()}; {following}.")
     assert everything(pipeline) != before
+
+
+def test_a_state_is_forgotten_only_once_its_dag_updates_it_no_more(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    pipeline.run("r1")
+    before = everything(pipeline)
+    forget = ("tx", "state", "forget", "flights", "tx_state.one", "--dag-id", "the_dag", "--yes")
+    refused = airflow.run(*forget, root=zookeeper_root, fails=True)
+    assert "\n" not in refused.strip()
+    assert "is not changed: DAG the_dag updates state tx_state.one. Take the update out of the DAG first." in refused
+    assert everything(pipeline) == before
+    advised = shlex.split(refused.partition("If the values are lost: ")[2])[1:]
+    airflow.run(*advised, "--dag-id", "the_dag", "--dry-run", root=zookeeper_root)
+    (file,) = airflow.dags.glob("*.py")
+    text = file.read_text()
+    try:
+        file.write_text(text.replace('persistent_aggregate(counted, state=state("one")), ', ""))
+        assert "the topology continues without it" in airflow.run(*forget, root=zookeeper_root)
+    finally:
+        file.write_text(text)
+    assert set(pipeline.ledger.topology().states) == {"tx_state.two"}
 
 
 def test_a_dry_run_of_a_rebuild_says_which_runs_begin_anew_and_changes_nothing(

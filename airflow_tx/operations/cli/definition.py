@@ -721,6 +721,7 @@ TX_COMMANDS = (
                 args=(
                     ARG_TOPOLOGY,
                     ARG_OLD,
+                    ARG_DAG_ID,
                     ARG_DRY_RUN,
                     ARG_YES,
                     ARG_WHY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
@@ -248,8 +249,19 @@ def rename_stored_state(args: Namespace) -> None:
 @action
 def forget(args: Namespace) -> None:
     """`airflow tx state forget TOPOLOGY OLD`."""
+    from airflow_tx.operations.actions.dags import checked_dag
+
     with store_of(args) as store:
         ledger = ledger_on(store, args)
+        dag_id = args.dag_id or ledger.existing_topology().dag_id
+        spec, states = checked_dag(dag_id, paths_of(args), conn_id_of(args))
+        if args.old in states:
+            lost = f"airflow tx repair {args.topology} --state-lost {shlex.quote(args.old)}"
+            raise MoveRefused(
+                topology=args.topology,
+                problem=f"DAG {spec.dag_id} updates state {args.old}",
+                remedy=f"Take the update out of the DAG first. If the values are lost: {lost}",
+            )
         repairs = Repairs(ledger)
         audit = audit_of(args)
         sentence = f"Continue topology {args.topology} without state {args.old}. Another state may take its place."
