@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,7 +41,13 @@ def _strands() -> Any:
 
 
 def clear_run(
-    dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False, latest: bool = False
+    dag_id: str,
+    run_id: str,
+    *,
+    past_limit: bool,
+    only_failed: bool = False,
+    latest: bool = False,
+    noting: Callable[[], object] = bool,
 ) -> bool:
     """Clear a run so that it is executed again; False if there is no such run.
 
@@ -49,6 +55,7 @@ def clear_run(
         before and waits.
     :param only_failed: clear the tasks that have failed, not all; a run without any is not changed.
     :param latest: run the newest version of the DAG, even if the DAG sets another rule for cleared runs.
+    :param noting: notes elsewhere that the run starts, once the database has taken the change and nobody sees it yet.
     :raises RunNotStarted: Airflow has no DAG any more to run it by.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
@@ -78,6 +85,8 @@ def clear_run(
         # A clear gives its state to a run that has ended, and leaves one that waits already.
         if past_limit and run.state == DagRunState.QUEUED:
             run.set_state(DagRunState.RUNNING)
+        session.flush()
+        noting()
     return True
 
 
@@ -86,12 +95,15 @@ def create_run(
     run_id: str,
     conf: Mapping[str, Any] | None = None,
     interval: tuple[datetime, datetime] | None = None,
+    *,
+    noting: Callable[[], object] = bool,
 ) -> bool:
     """Create a run, which starts when the limit of the DAG lets it; False if it exists.
 
     It is a manual run, unless its id is one that Airflow keeps for runs of another type (a deleted scheduled run).
 
     :param interval: its data interval, if the schedule has it; without one it has no logical date.
+    :param noting: as in `clear_run`.
     :raises RunNotStarted: the DAG is unknown, or its rules forbid such a run.
     """
     from airflow.api.common.trigger_dag import trigger_dag
@@ -100,15 +112,20 @@ def create_run(
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
     by_hand = DagRunType.from_run_id(run_id) == DagRunType.MANUAL
+    dates = _dates(dag_id, interval)
     try:
-        trigger_dag(
-            dag_id,
-            triggered_by=DagRunTriggeredByType.CLI,
-            run_type=DagRunType.MANUAL if by_hand else DagRunType.OPERATOR_TRIGGERED,
-            run_id=run_id,
-            conf=dict(conf or {}),
-            **_dates(dag_id, interval),
-        )
+        with sessions.create_session() as session:
+            trigger_dag(
+                dag_id,
+                triggered_by=DagRunTriggeredByType.CLI,
+                run_type=DagRunType.MANUAL if by_hand else DagRunType.OPERATOR_TRIGGERED,
+                run_id=run_id,
+                conf=dict(conf or {}),
+                session=session,
+                **dates,
+            )
+            session.flush()
+            noting()
     except DagRunAlreadyExists:
         return False
     except (AirflowException, ValueError) as error:

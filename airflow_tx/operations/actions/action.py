@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NoReturn
 
+from sqlalchemy.exc import DBAPIError
+
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, PreviewOutdated, Refused, TxError, typed
 from airflow_tx.ledger import Audit, Ledger, TopologyRecord, TransactionRecord, Words
@@ -158,18 +160,27 @@ class CommandRuns:
         compat.clear_run(self.dag_id, run_id, past_limit=False)
 
     def start(
-        self, run_id: str, key: str, *, past_limit: bool = False, latest: bool = False
+        self,
+        run_id: str,
+        key: str,
+        *,
+        past_limit: bool = False,
+        latest: bool = False,
+        noting: Callable[[], object] = bool,
     ) -> str:
         """Clear a run, or create it; says in words which of these.
 
         :param past_limit: let it start although the DAG has as many running runs as it may.
         :param latest: by the newest version of the DAG, also if the run was of another one.
+        :param noting: notes in the ledger that it starts; not called if Airflow's database does not take the change.
         :raises RunForbidden: it was deleted, and the person may not create it.
         """
-        if compat.clear_run(self.dag_id, run_id, past_limit=past_limit, latest=latest):
+        if compat.clear_run(
+            self.dag_id, run_id, past_limit=past_limit, latest=latest, noting=noting
+        ):
             return "its run was cleared"
         self.check_state(run_id, None)
-        compat.create_run(self.dag_id, run_id, conf_of(key), interval_of_key(key))
+        compat.create_run(self.dag_id, run_id, conf_of(key), interval_of_key(key), noting=noting)
         if past_limit:
             compat.clear_run(self.dag_id, run_id, past_limit=True)
         return "its run did not exist, and was created again"
@@ -302,10 +313,11 @@ class PersonalAction(ABC):
         try:
             for effect in self.execute(audit, version):
                 done.append(self.target.typed(effect))
-        except TxError as error:
+        except (TxError, DBAPIError) as error:
             if not done:
                 raise
-            done.append(EffectLine(None, None, str(error)))
+            reason = error if isinstance(error, TxError) else compat.one_line(error.orig)
+            done.append(EffectLine(None, None, str(reason)))
         return done
 
 

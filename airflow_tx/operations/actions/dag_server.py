@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
+from sqlalchemy.exc import DBAPIError
 
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
@@ -268,6 +269,9 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
         return {"id": question["id"], "found": answer(question)}
     except Refused as error:
         return {"id": question["id"], "refused": compat.masked(str(error))}
+    except DBAPIError as error:  # its text has the statement
+        text = f"Airflow's database cannot be used now: {error.orig}"
+        return {"id": question["id"], "failed": compat.masked(text)}
     except Exception as error:  # noqa: BLE001 - the code of a DAG file may raise anything
         text = str(error) if isinstance(error, TxError) else f"{type(error).__name__}: {error}"
         return {"id": question["id"], "failed": compat.masked(text)}

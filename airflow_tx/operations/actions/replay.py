@@ -5,7 +5,7 @@ Source: protocol.md §5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -47,11 +47,19 @@ if TYPE_CHECKING:
 class RunReplay(PersonalAction):
     """Starts the runs of open transactions again."""
 
-    def _start(self, txid: int, record: TransactionRecord, audit: Audit) -> str:
-        """Start a run again, and say how."""
-        # First: the next attempt may begin as soon as the run is cleared.
-        self.ledger.note_person(txid, audit)
-        how = self.target.runs.start(record.run_id, record.key, past_limit=True)
+    def _start(
+        self, txid: int, record: TransactionRecord, audit: Audit, *notes: Callable[[], object]
+    ) -> str:
+        """Start a run again, and say how.
+
+        :param notes: made in the ledger before the next attempt can begin.
+        """
+
+        def noting() -> None:
+            for note in (*notes, partial(self.ledger.note_person, txid, audit)):
+                note()
+
+        how = self.target.runs.start(record.run_id, record.key, past_limit=True, noting=noting)
         self.ledger.came_back(record.run_id)
         return how
 
@@ -139,15 +147,18 @@ class NamedReplay(RunReplay):
         :param states: as `undoable` gives them, if its rows are to be decided again.
         """
         done = ""
+        notes: list[Callable[[], object]] = []
         if live is None and states is not None:
-            self.ledger.note_changed(txid, states, audit=audit)
+            notes.append(partial(self.ledger.note_changed, txid, states, audit=audit))
             done = "its rows are decided again: "
         if record.skip is not None:
-            self.ledger.withdraw_skip(txid)
+            notes.append(partial(self.ledger.withdraw_skip, txid))
             done += "its skip was withdrawn, "
         if live is None:
-            done += self._start(txid, record, audit)
+            done += self._start(txid, record, audit, *notes)
         else:
+            for note in notes:
+                note()
             done += f"its run was left alone: it is {live} (--force starts it again all the same)"
         yield EffectLine(txid, record.run_id, done)
 

@@ -217,8 +217,8 @@ class Readmission(PersonalAction):
         return ActionPlan(version, self._sentence(skipped), effects, [self.txid])
 
     def _readmit(self, skipped: Skipped, audit: Audit) -> Iterator[EffectLine]:
-        self.ledger.note_readmission(self.txid, audit)
-        how = self.target.runs.start(skipped.run_id, skipped.key)
+        noting = partial(self.ledger.note_readmission, self.txid, audit)
+        how = self.target.runs.start(skipped.run_id, skipped.key, noting=noting)
         done = f"re-admitted: {how}, and takes the current rows of the same place, as a new transaction"
         yield EffectLine(self.txid, skipped.run_id, done)
 

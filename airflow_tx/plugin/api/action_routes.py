@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Depends, HTTPException, status
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from sqlalchemy.exc import DBAPIError
 
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
@@ -35,6 +37,8 @@ from airflow_tx.plugin.api.access import (
 from airflow_tx.plugin.api.dag_process import dag_process, questions
 from airflow_tx.plugin.api.routes import Problem, topology_for
 from airflow_tx.plugin.api.snapshots import TopologySnapshot, ledger_client, ledger_snapshots
+
+log = logging.getLogger(__name__)
 
 MOST_TXIDS = 100
 """Each one is read on its own; of more, `replay-failed` is the action."""
@@ -141,7 +145,7 @@ def _executed_and_logged(
     except Refused as error:
         _log("refused", request, snapshot, audit, [_nothing_done(error)])
         raise
-    except TxError as error:
+    except (TxError, DBAPIError) as error:
         # A process that does not answer may have done it.
         _log("failed", request, snapshot, audit, [_nothing_done(error)])
         raise
@@ -161,10 +165,14 @@ def _log(
     asked = {**request.to_json(), "why": audit.reason}
     entries = [(each.run_id, {**asked, "txid": each.txid, "outcome": each.what}) for each in done]
     event = f"tx {request.name.value} {outcome}".rstrip()
-    compat.log_action(event, who=audit.who, dag_id=snapshot.record.dag_id, entries=entries)
+    try:
+        compat.log_action(event, who=audit.who, dag_id=snapshot.record.dag_id, entries=entries)
+    except DBAPIError as error:
+        # The answer says what was done; it must not look as if nothing was.
+        log.error("Airflow's audit log lacks %s by %s: %s", event, audit.who, error.orig)
 
 
-def _nothing_done(error: TxError) -> EffectLine:
+def _nothing_done(error: Exception) -> EffectLine:
     return EffectLine(None, None, str(error))
 
 

@@ -14,6 +14,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, FastAPI, HTTPException, Request, status
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
+from sqlalchemy.exc import DBAPIError
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -137,6 +138,16 @@ def _away(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": str(LedgerAway(reason=SILENT))}, status_code=503)
 
 
+def _database_away(request: Request, error: Exception) -> JSONResponse:
+    """Answer without the statement, which the error names."""
+    assert isinstance(error, DBAPIError)
+    log.warning("%s %s: %s", request.method, request.url.path, error.orig)
+    detail = (
+        f"Airflow's database cannot be used now: {error.orig}. Repeat it once the database answers."
+    )
+    return JSONResponse({"detail": redacted(detail)}, status_code=503)
+
+
 def _malformed(request: Request, error: Exception) -> JSONResponse:
     """Say what is wrong with a request, and do not repeat it: it may have characters that JSON cannot hold."""
     assert isinstance(error, RequestValidationError)
@@ -172,6 +183,7 @@ _ANSWERS = {
     Busy: _busy,
     Refused: _problem(409),
     TxError: _problem(409),
+    DBAPIError: _database_away,
     Exception: _unexpected,
 }
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -368,6 +369,36 @@ def act(board: Board, action: str, why: str = "", user: str = "ulf", *, topology
     answer = board.post(path, {**body, "version": preview.json()["version"], "why": why}, user)
     assert answer.status_code == 200, answer.text
     return answer.json()["done"]
+
+
+@pytest.mark.parametrize("changed_rows", [False, True], ids=["by the api-server", "by the process of DAG files"])
+@pytest.mark.parametrize("deleted", [False, True], ids=["a run to clear", "a run to create"])
+def test_a_replay_while_airflows_database_is_locked_notes_nothing_and_can_be_repeated(
+    board: Board, pipeline: Pipeline, runs: Runs, changed_rows: bool, deleted: bool
+) -> None:
+    fail(pipeline, pipeline.begin("r1"))
+    if not deleted:
+        runs.make(r1="failed")
+    body = {"txids": [1], "changed_rows": changed_rows}
+    path = "topologies/flights/actions/replay"
+    version = board.post(f"{path}/preview", body).json()["version"]
+    with closing(sqlite3.connect(f"{board.commands.environment['AIRFLOW_HOME']}/airflow.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        answer = board.post(path, {**body, "version": version, "why": "the disk is back"})
+        other.rollback()
+    assert answer.status_code in (409, 503), answer.text
+    detail = answer.json()["detail"]
+    assert "Airflow's database cannot be used now: database is locked" in detail
+    assert "\n" not in detail
+    record = pipeline.ledger.status(1)
+    assert record is not None
+    assert (record.asked, record.to_change) == (None, None)
+    (done,) = act(board, "replay", "the disk is back", **body)
+    assert done["what"].endswith("its run did not exist, and was created again" if deleted else "its run was cleared")
+    noted = pipeline.ledger.status(1)
+    assert noted is not None
+    assert noted.asked["who"] == "ulf"
+    assert (noted.to_change is not None) == changed_rows
 
 
 def test_of_two_who_press_at_once_one_does_it_and_the_other_is_told(
