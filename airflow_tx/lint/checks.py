@@ -192,6 +192,8 @@ def transaction_hits(project: LintedProject, block: TransactionBlock) -> Iterato
         yield from _code(project, block.scope, root)
     for scope in project.reached(block.scope, roots):
         yield from _function(project, scope)
+    if any(is_own(block.scope, call.func, "DataIntervalSource") for call in _sources(block)):
+        yield from _logical_dates(project, block.scope, roots)
     calls = [each for root in roots for each in own_nodes(root) if isinstance(each, ast.Call)]
     modules = [project.application_of(block.scope, call) for call in calls]
     for module in filter(None, modules):
@@ -292,10 +294,85 @@ def _catchup(block: TransactionBlock) -> Iterator[Hit]:
     scope = block.scope
     if block.dag is None or scope.constant(scope.argument(block.dag, "catchup")) is not True:
         return
-    source = scope.argument(block.call, "source")
-    made = [source, *scope.values(source)] if source is not None else []
-    calls = [each for each in made if isinstance(each, ast.Call)]
+    calls = _sources(block)
     if not calls or not scope.name_of(calls[-1].func).startswith("airflow_tx."):
         return
     if not any(is_own(scope, calls[-1].func, name) for name in _SOURCES_OF_RUNS):
         yield Hit(scope, "TX107", block.call)
+
+
+def _sources(block: TransactionBlock) -> list[ast.Call]:
+    """Give the calls that may make the source of a block, the likeliest one last."""
+    source = block.scope.argument(block.call, "source")
+    made = [source, *block.scope.values(source)] if source is not None else []
+    return [each for each in made if isinstance(each, ast.Call)]
+
+
+# --- logical date -------------------------------------------------------------------------------------------------
+# Reads of the logical date of a run, where the batch is its data interval.
+
+
+_DATES = "ds ds_nodash ts ts_nodash ts_nodash_with_tz logical_date execution_date".split()
+_IN_TEMPLATE = re.compile(
+    r"\{[{%][^}]*(?:(?<![\w.])[dt]s(?:_nodash(?:_with_tz)?)?|\b(?:logical|execution)_date)\b"
+)
+_FILTER = re.compile(r"\|\s*\w+")
+
+
+def _logical_dates(project: LintedProject, block: Scope, roots: list[ast.AST]) -> Iterator[Hit]:
+    called = [
+        function.node
+        for root in roots
+        for call in _calls(root)
+        if (given := block.argument(call, "python_callable"))
+        for function in project.functions_of(block, given)
+    ]
+    for root in roots:
+        yield from _dates_in(block, root)
+    for scope in project.reached(block, roots):
+        node = scope.node
+        assert isinstance(node, FunctionNode)
+        if (node in called or _is_task(scope)) and _has_dates(node.args):
+            yield Hit(scope, "TX113", node)
+        yield from _dates_in(scope, node)
+
+
+def _dates_in(scope: Scope, root: ast.AST) -> Iterator[Hit]:
+    for node in own_nodes(root):
+        if isinstance(node, ast.expr) and _is_date(scope, node):
+            yield Hit(scope, "TX113", node)
+
+
+def _is_task(scope: Scope) -> bool:
+    assert isinstance(scope.node, FunctionNode)
+    names = map(scope.name_of, scope.node.decorator_list)
+    return any("task" in name.replace("()", "").split(".") for name in names)
+
+
+def _has_dates(arguments: ast.arguments) -> bool:
+    given = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return any(each.arg in _DATES for each in given)
+
+
+def _is_date(scope: Scope, node: ast.expr) -> bool:
+    """Tell whether an expression reads the logical date: of a context, of a run, or in a template."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("logical_date", "execution_date")
+    if isinstance(node, ast.Subscript):
+        return scope.constant(node.slice) in _DATES and _is_context(scope, node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+        key = scope.constant(node.args[0])
+        return node.func.attr == "get" and key in _DATES and _is_context(scope, node.func.value)
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and bool(_IN_TEMPLATE.search(_FILTER.sub("", text)))
+
+
+def _is_context(scope: Scope, node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return scope.name_of(node.func).endswith("get_current_context")
+    if not isinstance(node, ast.Name):
+        return False
+    function = scope.node
+    rest = function.args.kwarg if isinstance(function, FunctionNode) else None
+    named = node.id == "context" or (rest is not None and rest.arg == node.id)
+    return named or any(_is_context(scope, each) for each in scope.values(node))

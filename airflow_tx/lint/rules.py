@@ -94,6 +94,11 @@ _RULES = (
         "let the committer of the SqlTable or DeltaTable come last in the commit phase",
     ),
     LintRule(
+        "TX113",
+        "a task beside a DataIntervalSource reads the logical date. A run by hand has another day there",
+        "read data_interval_start and data_interval_end",
+    ),
+    LintRule(
         "TX201",
         f"{_TWICE} a task adds rows or amounts to a database",
         "make the DAG a transaction, or replace the rows of the run in one database transaction",

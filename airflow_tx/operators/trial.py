@@ -161,6 +161,7 @@ class Trial:
             changes.append((committer, "updates", tuple(map(self._update, committer.updates))))
         with ExitStack() as stack:
             stack.callback(self._area.files.remove_tree, "")
+            stack.enter_context(compat.dated_as_scheduled())
             for task, name, value in changes:
                 stack.enter_context(_changed(task, name, value))
             yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from multiprocessing.connection import Connection
@@ -87,12 +87,21 @@ def answered(ti: LittleTi) -> dict[str, Any]:
         dates = None if interval is None else tuple(each.isoformat() for each in interval)
         return bool(ti.asks("start_run", dag_id, run_id, dict(conf or {}), reset, dates))
 
-    def clear_run(
-        dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False, latest: bool = False
-    ) -> bool:
-        return ti.asks("run_state", dag_id, run_id) is not None and start_run(dag_id, run_id, reset=True)
+    def clear_run(dag_id: str, run_id: str, *, noting: Callable[[], object] = bool, **options: bool) -> bool:
+        if ti.asks("run_state", dag_id, run_id) is None:
+            return False
+        noting()
+        return start_run(dag_id, run_id, reset=True)
 
-    def create_run(dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None, interval: Any = None) -> bool:
+    def create_run(
+        dag_id: str,
+        run_id: str,
+        conf: Mapping[str, Any] | None = None,
+        interval: Any = None,
+        *,
+        noting: Callable[[], object] = bool,
+    ) -> bool:
+        noting()
         return start_run(dag_id, run_id, conf=conf, interval=interval)
 
     def restart_dead(dag_id: str, run_id: str) -> bool:

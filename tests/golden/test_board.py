@@ -235,7 +235,7 @@ def test_every_route_that_reads_answers_as_ever(client: TestClient) -> None:
 def test_every_action_is_previewed_and_done_as_ever(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_tx.base import compat
 
-    monkeypatch.setattr(compat, "clear_run", lambda *args, **kwargs: True)
+    monkeypatch.setattr(compat, "clear_run", lambda *args, noting=bool, **kwargs: noting() or True)
     logged: list[Any] = []
     monkeypatch.setattr(compat, "log_action", lambda event, **entry: logged.append([event, entry]))
 
@@ -286,7 +286,7 @@ def test_every_command_prints_as_ever(
 
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(db, "check_and_run_migrations", lambda: None)
-    monkeypatch.setattr(compat, "clear_run", lambda *args, **kwargs: True)
+    monkeypatch.setattr(compat, "clear_run", lambda *args, noting=bool, **kwargs: noting() or True)
     monkeypatch.setattr(context, "getuser", lambda: "ada")
     parser = ArgumentParser()
     _add(parser, get_tx_cli_commands()[0])

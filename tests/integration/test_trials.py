@@ -18,7 +18,7 @@ import pytest
 from airflow.models.asset import AssetEvent
 from airflow.models.dagrun import DagRun
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, task
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import select
@@ -405,6 +405,32 @@ def test_the_rows_of_a_day_are_tried_out_whatever_day_is_next() -> None:
     dag = word_dag("tried_dates", words(), source, schedule="@daily")
     result = trial(dag, logical_date=datetime(2026, 2, 3, tzinfo=timezone.utc))
     assert result.outputs["count_words"] == [{"word": "2026-02-02", "count": 1}]
+
+
+@task
+def dates(number: int, told: str, ds: str | None = None, logical_date: Any = None, **context: Any) -> list[str]:
+    run = context["dag_run"]
+    named = [told, ds, f"{logical_date:%Y-%m-%d}", f"{context['data_interval_start']:%Y-%m-%d}", context["ts"][:10]]
+    return [*map(str, named), f"{run.logical_date:%Y-%m-%d}", f"{run.data_interval_end:%Y-%m-%d}"]
+
+
+@pytest.mark.parametrize("schedule", ["@daily", CronDataIntervalTimetable("0 0 * * *", timezone="UTC")])
+def test_a_task_has_the_dates_of_a_scheduled_run(schedule: Any) -> None:
+    with DAG(
+        f"tried_{uuid.uuid4().hex}", schedule=schedule, start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)
+    ) as dag:
+        with Transaction(source=DataIntervalSource(kind="opaque")):
+            named = dates.partial(told="{{ ds }}").expand(number=[1, 2])
+            counted = count_words()
+            named >> counted
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=words())])
+    result = trial(dag, rows=ROWS, logical_date=datetime(2026, 2, 3, tzinfo=timezone.utc))
+    for number in (0, 1):
+        assert result.outputs[f"dates[{number}]"] == ["2026-02-02"] * 6 + ["2026-02-03"]
+    dag.test(logical_date=datetime(2026, 2, 4, tzinfo=timezone.utc))
+    with create_session() as session:  # the dates are those of the task alone
+        found = set(session.scalars(select(DagRun.logical_date).where(DagRun.dag_id == dag.dag_id)))
+    assert {f"{each:%d}" for each in found} == {"03", "04"}
 
 
 def rows_of_a_day(start: Any, end: Any, **_: Any) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -278,11 +278,15 @@ def _start_run(dag_id: str, run_id: str, *, conf: Any = None, reset: bool = Fals
     return bool(_Current.env.ask("start_run", number_of(run_id), reset))
 
 
-def _clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False, latest: bool = False) -> bool:
+def _clear_run(dag_id: str, run_id: str, *, noting: Callable[[], object] = bool, **options: bool) -> bool:
+    noting()
     return _start_run(dag_id, run_id, reset=True)
 
 
-def _create_run(dag_id: str, run_id: str, conf: Any = None, interval: Any = None) -> bool:
+def _create_run(
+    dag_id: str, run_id: str, conf: Any = None, interval: Any = None, *, noting: Callable[[], object] = bool
+) -> bool:
+    noting()
     return _start_run(dag_id, run_id)
 
 

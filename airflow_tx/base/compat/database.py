@@ -55,7 +55,7 @@ def clear_run(
         before and waits.
     :param only_failed: clear the tasks that have failed, not all; a run without any is not changed.
     :param latest: run the newest version of the DAG, even if the DAG sets another rule for cleared runs.
-    :param noting: notes elsewhere that the run starts, once the database has taken the change and nobody sees it yet.
+    :param noting: notes elsewhere that the run starts, while the database holds the change, before others see it.
     :raises RunNotStarted: Airflow has no DAG any more to run it by.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version

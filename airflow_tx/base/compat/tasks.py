@@ -795,3 +795,26 @@ def _as_list(callbacks: Any) -> list[Any]:
 
 def _is_ours(hook: Any) -> bool:
     return str(getattr(hook, "__module__", "")).startswith("airflow_tx.")
+
+
+@contextmanager
+def dated_as_scheduled() -> Iterator[None]:
+    """Give the tasks of this process the logical date of a scheduled run: the beginning of their data interval.
+
+    `DAG.test` gives the date of the test, which is the end of the interval.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    before = RuntimeTaskInstance.get_template_context
+
+    def dated(instance: Any) -> Any:
+        run = instance._ti_context_from_server and instance._ti_context_from_server.dag_run
+        if run and run.logical_date and run.data_interval_start:
+            run.logical_date = run.data_interval_start
+        return before(instance)
+
+    RuntimeTaskInstance.get_template_context = dated  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        RuntimeTaskInstance.get_template_context = before  # type: ignore[method-assign]

@@ -56,8 +56,9 @@ class RunReplay(PersonalAction):
         """
 
         def noting() -> None:
-            for note in (*notes, partial(self.ledger.note_person, txid, audit)):
+            for note in notes:
                 note()
+            self.ledger.note_person(txid, audit)
 
         how = self.target.runs.start(record.run_id, record.key, past_limit=True, noting=noting)
         self.ledger.came_back(record.run_id)

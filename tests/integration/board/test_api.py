@@ -379,7 +379,7 @@ def test_a_replay_while_airflows_database_is_locked_notes_nothing_and_can_be_rep
     fail(pipeline, pipeline.begin("r1"))
     if not deleted:
         runs.make(r1="failed")
-    body = {"txids": [1], "changed_rows": changed_rows}
+    body: dict[str, Any] = {"txids": [1], "changed_rows": changed_rows}
     path = "topologies/flights/actions/replay"
     version = board.post(f"{path}/preview", body).json()["version"]
     with closing(sqlite3.connect(f"{board.commands.environment['AIRFLOW_HOME']}/airflow.db")) as other:
@@ -397,6 +397,7 @@ def test_a_replay_while_airflows_database_is_locked_notes_nothing_and_can_be_rep
     assert done["what"].endswith("its run did not exist, and was created again" if deleted else "its run was cleared")
     noted = pipeline.ledger.status(1)
     assert noted is not None
+    assert noted.asked is not None
     assert noted.asked["who"] == "ulf"
     assert (noted.to_change is not None) == changed_rows
 

@@ -14,7 +14,7 @@ from airflow_tx.lint.rules import RULES
 DAG = """
 import datetime, random, requests, uuid
 from pathlib import Path
-from airflow.sdk import DAG, Variable, task
+from airflow.sdk import DAG, Variable, get_current_context, task
 from airflow_tx import CommitOperator, DataIntervalSource, FileSource, Transaction, current_batch
 
 SEEN = []
@@ -116,6 +116,10 @@ PLANTED = {
     "TX112": (
         phase("to_rows", "to_sums", "first >> second"),
         phase("to_sums", "to_rows", "first >> second"),
+    ),
+    "TX113": (
+        dag("get_current_context()['ds']", source="DataIntervalSource()"),
+        dag("get_current_context()['data_interval_start']", source="DataIntervalSource()"),
     ),
     "TX201": (plain("hook.run('INSERT INTO t VALUES (1)')"), plain("hook.run('REPLACE INTO t VALUES (1)')")),
     "TX202": (plain("requests.post('http://a')"), plain("requests.put('http://a')")),
