@@ -639,8 +639,9 @@ class FenceForeign(StateError):
     for_good = True
     template = (
         "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}. "
-        "One state serves one topology. Use another table. If the DAG was renamed: airflow tx rename OLD {topology} "
-        "--why TEXT. If this ledger was lost and created again: airflow tx repair {topology} --ledger-lost"
+        "Look first whether its connection names the right ZooKeeper. One state serves one topology: use another "
+        "table. If the DAG was renamed: airflow tx rename OLD {topology} --why TEXT. If this ledger was lost and "
+        "created again: airflow tx repair {topology} --ledger-lost"
     )
 
 
@@ -663,8 +664,8 @@ class LedgerBehind(StateError):
     for_good = True
     template = (
         "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed "
-        "{expected} to it. "
-        "The ledger went back. Take the place from the state: airflow tx repair {topology} --ledger-lost"
+        "{expected} to it. Look first whether its connection names the right ZooKeeper: of another or an older one, "
+        "correct it and clear the task. If the ledger went back: airflow tx repair {topology} --ledger-lost"
     )
 
 

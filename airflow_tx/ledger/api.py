@@ -46,6 +46,11 @@ class Watch(Protocol):
 class Store(Protocol):
     """A tree of small records with versions and atomic multis: ZooKeeper, or the in-memory one."""
 
+    @property
+    def where(self) -> str:
+        """Name its servers, for a person."""
+        return "memory"
+
     def get(self, path: str) -> Node | None:
         """Read the record at `path`; None if there is none.
 

@@ -266,7 +266,8 @@ def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties
     # The DAG that the new ledger knows is this test's.
     repair = ("tx", "repair", "flights", "--ledger-lost", "--dag-id", "the_dag")
     asked = airflow.run(*repair, root=root, fails=True)
-    assert "tx_state.one: transaction 2; tx_state.two: transaction 2" in asked
+    where = f"topology flights in ZooKeeper {zookeeper.hosts} (connection zookeeper_default)"
+    assert f"{where} (tx_state.one: transaction 2; tx_state.two: transaction 2)" in asked
     assert "transaction 3 commits next" in airflow.run(*repair, "--yes", root=root)
     assert pipeline.run("r3") == 3
     assert pipeline.totals() == [6, 6]

@@ -784,3 +784,29 @@ def test_a_topology_that_does_not_exist_cannot_be_repaired(store: ZooKeeperStore
         pipeline.ledger.run(state_lost, "a", AUDIT)
     with pytest.raises(UnknownTransaction, match="topology 'flights'"):
         topology_view(store, pipeline.paths)
+
+
+def test_a_ledger_of_an_older_ensemble_is_named_before_a_repair_and_the_right_one_goes_on(
+    databases: Databases, tmp_path: Path
+) -> None:
+    copied = tmp_path / "copied"
+    with LocalZooKeeper(fsync=False) as newer, LocalZooKeeper(fsync=False) as older:
+        client = connect(ClientConfig(newer.hosts))
+        right = Pipeline(ZooKeeperStore(client), "/tx", [databases.state("a")])
+        right.run("r1")
+        disconnect(client)
+        newer.snapshot_to(copied)
+        older.restore_from(copied)
+        clients = [connect(ClientConfig(each.hosts)) for each in (newer, older)]
+        right, wrong = (Pipeline(ZooKeeperStore(each), "/tx", [databases.state("a")]) for each in clients)
+        right.run("r2")
+        with pytest.raises(LedgerBehind) as refused:
+            wrong.run("r2")
+        first = "Look first whether its connection names the right ZooKeeper"
+        assert str(refused.value.advice).startswith(first)
+        assert str(refused.value).index(first) < str(refused.value).index("--ledger-lost")
+        assert "\n" not in str(refused.value)
+        right.run("r3")  # as the connection names the right one again
+        assert right.totals() == [6]
+        for each in clients:
+            disconnect(each)

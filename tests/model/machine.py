@@ -73,6 +73,7 @@ class Env:
     """What a program sees of the world: a store, a clock and ids, and whatever else it asks; all replayed."""
 
     shown = "env"
+    where = "memory"
 
     def __init__(self, label: str, replies: tuple[Reply, ...], answer: Answer | None = None) -> None:
         self._replies = list(replies)

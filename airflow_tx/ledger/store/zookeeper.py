@@ -97,6 +97,10 @@ class ZooKeeperStore(Store):
         client.add_listener(self._on_state)
 
     @property
+    def where(self) -> str:
+        return f"ZooKeeper {self._hosts} (connection {self._conn})"
+
+    @property
     def requests(self) -> int:
         """How many requests this store has sent; a multi is one."""
         return self._requests

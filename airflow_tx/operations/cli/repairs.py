@@ -62,11 +62,12 @@ def of_kept(
 def of_rebuilt(
     ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]
 ) -> PreviewAnswer:
-    """Preview a rebuilt ledger.
+    """Preview a rebuilt ledger, with its place: a person sees whether it is the right one.
 
     :param fences: by state.
     """
-    what = f"{ledger.paths.topology} ({_in_words(fences)}): {planned.result.summary}"
+    place = f"{ledger.paths.topology} in {ledger.store.where}"
+    what = f"{place} ({_in_words(fences)}): {planned.result.summary}"
     opened = ledger.open_records()
     effects = [
         EffectLine(txid, record.run_id, _becomes(ledger, planned, txid, record))

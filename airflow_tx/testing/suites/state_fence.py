@@ -231,7 +231,7 @@ class FenceSuite(StateTests):
             grants.commit(txid, state, {"a": txid})
         grants.last = {state.name: 1}  # ZooKeeper was restored from an older snapshot
         grants.births.clear()
-        with pytest.raises(LedgerBehind, match="The ledger went back"):
+        with pytest.raises(LedgerBehind, match="If the ledger went back"):
             use(state, grants(2), rows({"a": 1}))
         assert totals(state) == {"a": 6}
 

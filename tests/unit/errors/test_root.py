@@ -73,7 +73,7 @@ def test_the_advice_of_an_error_is_what_its_text_says_to_do(error: TxError, advi
 
 def test_the_advice_of_a_foreign_fence_has_every_way_out() -> None:
     error = FenceForeign(state="t", found="a", expected="b", topology="flights")
-    assert str(error.advice).startswith("One state serves one topology")
+    assert str(error.advice).startswith("Look first whether its connection names the right ZooKeeper")
     assert "airflow tx repair flights --ledger-lost" in str(error.advice)
 
 
