@@ -182,7 +182,7 @@ class RowsObserver:
             self._unproven[outputs] = _INEXACT
             return
         digest = _digest(metrics, form)
-        # Beside an empty side of a join no row is read, whatever is limited there.
+        # Beside an empty side of a join no row is read, with any limit.
         stopped = _is_limited(plan) and not (at_least and not digest.rows)
         found = RowsRead(digest, outputs, at_least, stopped)
         before = self._fullest.get(outputs)

@@ -241,27 +241,6 @@ def connection_exists(conn_type: str) -> bool:
         return session.scalar(query) is not None
 
 
-def reason_unreadable(conn_id: str) -> str:
-    """Say which secrets backend has a connection that Airflow cannot read, and by which error; "": none has one.
-
-    Airflow itself passes over such a connection as if there were none. A task cannot find out: the api-server tells it
-    of none, too.
-    """
-    from airflow.configuration import ensure_secrets_loaded
-
-    for backend in ensure_secrets_loaded():
-        try:
-            found = backend.get_connection(conn_id=conn_id)
-            if found is not None:
-                found.get_uri()  # decrypts
-        except sa.exc.DBAPIError:
-            continue  # no database here, as in a driver of Spark
-        except Exception as error:  # noqa: BLE001 - a secrets backend may raise anything
-            # Its text may hold a part of the password.
-            return f"{type(backend).__name__}: {type(error).__name__}"
-    return ""
-
-
 def pause_dag(dag_id: str, paused: bool) -> bool:
     """Pause or unpause a DAG; False: there was no change, or Airflow does not know it."""
 

@@ -14,7 +14,6 @@ from ipaddress import IPv6Address
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError
 
 _OURS = "AIRFLOW_TX_CONN_"
@@ -95,6 +94,28 @@ def _in_task() -> bool:
     return hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS")
 
 
+def _reason_unreadable(conn_id: str) -> str:
+    """Say which secrets backend has a connection that Airflow cannot read, and by which error; "": none has one.
+
+    Airflow itself passes over such a connection as if there were none. A task cannot find out: the api-server tells it
+    of none, too.
+    """
+    from airflow.configuration import ensure_secrets_loaded
+    from sqlalchemy.exc import DBAPIError
+
+    for backend in ensure_secrets_loaded():
+        try:
+            found = backend.get_connection(conn_id=conn_id)
+            if found is not None:
+                found.get_uri()  # decrypts
+        except DBAPIError:
+            continue  # no database here, as in a driver of Spark
+        except Exception as error:  # noqa: BLE001 - a secrets backend may raise anything
+            # Its text may hold a part of the password.
+            return f"{type(backend).__name__}: {type(error).__name__}"
+    return ""
+
+
 def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
     """Word the remedy where no connection is found: one in the environment may be there, and not readable."""
     shown = json.dumps(example)
@@ -110,7 +131,7 @@ def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
     with suppress(ImportError):
         if _in_task():
             return f"No such connection, or the api-server cannot read it ([core] fernet_key). Make it: {add}"
-        reason = compat.reason_unreadable(conn_id)
+        reason = _reason_unreadable(conn_id)
     if not reason:
         return f"No such connection. Make it: {add}"
     return (

@@ -480,15 +480,15 @@ def _check_characters(found: dict[str, Any]) -> None:
 
 
 # --- reads --------------------------------------------------------------------------------------------------------
-# Spark opens everything that we read here, so that a batch has the same rows whatever the settings of a session, a
-# cluster or Hadoop are. Options of a reader override them; a setting that has no option is refused.
+# Spark opens everything that we read here, so that a batch has the same rows under all settings of a session, a
+# cluster or Hadoop. Options of a reader override them; a setting that has no option is refused.
 
 
 _OF_FILES = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
     "ignoreInvalidPartitionPaths": "false",
-    # Hadoop leaves out longer lines, and hands on the bytes of files with this suffix as they are.
+    # Hadoop leaves out longer lines, and hands on the unchanged bytes of files with this suffix.
     "mapreduce.input.linerecordreader.line.maxlength": "2147483647",
     "io.compress.passthrough.extension": ".passthrough",
 }
@@ -527,7 +527,7 @@ _SAID: Mapping[str, Mapping[str, str]] = {
 WRITES = "write"
 """What `check_settings` takes for rows that Spark writes for us."""
 _ANY = {"spark.sql.timestampType": "TIMESTAMP_LTZ"}
-# Hadoop lists the files that its filter lets through, also of those that we name.
+# Hadoop lists the files that its filter lets through, also of files that we name.
 _LISTED = {
     **_ANY,
     **{f"{each}mapreduce.input.pathFilter.class": "" for each in ("", "spark.hadoop.")},
@@ -602,7 +602,7 @@ def spark_reader(
 ) -> DataFrameReader:
     """Open a reader of Spark whose rows depend on no setting.
 
-    :param options: of the reader; they win over those that it has here.
+    :param options: of the reader; they win over the options that it has here.
     :raises ConfigError: a setting of the session changes rows, and no option overrides it.
     """
     check_settings(spark, file_format)

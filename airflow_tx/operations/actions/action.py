@@ -251,6 +251,15 @@ class ActionTarget:
         return self.ledger.find_open.preview(txids).result
 
 
+def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
+    """Ask whether the fence of a state says that it lacks what the ledger committed to it."""
+    last = topology.states.get(state.name)
+    fence = state.fence()
+    if last is None or (fence is not None and fence.token.txid > last):
+        return False
+    return fence is None or fence.token.txid < last or not fence.applied
+
+
 class PersonalAction(ABC):
     """One action on one topology: `plan` decides, and nothing else does.
 

@@ -50,10 +50,10 @@ from airflow_tx.operations.actions.action import (
     PersonalAction,
     PlannedEffect,
     dated_transactions,
+    is_behind,
 )
 from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
 from airflow_tx.operations.actions.restatement import TransactionRestatement, WishWithdrawal
-from airflow_tx.operations.actions.roll_forward import is_behind
 from airflow_tx.operations.actions.skip import Readmission, TransactionSkip
 from airflow_tx.outputs import Entry, JournalArea
 from airflow_tx.state import FencedState, QueryableState

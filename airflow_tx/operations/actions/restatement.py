@@ -38,10 +38,10 @@ from airflow_tx.operations.actions.action import (
     EffectLine,
     PersonalAction,
     PlannedEffect,
+    is_behind,
     none_of,
     transactions,
 )
-from airflow_tx.operations.actions.roll_forward import is_behind
 from airflow_tx.outputs import Contribution, Entry, JournalArea
 from airflow_tx.state import FencedState, QueryableState, can_invert
 from airflow_tx.transaction import (

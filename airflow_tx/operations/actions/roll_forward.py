@@ -20,7 +20,7 @@ from airflow_tx.ledger import (
     counted,
     ledger_evidence,
 )
-from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer, transactions
+from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer, is_behind, transactions
 from airflow_tx.state import StoredState
 from airflow_tx.transaction import (
     MissingTransaction,
@@ -32,7 +32,7 @@ from airflow_tx.transaction import (
 )
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import Audit, Ledger, Repaired, TopologyRecord, WishRequest
+    from airflow_tx.ledger import Audit, Ledger, Repaired, WishRequest
     from airflow_tx.operations.actions.restatement import TransactionRestatement
     from airflow_tx.outputs import JournalArea, StagingArea
     from airflow_tx.sources import Source
@@ -385,12 +385,3 @@ def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool
     if state.rolls_forward:
         return True
     return is_behind(state, evidence.topology) if state.has_fence else chosen
-
-
-def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
-    """Ask whether the fence of a state says that it lacks what the ledger committed to it."""
-    last = topology.states.get(state.name)
-    fence = state.fence()
-    if last is None or (fence is not None and fence.token.txid > last):
-        return False
-    return fence is None or fence.token.txid < last or not fence.applied

@@ -421,13 +421,11 @@ _FROM_JSON: Mapping[str, Callable[[str], Any]] = {"date": date.fromisoformat, "d
 
 
 def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
-    """Write rows, exactly; "" if they are many, or of a type that JSON has no value for."""
+    """Write rows, exactly; "" if they are many, or have a type or a note that JSON has not."""
     kinds: dict[str, str] = {}
     for batch in batches:
-        if lacking(batch.schema):
-            return ""  # JSON has no notes
         for column in batch.schema:
-            kind = _kind(column.type)
+            kind = None if lacking(batch.schema) else _kind(column.type)
             if kind is None or kinds.setdefault(column.name, kind) != kind:
                 return ""
     if sum(batch.num_rows for batch in batches) > SMALL_ROWS:

@@ -188,9 +188,24 @@ _SIGNS_OF_LIFE = {
 }
 if sys.platform == "linux":  # other systems have no such options, or call them otherwise
     _SIGNS_OF_LIFE |= {socket.TCP_KEEPIDLE: 10, socket.TCP_USER_TIMEOUT: 30_000}
+# The meaning of our statements, under all settings of a server.
+_FORMS = {
+    "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "time_zone": "'+00:00'",
+    # The columns of a table are one text, of any length. No answer is cut.
+    "group_concat_max_len": "4294967295",
+    "sql_select_limit": "18446744073709551615",
+    "sql_safe_updates": "0",
+    "sql_auto_is_null": "0",
+    "sql_big_selects": "1",
+    # No check is left out, and a commit begins no other transaction.
+    "unique_checks": "1",
+    "foreign_key_checks": "1",
+    "completion_type": "NO_CHAIN",
+}
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
-# Errors of the client but for a statement that is too long, and errors of a server that is full (or its disk), going
+# Errors of the client, except a statement that is too long, and errors of a server that is full (or its disk), going
 # down, read-only for a while, or not there for this user.
 _UNAVAILABLE = {
     *(set(range(2000, 3000)) - {2020}),
@@ -292,12 +307,7 @@ class MySql(Dialect):
         def on_connect(dbapi_connection: Any, record: Any) -> None:
             cursor = dbapi_connection.cursor()
             cursor.execute(
-                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-                # The columns of a table are one text, of any length. No answer is cut, no check left out, and a commit
-                # begins no other transaction.
-                "group_concat_max_len = 4294967295, sql_select_limit = 18446744073709551615, sql_safe_updates = 0, "
-                "sql_auto_is_null = 0, sql_big_selects = 1, unique_checks = 1, foreign_key_checks = 1, "
-                "completion_type = NO_CHAIN, "
+                f"SET SESSION {', '.join(f'{name} = {value}' for name, value in _FORMS.items())}, "
                 f"innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}, wait_timeout = {times['idle_timeout']}"
             )
             cursor.execute("SET SESSION TRANSACTION READ WRITE")

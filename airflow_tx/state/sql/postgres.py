@@ -52,8 +52,8 @@ _SET_TIMEOUTS = (
     # Without it, the server forgets in a crash what it has confirmed.
     "UNION ALL SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
-# What the values of our statements mean, whatever a user, a database or a connection sets. Of quotes and backslashes
-# the driver knows it, which has asked when it connected.
+# The meaning of values in our statements, under all settings of a user, a database or a connection. Of quotes and
+# backslashes the driver knows it, which has asked when it connected.
 _FORMS = {
     "array_nulls": "on",
     "bytea_output": "hex",
@@ -101,7 +101,7 @@ STATEMENT = 2**26
 
 
 # Codes, and beginnings of codes, of errors that may pass: of connections, of a server that is short of something, goes
-# down, starts or is a standby for a while, of its disk, of other sessions. What the driver itself says has no code.
+# down, starts or is a standby for a while, of its disk, of other sessions. Errors of the driver itself have no code.
 _PASSES = tuple("08 25006 25P03 25P04 28 3D000 40001 40003 53000 53100 53200 53300 57P 58".split())
 
 

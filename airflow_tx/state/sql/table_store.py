@@ -269,7 +269,7 @@ class TableStore(OneTableStore[FoundTable]):
         return written
 
     def _count_others(self, connection: Connection, found: FoundTable, txid: int) -> int:
-        """Count the rows that an insert leaves as they are; 0: no insert changes any."""
+        """Count the rows that an insert leaves unchanged; 0: no insert changes any."""
         if not found.changes_others:
             return 0
         own = found.table.c[TXID].is_not_distinct_from(txid)
