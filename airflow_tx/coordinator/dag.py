@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import DAG, get_parsing_context
 
+from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
-from airflow_tx.base.errors import StoreError
+from airflow_tx.base.errors import StoreError, TransactionDefinitionError
 from airflow_tx.coordinator.blocked import BlockedOperator, blocked_dag_id
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
 from airflow_tx.operators import RetriedOperator, Transaction, defined
@@ -241,6 +242,12 @@ def coordinator_dag(
     spec, of = defined(
         transaction.topology if isinstance(transaction, Transaction) else transaction
     )
+    if spec.allocates and (found := compat.why_not_started(of)):
+        raise TransactionDefinitionError(
+            topology=spec.topology,
+            problem=f"its coordinator can start no run: {found[0]}",
+            remedy=f"{found[1]}, or leave coordinator_dag out and start each run by hand.",
+        )
     spec = replace(spec, coordinated=True)
     begin: Any = of.get_task(spec.begin)
     begin.transaction = spec

@@ -334,11 +334,13 @@ def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
     txid = case.txid
     if record.skip is not None and txid != case.look.current:
         return Finding.NOTHING  # its turn will come
-    if is_noted(record):
+    is_unborn = state is None and record.request == ""
+    # Of one that has no run yet, the note says why it has none.
+    if is_noted(record) and not is_unborn:
         return Finding.NOTED
     if record.skip is not None:
         return Finding.SKIP
-    if state is None and record.request == "":
+    if is_unborn:
         return Finding.UNBORN
     if record.yielded is not None:
         return Finding.YIELDED if is_free(case.look, case.states, txid) else Finding.IN_THE_WAY

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base import compat
@@ -271,6 +272,9 @@ class Coordination:
                     "Transaction %s is blocked no more: a person has seen to it.", action.txid
                 )
         except (compat.RunNotStarted, Refused) as error:
+            if isinstance(action, Replay) and isinstance(error, compat.RunNotStarted):
+                self._note_unstarted(TransactionAttempt(action.txid, action.attempt), error)
+                return
             self._say(f"{type(action).__name__} {getattr(action, 'run_id', '')}", str(error))
 
     def _allocate(self) -> None:
@@ -312,15 +316,36 @@ class Coordination:
         try:
             self._create(answer.run_id, answer.key)
         except compat.RunNotStarted as error:
-            self._say(answer.run_id, f"{error} It is tried again, later and later.")
+            self._note_unstarted(attempt, error)
 
     def _start(self, action: Start) -> None:
+        attempt = TransactionAttempt(action.txid, self.memory.health[action.txid].attempt)
         self.memory = self.memory.tried(action.txid)
-        if self._create(action.run_id, action.key):
+        try:
+            created = self._create(action.run_id, action.key)
+        except compat.RunNotStarted as error:
+            self._note_unstarted(attempt, error)
+            return
+        if created:
             self._log.info(
                 "Transaction %s had no run yet: the process that allocated it was stopped.",
                 action.txid,
             )
+
+    def _note_unstarted(self, attempt: TransactionAttempt, error: compat.RunNotStarted) -> None:
+        """Note for people why a run is not there. If its DAG forbids it, another try is a replay that counts."""
+        from airflow_tx.ledger import Blocked, ReplayRequest
+
+        self._say(str(attempt), f"{str(error).rstrip('.')}. It is tried again, later and later.")
+        # A note of the try before is no reason to leave out this one.
+        overdue = (self._ledger.clock.now() + timedelta(seconds=1)).isoformat(
+            timespec="milliseconds"
+        )
+        limit = self.pace.rules.max_replays
+        request = ReplayRequest(attempt, str(error), error.forbidden, limit, overdue=overdue)
+        answer = self._ledger.note_replay(request)
+        if isinstance(answer, Blocked):
+            self._block(attempt, answer.reason)
 
     def _create(self, run_id: str, key: str) -> bool:
         created = self._runs.create(run_id, key)
@@ -337,7 +362,7 @@ class Coordination:
         request = ReplayRequest(attempt, action.reason, action.counts, self.pace.rules.max_replays)
         answer = self._ledger.note_replay(request)
         if isinstance(answer, Blocked):
-            self._block(action, attempt, answer.reason)
+            self._block(attempt, answer.reason)
         if isinstance(answer, GivenUp):
             self._log.warning(
                 "Transaction %s is skipped at its turn: %s. Transaction %s, which it was to restate, still counts.",
@@ -365,10 +390,10 @@ class Coordination:
         else:
             self._runs.start(action.run_id, action.key)
 
-    def _block(self, action: Replay, attempt: TransactionAttempt, reason: str) -> None:
-        self.memory = self.memory.blocked(action.txid)
+    def _block(self, attempt: TransactionAttempt, reason: str) -> None:
+        txid = attempt.txid
+        self.memory = self.memory.blocked(txid)
         topology = self.spec.topology
-        txid = action.txid
         self._log.error(
             "Transaction %s is replayed no more: %s. Nothing commits after it until a person has seen to it: "
             "airflow tx replay %s %s, or airflow tx skip %s %s",

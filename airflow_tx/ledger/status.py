@@ -431,6 +431,9 @@ def _waiting_for(
         return _Waiting("a person", record.remedy)
     if record.phase is Phase.FAILED:
         return _Waiting("a replay", f"{replay}, or clear its failed task")
+    note = record.replay or {}
+    if record.request == "" and note.get("attempt") == record.attempt:
+        return _Waiting(f"its run, which is not there yet: {note['reason']}")
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
         trees = sum(entry.trees for entry in acks.values())

@@ -298,6 +298,19 @@ def test_a_run_that_airflow_refuses_to_start_is_explained_in_one_line(
     assert caught.value.status == status
 
 
+@pytest.mark.parametrize(
+    ("reason", "forbidden"),
+    [("value_error", True), ("denied_run_type", True), ("import_errors", False), ("not_found", False), (None, False)],
+)
+def test_a_run_that_its_dag_forbids_is_told_from_a_dag_that_may_come_back(
+    supervisor: Supervisor, reason: str | None, forbidden: bool
+) -> None:
+    supervisor.answers["TriggerDagRun"] = refusal(400, detail={"detail": {"reason": reason, "message": "no"}})
+    with pytest.raises(compat.RunNotStarted) as caught:
+        compat.start_run("d", "r")
+    assert caught.value.forbidden is forbidden
+
+
 @pytest.mark.parametrize(("state", "resets"), [("restarting", 2), ("queued", 1), (None, 1)])
 def test_a_dead_run_is_reset_again_while_airflow_waits_for_its_process(
     supervisor: Supervisor, state: str | None, resets: int

@@ -32,8 +32,10 @@ class RunNotStarted(TxError):
     """Airflow refused to start or clear a run, or could not be asked; its answer in one line.
 
     :param status: of Airflow's HTTP answer; None if there was none.
+    :param forbidden: whether the DAG itself forbids such a run: it needs another file, not another try.
     """
 
+    forbidden = False
     template: ClassVar[str] = "Run {run_id!r} of DAG {dag_id!r} was not started: {reason}"
 
 
@@ -82,12 +84,43 @@ def start_run(
     try:
         answer = _ask(message)
     except AirflowRuntimeError as error:
+        innermost = _innermost(error)
         raise RunNotStarted(
-            dag_id=dag_id, run_id=run_id, status=_status(error), reason=_reason(error)
+            dag_id=dag_id,
+            run_id=run_id,
+            status=_status(error),
+            reason=one_line(innermost.get("message") or innermost.get("detail") or error),
+            forbidden=innermost.get("reason") in ("value_error", "denied_run_type"),
         ) from error
     return not (
         isinstance(answer, ErrorResponse) and answer.error == ErrorType.DAGRUN_ALREADY_EXISTS
     )
+
+
+def why_not_started(dag: Any) -> tuple[str, str] | None:
+    """Say why no task can start a run of a DAG, and what helps; None: a task can."""
+    from airflow.sdk.exceptions import ParamValidationError
+    from airflow.utils.types import DagRunType
+
+    missing = []
+    for name in dag.params:
+        try:
+            dag.params.get_param(name).resolve()
+        except ParamValidationError:
+            missing.append(name)
+    if missing:
+        return (
+            f"params of DAG {dag.dag_id!r} have no valid default: {', '.join(missing)}",
+            'Give each one a default: params={"shop": Param("north", type="string")}',
+        )
+    kind = DagRunType.OPERATOR_TRIGGERED
+    if dag.allowed_run_types is not None and kind not in dag.allowed_run_types:
+        allowed = ", ".join(sorted(map(text, dag.allowed_run_types)))
+        return (
+            f"DAG {dag.dag_id!r} has allowed_run_types = {allowed}",
+            f"Add DagRunType.{kind.name} to allowed_run_types",
+        )
+    return None
 
 
 def restart_dead(dag_id: str, run_id: str) -> bool:
@@ -290,12 +323,12 @@ def _status(error: AirflowRuntimeError) -> int | None:
     return None if status is None else int(status)
 
 
-def _reason(error: AirflowRuntimeError) -> str:
-    """The innermost of the messages that Airflow's server and its client have wrapped in each other."""
+def _innermost(error: AirflowRuntimeError) -> dict[str, Any]:
+    """The innermost of the answers that Airflow's server and its client have wrapped in each other."""
     detail: dict[str, Any] = error.error.detail or {}
     while isinstance(detail.get("detail"), dict):
         detail = detail["detail"]
-    return one_line(detail.get("message") or detail.get("detail") or error)
+    return detail
 
 
 def one_line(value: object) -> str:

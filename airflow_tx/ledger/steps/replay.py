@@ -125,8 +125,10 @@ def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Deci
             raise RunHeld(run_id=request.run_id, txid=txid, holder=record.run_id, state=state)
     started = read.names(begins.paths.acks(record.acks))
     same = record.request == request.task_try
-    # "": it was allocated for this run before the run existed.
-    again = request.retry or record.request == ""
+    # "": it was allocated for this run before the run existed. If the run could not be created, a new attempt ends the
+    # block of the old one.
+    is_blocked = (begins.topology.blocked or {}).get("txid") == txid
+    again = request.retry or (record.request == "" and not is_blocked)
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(begins, txid, record)
     # The source learned the outcome of these rows when they were committed.

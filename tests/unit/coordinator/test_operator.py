@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, Param, task
+from airflow.utils.types import DagRunType
 
 from airflow_tx import CommitOperator, Transaction, coordinator_dag, persistent_aggregate
+from airflow_tx.base.errors import TransactionDefinitionError
 from airflow_tx.coordinator.dag import CoordinateOperator
 from airflow_tx.sources.memory import MemorySource
+from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, MemoryState
 
 
-def coordinate(name: str, **options: float) -> CoordinateOperator:
-    """The task of the coordinator of a topology."""
-    with DAG(name, schedule=None, max_active_runs=8), Transaction(source=MemorySource({"a": []}), **options) as batch:  # type: ignore[arg-type]
+def coordinate(name: str, dag: Any = None, source: Any = None, **options: float) -> CoordinateOperator:
+    """The task of the coordinator of a topology.
+
+    :param dag: options of the DAG with the transaction.
+    """
+    made = DAG(name, schedule=None, max_active_runs=8, **(dag or {}))
+    with made, Transaction(source=source or MemorySource({"a": []}), **options) as batch:  # type: ignore[arg-type]
 
         @task
         def count(batch: object) -> list[dict[str, int]]:
@@ -35,3 +44,32 @@ def test_a_transaction_is_late_after_the_processing_timeout_of_the_configuration
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__PROCESSING_TIMEOUT", "11")
     assert coordinate("untimed")._pace().rules.message_timeout == 11.0
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"params": {"shop": Param(type="string", minLength=2)}}, r"no valid default: shop\. Give each one a default"),
+        ({"params": {"shop": Param("x", type="string", minLength=2), "day": 1}}, r"no valid default: shop\. "),
+        ({"allowed_run_types": [DagRunType.MANUAL]}, r"allowed_run_types = manual\. Add DagRunType.OPERATOR_TRIGGERED"),
+    ],
+)
+def test_a_coordinator_that_can_start_no_run_is_refused_when_the_file_is_parsed(options: Any, match: str) -> None:
+    with pytest.raises(TransactionDefinitionError, match=f"its coordinator can start no run: .*{match}"):
+        coordinate("unstartable", options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"params": {"shop": Param("north", type="string")}},
+        {"allowed_run_types": [DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED]},
+    ],
+)
+def test_a_coordinator_whose_dag_follows_the_remedy_is_taken(options: Any) -> None:
+    assert coordinate("startable", options).task_id == "coordinate"
+
+
+def test_a_coordinator_that_only_replays_takes_params_that_a_person_gives() -> None:
+    params = {"shop": Param(type="string")}
+    assert coordinate("replays", {"params": params}, DataIntervalSource("json.loads")).task_id == "coordinate"

@@ -47,6 +47,7 @@ from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps import commit, processing
 from airflow_tx.ledger.steps.replay import Wish
+from airflow_tx.ledger.view import topology_view
 from airflow_tx.sources.api import Batch
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.transaction.processing.begin import ask
@@ -615,12 +616,14 @@ class Airflow:
     dead: list[str] = field(default_factory=list)
     paused: set[str] = field(default_factory=set)
     refuses: bool = False
+    forbids: bool = False
 
     def start_run(
         self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False, interval: Any = None
     ) -> bool:
         if self.refuses:
-            raise compat.RunNotStarted(dag_id=dag_id, run_id=run_id, status=404, reason="there is no such DAG")
+            why = {"status": 404, "reason": "there is no such DAG", "forbidden": self.forbids}
+            raise compat.RunNotStarted(dag_id=dag_id, run_id=run_id, **why)
         if run_id in self.runs and not reset:
             return False
         self.starts.append((run_id, reset))
@@ -813,8 +816,47 @@ def test_a_run_that_cannot_be_created_is_told_of_once_and_tried_later_and_later(
         coordination.step()
         world.pass_(1.0)
     told = [line for line in world.log.lines if "was not started" in line]
-    assert len(told) == 2
+    assert len(told) == 1
     assert coordination.memory.health[1].tries == 4
+    assert world.seen.topology is not None
+    assert world.seen.topology.blocked is None  # the DAG may come back
+
+
+def test_a_run_that_its_dag_forbids_is_blocked_after_max_replays_with_the_reason(world: World) -> None:
+    world.airflow.refuses = world.airflow.forbids = True
+    coordination = world.coordination(rules=replace(RULES, max_pending=1, max_replays=2))
+    coordination.step()
+    (waiting,) = topology_view(world.store, world.spec.paths).opened
+    reason = "Run 'tx-1' of DAG 'numbers' was not started: there is no such DAG"
+    assert waiting.waiting_for == f"its run, which is not there yet: {reason}"
+    for _ in range(100):
+        coordination.step()
+        world.pass_(1.0)
+    assert world.seen.topology is not None
+    assert world.seen.topology.blocked is not None
+    assert world.seen.topology.blocked["reason"] == reason
+    assert coordination.memory.health[1].tries == 2
+
+    world.begin("tx-1")  # a person has mended the DAG, and replays it
+    world.airflow.runs["tx-1"] = "running"
+    coordination.step()
+    assert world.seen.topology.blocked is None
+    (begun,) = topology_view(world.store, world.spec.paths).opened
+    assert (begun.attempt, begun.waiting_for) == (2, "an ack of count")
+
+
+def test_a_deleted_run_that_its_dag_forbids_is_blocked_after_max_replays_with_the_reason(world: World) -> None:
+    coordination = world.coordination(rules=replace(RULES, max_pending=1, max_replays=2))
+    coordination.work_until_idle()
+    world.begin("tx-1")
+    del world.airflow.runs["tx-1"]
+    world.airflow.refuses = world.airflow.forbids = True
+    for _ in range(1000):
+        coordination.step()
+        world.pass_(1.0)
+    assert world.seen.topology is not None
+    assert world.seen.topology.blocked is not None
+    assert "was not started: there is no such DAG" in world.seen.topology.blocked["reason"]
 
 
 def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World) -> None:
