@@ -22,11 +22,22 @@ from airflow_tx.base.errors import ConfigError
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-# Extras of Airflow's PostgreSQL hook that are no settings of the driver. Every other one is given to the driver.
-_OF_HOOK = frozenset(
-    "iam redshift redshift-serverless cursor cluster-identifier workgroup-name aws_conn_id sqlalchemy_scheme "
-    "sqlalchemy_query".split()
-)
+# Extras are taken by name: the rest of a connection's extra belongs to hooks. These are all parameters of libpq.
+_LIBPQ_SSL = (
+    "ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression sslcrl sslcrldir "
+    "sslkey sslkeylogfile sslmode sslnegotiation sslpassword sslrootcert sslsni"
+).split()
+_LIBPQ = (
+    "application_name channel_binding client_encoding connect_timeout fallback_application_name gssdelegation "
+    "gssencmode gsslib hostaddr keepalives keepalives_count keepalives_idle keepalives_interval krbsrvname "
+    "load_balance_hosts"
+).split()
+_LIBPQ += (
+    "max_protocol_version min_protocol_version oauth_client_id oauth_client_secret oauth_issuer oauth_scope "
+    "options passfile replication require_auth requirepeer requiressl scram_client_key scram_server_key "
+    "service servicefile target_session_attrs tcp_user_timeout"
+).split()
+_LIBPQ += _LIBPQ_SSL
 # Settings of the driver for which a connection has fields.
 _FIELDS = {
     "host": "host",
@@ -45,7 +56,6 @@ SIGNS_OF_LIFE = {
     "tcp_user_timeout": 30_000,
 }
 SQLITE_EXTRAS = ["timeout"]
-# Of the other databases extras are taken by name: the rest of a connection's extra belongs to hooks.
 MYSQL_EXTRAS = (
     "ssl_ca ssl_cert ssl_key ssl_check_hostname unix_socket connect_timeout read_timeout write_timeout lock_timeout "
     "idle_timeout"
@@ -144,20 +154,32 @@ def _server_url(driver: str, connection: Endpoint, query: dict[str, str]) -> URL
 def _postgres_settings(connection: Endpoint) -> dict[str, str]:
     """List the settings of the driver among the extras.
 
-    :raises ConfigError: the driver does not know one: a connection could be less safe than it looks.
+    :raises ConfigError: the driver lacks one, or it is misspelled: a connection could be less safe than it looks.
     """
+    check_encryption(connection, _LIBPQ_SSL)
     extra = connection.extra_dejson
     given = {**extra, **(extra.get("sqlalchemy_query") or {})}
-    wanted = {name: value for name, value in given.items() if name not in _OF_HOOK}
-    found = {name: _text(value) for name, value in wanted.items() if value not in (None, "")}
-    for name in found:
-        if name in _FIELDS:
-            remedy = f"Set the {_FIELDS[name]} of the connection, and remove the extra."
+    known = {_plain(name): name for name in (*_LIBPQ, *_FIELDS)}
+    found = {}
+    for name, value in given.items():
+        meant = known.get(_plain(name))
+        if meant is None or value in (None, ""):
+            continue
+        remedy = ""
+        if meant in _FIELDS:
+            remedy = f"Set the {_FIELDS[meant]} of the connection, and remove the extra."
+        elif name != meant:
+            remedy = f"Write it as {meant}."
+        elif not _is_known(name):
+            remedy = "The libpq of psycopg2 is too old for it. Install a newer one, or remove it."
+        if remedy:
             raise refused_extra(connection.conn_id, name, "(not shown)", remedy)
-        if not _is_known(name):
-            remedy = "The driver has no such setting. Remove it, or give it a name of libpq, such as sslmode."
-            raise refused_extra(connection.conn_id, name, "(not shown)", remedy)
+        found[name] = _text(value)
     return found
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def _text(value: object) -> str:

@@ -42,8 +42,9 @@ def test_mysql_takes_what_airflows_hook_takes(connect: Any, extra: dict[str, Any
 
 def test_postgresql_takes_every_setting_of_its_driver_and_passes_over_those_of_airflows_hook(connect: Any) -> None:
     ours = {"channel_binding": "require", "require_auth": "scram-sha-256", "gssencmode": "disable", "sslcrl": CA}
-    of_hook = {"cursor": "dictcursor", "aws_conn_id": "aws", "sqlalchemy_query": {"sslmode": "require"}, "options": ""}
-    found = dict(url_of_connection(connect("postgres", **ours, keepalives=True, **of_hook)).query)
+    of_hook = {"cursor": "dictcursor", "own": "is not passed on", "options": ""}
+    of_alchemy = {"sqlalchemy_query": {"sslmode": "require"}}
+    found = dict(url_of_connection(connect("postgres", **ours, keepalives=True, **of_hook, **of_alchemy)).query)
     assert found == {**ours, "keepalives": "1", "sslmode": "require"}
 
 
@@ -55,8 +56,10 @@ def test_postgresql_takes_every_setting_of_its_driver_and_passes_over_those_of_a
         ("mysql", {"ssl": {"cipher": "x"}}, "extra ssl .* Use a JSON object with ca, cert, key, check_hostname"),
         ("mysql", {"ssl": "yes"}, "extra ssl .*'yes'"),
         ("mysql", {"tls_version": "TLSv1.3"}, "extra tls_version .* Remove it, or use ssl"),
-        ("postgres", {"ssl_mode": "require"}, "extra ssl_mode .* The driver has no such setting. .* such as sslmode"),
-        ("postgres", {"channel-binding": "require"}, "extra channel-binding .* The driver has no such setting"),
+        ("postgres", {"ssl_mode": "require"}, "extra ssl_mode .* Remove it, or use .*sslmode"),
+        ("postgres", {"channel-binding": "require"}, "extra channel-binding .* Write it as channel_binding"),
+        ("postgres", {"RequireAuth": "scram-sha-256"}, "extra RequireAuth .* Write it as require_auth"),
+        ("postgres", {"min_protocol_version": "3.2"}, "extra min_protocol_version .* libpq of psycopg2 is too old"),
         ("postgres", {"password": "s3cret"}, "extra password .*not shown.* Set the password of the connection"),
     ],
 )
