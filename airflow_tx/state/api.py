@@ -371,6 +371,10 @@ class FencedState(Described, ABC):
         """Return the state itself if tasks write its rows into its folder; None: the committer writes them."""
         return None
 
+    def ddl(self) -> Mapping[str, Sequence[str]]:
+        """List, per place, the statements by which the owner of its tables makes or alters what it needs."""
+        return {}
+
     @property
     def rolls_forward(self) -> bool:
         """Whether a roll forward can write again what it lacks, if the journal has it."""

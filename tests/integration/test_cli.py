@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -474,3 +475,17 @@ def test_transactions_are_taken_back_once_source_and_states_are(
     told = " ".join(airflow.run(*command, root=root).split())
     assert "transactions 2 to 2 are taken_back; their runs begin again when they are cleared: r2" in told
     assert pipeline.run("r2") == 3
+
+
+def test_ddl_prints_what_a_dag_needs_once_for_all_its_states(airflow: Commands) -> None:
+    printed = airflow.run("tx", "ddl", "the_dag", root="/unused").splitlines()
+    assert printed[0] == "-- connection tx_state: run as the owner of the tables"
+    made = [line.partition(" (")[0].split()[-1] for line in printed if line.startswith("CREATE TABLE")]
+    assert sorted(made) == ["airflow_tx_fence", "airflow_tx_portions", "airflow_tx_receipts"]
+    assert printed[-2:] == [
+        f"-- table {table}: name the type of key in types= of the state" for table in ("one", "two")
+    ]
+    with closing(sqlite3.connect(airflow.database)) as owner:
+        owner.executescript("\n".join(printed))
+    assert "CREATE" not in airflow.run("tx", "ddl", "the_dag", root="/unused")
+    assert "No DAG file defines it" in airflow.run("tx", "ddl", "nowhere", root="/unused", fails=True)

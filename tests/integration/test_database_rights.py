@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.base.errors import StateError
-from airflow_tx.state import SqlGuard, SqlState, Sum
+from airflow_tx.state import SqlGuard, SqlState, SqlTable, Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.testing.suites.state_tools import Grants, is_applied
 from tests.integration.databases import owner_statements, query
@@ -125,3 +125,80 @@ def test_an_upgrade_needs_of_an_owner_of_the_tables_what_the_changelog_says(admi
     state.raise_and_write(grant, [ROW])
     grants.final(grant, state)
     assert is_applied(state)
+
+
+# --- all statements at once ----------------------------------------------------------------------------------------
+
+
+def typed_as_owner(admin: str, *states: FencedState) -> list[str]:
+    """Run what `airflow tx ddl` prints for these states, once for all; gives the statements."""
+    printed = dict.fromkeys(each for state in states for found in state.ddl().values() for each in found)
+    for statement in printed:
+        query(admin, statement)
+    return [*printed]
+
+
+def commit(grants: Grants, txid: int, state: FencedState, rows: list[dict[str, object]]) -> None:
+    grant = grants(txid)
+    state.raise_and_write(grant, rows)
+    grants.final(grant, state)
+    assert is_applied(state)
+
+
+def of_three_kinds(url: str) -> list[FencedState]:
+    typed = SqlState.from_url(
+        url, table="flights", keys=["carrier"], values={"n": Sum()}, kind="opaque", types={"carrier": "text"}
+    )
+    parts = SqlTable.from_url(url, table="parts", types={"carrier": "text", "n": "bigint"})
+    return [typed, parts, by_a_guard(url)]
+
+
+def test_an_owner_makes_everything_at_once_and_a_user_without_rights_to_create_writes(admin: str, worker: str) -> None:
+    states = of_three_kinds(worker)
+    with pytest.raises(StateError, match="For all states at once: airflow tx ddl DAG"):
+        states[0].raise_and_write(Grants()(1), [ROW])
+    statements = typed_as_owner(admin, *states)
+    assert sum(each.startswith("CREATE TABLE") for each in statements) == 6
+    for state in of_three_kinds(worker):
+        commit(Grants(), 1, state, [ROW])
+    assert typed_as_owner(admin, *of_three_kinds(worker)) == []
+
+
+@pytest.mark.parametrize("admin", ["postgres"], indirect=True)
+def test_an_owner_upgrades_all_states_by_what_is_printed(admin: str, worker: str) -> None:
+    query(admin, OLDEST)
+    query(admin, f"GRANT {RIGHTS} ON ALL TABLES IN SCHEMA public TO worker")
+    statements = typed_as_owner(admin, in_a_table(worker))
+    assert [each.partition(" ADD ")[0] for each in statements] == ["ALTER TABLE public.airflow_tx_portions"]
+    commit(Grants(), 1, in_a_table(worker), [ROW])
+
+
+def test_a_table_that_was_restored_without_its_key_gets_it_back(admin: str, worker: str) -> None:
+    states = of_three_kinds(worker)
+    typed_as_owner(admin, *states)
+    grants = [Grants() for _ in states]
+    for own, state in zip(grants, states, strict=True):
+        commit(own, 1, state, [ROW])
+    of_postgres = admin.startswith("postgresql")
+    for table in ("flights", "parts"):
+        query(admin, f"ALTER TABLE {table} DROP " + (f"CONSTRAINT {table}_pkey" if of_postgres else "PRIMARY KEY"))
+    if of_postgres:
+        query(admin, "ALTER TABLE flights SET UNLOGGED")
+    states = of_three_kinds(worker)
+    with pytest.raises(StateError, match="airflow tx ddl DAG|UNLOGGED"):
+        states[0].raise_and_write(grants[0](2), [ROW])
+    with pytest.raises(StateError, match="CREATE INDEX"):
+        states[1].raise_and_write(grants[1](2), [ROW])
+    statements = typed_as_owner(admin, *states)
+    assert len(statements) == (3 if of_postgres else 2)
+    for own, state in zip(grants, of_three_kinds(worker), strict=True):
+        commit(own, 2, state, [ROW])
+
+
+def test_columns_that_only_the_first_rows_tell_are_asked_for(worker: str) -> None:
+    untyped = [in_a_table(worker), SqlTable.from_url(worker, table="parts")]
+    comments = [each for state in untyped for found in state.ddl().values() for each in found if each.startswith("--")]
+    assert comments == [
+        "-- table flights: name the type of carrier in types= of the state",
+        "-- table parts: name the types of its columns in types= of the state",
+    ]

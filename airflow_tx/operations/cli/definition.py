@@ -51,6 +51,7 @@ ARG_TOPOLOGY = _arg(
     action=_Topology,
     help="The name of the topology: the dag_id, unless its Transaction says otherwise; or NAME@CONNECTION/ROOT",
 )
+ARG_DAG = _arg("dag", help="The dag_id")
 ARG_TOPOLOGY_OR_ALL = _arg(
     "topology",
     nargs="?",
@@ -362,6 +363,16 @@ TX_COMMANDS = (
             ARG_OUTPUT,
             *_LEDGER,
         ),
+    ),
+    ActionCommand(
+        name="ddl",
+        help="Print the SQL that the owner of the tables runs for the states of a DAG",
+        description=(
+            "For a database user that may not create or alter tables. Run it at the start, before an upgrade, and "
+            "after a table was restored without its key. Tables that are complete are left out."
+        ),
+        func=_command("values.print_ddl"),
+        args=(ARG_DAG, ARG_VERBOSE),
     ),
     ActionCommand(
         name="show",

@@ -1,4 +1,4 @@
-"""`airflow tx state get | diff | receipts | verify | find`: values, receipts and the ledger, read and not changed."""
+"""`airflow tx ddl | state get | diff | receipts | verify | find`: what is stored, read and not changed."""
 
 from __future__ import annotations
 
@@ -38,6 +38,25 @@ from airflow_tx.state import (
 
 _SECONDS_BETWEEN = 2.0
 _AS_JSON = ("bigint", "double", "boolean")
+
+
+@command
+def print_ddl(args: Namespace) -> None:
+    """`airflow tx ddl DAG`."""
+    from airflow_tx.operations.actions.dags import transactional_dag
+
+    _, states = transactional_dag(args.dag, option="DAG")
+    found: dict[str, list[str]] = {}
+    for state in states.values():
+        for where, statements in state.ddl().items():
+            found.setdefault(where, []).extend(statements)
+    for where, statements in found.items():
+        lines = [each if each.startswith("--") else f"{each};" for each in statements]
+        print(f"-- {where}: {'run as the owner of the tables' if lines else 'nothing is missing'}")
+        for line in dict.fromkeys(lines):
+            print(line)
+    if not found:
+        print(f"-- no state of DAG {args.dag} is in a database of SQL")
 
 
 @command

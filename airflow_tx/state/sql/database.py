@@ -91,22 +91,27 @@ def check_durable(
 
     :raises StateDiffers: naming the first one, and the DDL that mends it.
     """
+    for problem, ddl in not_durable(connection, schema, tables):
+        raise StateDiffers(
+            state=state,
+            problem=problem,
+            remedy=f"Nothing was written. Change it, then clear the commit task: {ddl}",
+        )
+
+
+def not_durable(
+    connection: Connection, schema: str | None, tables: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Find tables whose content does not survive: what is wrong, and the DDL that mends it."""
     if connection.dialect.name not in _CHECKS:
         return
     text, problem, change = _CHECKS[connection.dialect.name]
     query = sa.text(text).bindparams(sa.bindparam("tables", expanding=True))
-    found = connection.execute(query, {"schema": schema, "tables": list(tables)}).first()
-    if found is None:
-        return
-    place, name, engine = found
-    table = sa.Table(name, sa.MetaData(), schema=place)
-    named = connection.dialect.identifier_preparer.format_table(table)
-    named = as_typed(connection.dialect, named)
-    raise StateDiffers(
-        state=state,
-        problem=f"table {named} {problem.format(engine=engine)}",
-        remedy=f"Nothing was written. Change it, then clear the commit task: ALTER TABLE {named} {change}",
-    )
+    for place, name, engine in connection.execute(query, {"schema": schema, "tables": [*tables]}):
+        table = sa.Table(name, sa.MetaData(), schema=place)
+        named = connection.dialect.identifier_preparer.format_table(table)
+        named = as_typed(connection.dialect, named)
+        yield f"table {named} {problem.format(engine=engine)}", f"ALTER TABLE {named} {change}"
 
 
 # --- database -----------------------------------------------------------------------------------------------------
@@ -244,7 +249,8 @@ class StateDatabase:
                 problem=f"it needs {', '.join(table.fullname for table in tables)}, and the database says: "
                 f"{self._reason(error)}",
                 remedy=f"{NOTHING} If the user of the connection may not create tables, let a person who may run: "
-                f"{statements}. Give the user SELECT, INSERT, UPDATE and DELETE on them, and clear the commit task.",
+                f"{statements}. Give the user SELECT, INSERT, UPDATE and DELETE on them, and clear the commit task. "
+                "For all states at once: airflow tx ddl DAG",
             ) from None
 
     def _complete(self, connection: Connection, table: sa.Table) -> None:
@@ -262,9 +268,43 @@ class StateDatabase:
         column = sa.schema.CreateColumn(table.c[SAMPLE]).compile(dialect=sql)
         return f"ALTER TABLE {sql.identifier_preparer.format_table(table)} ADD COLUMN {column}"
 
-    def _missing(self, connection: Connection) -> list[sa.Table]:
+    def owner_ddl(self, connection: Connection) -> list[str]:
+        """List the statements by which the owner of the tables makes or alters what the state needs.
+
+        :raises StateError: no statement helps.
+        """
+        made = self._missing(connection, durable=False)
+        own = self._own_table(connection)
+        if own is not None and not self._has_table(connection, own.name):
+            made.append(own)
+        statements = [self._statement_for(connection, table) for table in made]
+        if query := self._dialect.grantee_query:
+            user = connection.execute(sa.text(query)).scalar_one()
+            named = connection.dialect.identifier_preparer.format_table
+            new = [named(table) for table in made if not self._has_table(connection, table.name)]
+            rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON"
+            statements += [
+                f"{rights} {as_typed(connection.dialect, table)} TO {user}" for table in new
+            ]
+        tables = [
+            *(each.name for each in (self._fence, self._portions, self._receipts)),
+            self._name,
+        ]
+        lost = [ddl for _, ddl in not_durable(connection, self._schema, tables)]
+        return [*statements, *lost, *self._own_changes(connection)]
+
+    def _own_table(self, connection: Connection) -> sa.Table | None:
+        """Describe the table of the state itself; None: it has none, or the first rows say what it is."""
+        return None
+
+    def _own_changes(self, connection: Connection) -> Iterator[str]:
+        """Write the DDL that the table of the state lacks, or a comment that says why there is none."""
+        return iter(())
+
+    def _missing(self, connection: Connection, *, durable: bool = True) -> list[sa.Table]:
         """Find the tables that are not there, or not complete.
 
+        :param durable: refuse tables whose content does not survive.
         :raises StateError: the table of receipts is another one.
         """
         tables = (self._fence, self._portions, self._receipts)
@@ -273,7 +313,8 @@ class StateDatabase:
         )
         if found[RECEIPTS_TABLE]:
             check_receipts_table(self._receipts, found[RECEIPTS_TABLE], state=self.state)
-        check_durable(connection, self._schema, list(found), state=self.state)
+        if durable:
+            check_durable(connection, self._schema, list(found), state=self.state)
         return [
             table
             for table in tables

@@ -225,6 +225,8 @@ class Dialect:
         "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
+    # The user of the connection, as GRANT takes it; "": the database has no rights.
+    grantee_query: ClassVar[str] = ""
     # The form of the table :tx_name in :tx_schema, as one text: another one once a value of a column would be kept
     # otherwise. NULL: there is no such table.
     shape_query: ClassVar[str]

@@ -42,6 +42,7 @@ from airflow_tx.state.sql.schema import (
     existing_table,
     fence_table,
     has_own_key,
+    lost_key,
     own_values,
     read_receipts,
     row_of,
@@ -815,6 +816,24 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
                 name=self._name,
             )
         return self._made[types]
+
+    def _own_table(self, connection: Connection) -> sa.Table | None:
+        known = self.columns.types.keys() >= {*self.columns.keys}
+        return self._make(self.columns.types) if known else None
+
+    def _own_changes(self, connection: Connection) -> Iterator[str]:
+        if self._has_table(connection, self._name):
+            yield from lost_key(
+                connection,
+                self.columns,
+                self._make,
+                self._dialect,
+                schema=self._schema,
+                name=self._name,
+            )
+        elif self._own_table(connection) is None:
+            untyped = [key for key in self.columns.keys if key not in self.columns.types]
+            yield f"-- table {self._name}: name the type of {', '.join(untyped)} in types= of the state"
 
     def _look(self, connection: Connection) -> tuple[sa.Table, dict[str, str]]:
         """Read the table, its key types and the lengths of its texts."""

@@ -90,6 +90,9 @@ class GuardStore(FencedStore):
         if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
             self._note(connection, 0)
 
+    def _own_table(self, connection: Connection) -> sa.Table:
+        return self._guard
+
     def _ensure_guard_table(self, connection: Connection) -> None:
         if not self._has_table(connection, GUARD_TABLE):
             self._make_table(connection, self._guard)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -23,7 +23,7 @@ from airflow_tx.ledger import Receipt
 from airflow_tx.state.aggregators import Columns, CombinerAggregator, encode_key
 from airflow_tx.state.api import StateKind, StoredReceipt
 from airflow_tx.state.column_types import PREV, json_text
-from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.state.sql.dialect import Dialect, as_typed
 from airflow_tx.state.trident.maps import Writer
 
 # --- primary key --------------------------------------------------------------------------------------------------
@@ -443,12 +443,7 @@ def existing_table(
     :param make: describes the table for types of its keys.
     """
     found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
-    there = {key: found.get(key, "") for key in columns.keys}
-    known = {
-        key: wanted if wanted in dialect.types else columns.types.get(key, "text")
-        for key, wanted in there.items()
-    }
-    table = make(known)
+    table = make(_known_types(found, columns, dialect))
     ours = {**dict.fromkeys(WRITER, "bigint"), OWN_KEY: "bytes" if columns.keys else "bigint"}
     expected = {column.name: ours.get(column.name, "") for column in table.columns}
     for value, aggregator in columns.values.items():
@@ -466,8 +461,41 @@ def existing_table(
     if differences:
         problem = f"table {table.name} exists with other columns: {'; '.join(differences)}"
         remedy = "Give the state another table, or change this one."
+        if not primary:
+            remedy += " For the key that it had: airflow tx ddl DAG"
         raise StateDiffers(state=columns.state, problem=problem, remedy=remedy)
     return table, {key: found[key] for key in columns.keys}
+
+
+def lost_key(
+    connection: Connection,
+    columns: Columns,
+    make: Callable[[Mapping[str, str]], sa.Table],
+    dialect: Dialect,
+    *,
+    schema: str | None,
+    name: str,
+) -> Iterator[str]:
+    """Write the statement that gives a table without a primary key the one that this state needs.
+
+    :param make: as in `existing_table`.
+    """
+    found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
+    table = make(_known_types(found, columns, dialect))
+    keys = [column.name for column in table.primary_key]
+    if not primary and found.keys() >= {*keys}:
+        quoted = connection.dialect.identifier_preparer
+        shown = ", ".join(map(quoted.quote, keys))
+        ddl = f"ALTER TABLE {quoted.format_table(table)} ADD PRIMARY KEY ({shown})"
+        yield as_typed(connection.dialect, ddl)
+
+
+def _known_types(found: Mapping[str, str], columns: Columns, dialect: Dialect) -> dict[str, str]:
+    there = {key: found.get(key, "") for key in columns.keys}
+    return {
+        key: wanted if wanted in dialect.types else columns.types.get(key, "text")
+        for key, wanted in there.items()
+    }
 
 
 def _key_type(found: str, dialect: Dialect) -> str:

@@ -45,6 +45,9 @@ class FencedInSql(Addressed[_Store], StoredState):
         with self._store.transaction(reading=True) as connection:
             return question(connection, *given)
 
+    def ddl(self) -> dict[str, list[str]]:
+        return {self._store.where: self._asked(self._store.owner_ddl)}
+
     def fence(self) -> Fence | None:
         return self._asked(self._store.read_fence)
 

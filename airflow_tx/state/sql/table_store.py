@@ -413,18 +413,9 @@ class TableStore(OneTableStore[FoundTable]):
         bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
         declared, _ = self._dialect.found(connection, bare)
         types = {name: self._dialect.kept_as(kind) for name, kind in declared.items()}
-        self._check_txid(connection, types)
+        for problem, remedy, ddl in self._lacks(connection, types):
+            raise _differs(self.state, problem, f"{remedy}, {_AGAIN}: {ddl}")
         inspector = sa.inspect(connection)
-        primary: Any = inspector.get_pk_constraint(self._name, schema=self._schema)
-        indexes = inspector.get_indexes(self._name, schema=self._schema)
-        keys = [primary["constrained_columns"], *(each["column_names"] for each in indexes)]
-        if TXID not in [names[0] for names in keys if names]:
-            self._check_is_table(inspector)
-            named = connection.dialect.identifier_preparer.quote(f"{self._name[:40]}_{TXID}")
-            ddl = f"CREATE INDEX {named} ON {self._quoted(connection)} ({TXID})"
-            problem = f"no index of table {self._name} begins with {TXID}"
-            ddl = as_typed(connection.dialect, ddl)
-            raise _differs(self.state, problem, f"Make one, {_AGAIN}: {ddl}")
         columns = inspector.get_columns(self._name, schema=self._schema)
         filled = {each["name"]: each for each in columns if not each["nullable"]}
         generated = frozenset(each["name"] for each in columns if each.get("computed"))
@@ -449,28 +440,59 @@ class TableStore(OneTableStore[FoundTable]):
             self._dialect.spelled(connection.dialect),
         )
 
-    def _check_txid(self, connection: Connection, types: Mapping[str, str]) -> None:
-        """Refuse a table without the column of txids, with the statement that makes it, or makes room for it."""
-        if types.get(TXID) == "bigint":
-            return
+    def _lacks(
+        self, connection: Connection, types: Mapping[str, str]
+    ) -> Iterator[tuple[str, str, str]]:
+        """Find what the table lacks to have rows of transactions: what is wrong, and the DDL that mends it.
+
+        :raises StateDiffers: no DDL does.
+        """
+        if types.get(TXID) != "bigint":
+            problem, ddl = self._without_txid(connection, types)
+            yield problem, "Change it", as_typed(connection.dialect, ddl)
+        inspector = sa.inspect(connection)
+        primary: Any = inspector.get_pk_constraint(self._name, schema=self._schema)
+        indexes = inspector.get_indexes(self._name, schema=self._schema)
+        keys = [primary["constrained_columns"], *(each["column_names"] for each in indexes)]
+        if TXID not in [names[0] for names in keys if names]:
+            self._check_is_table(inspector)
+            named = connection.dialect.identifier_preparer.quote(f"{self._name[:40]}_{TXID}")
+            ddl = f"CREATE INDEX {named} ON {self._quoted(connection)} ({TXID})"
+            problem = f"no index of table {self._name} begins with {TXID}"
+            yield problem, "Make one", as_typed(connection.dialect, ddl)
+
+    def _without_txid(self, connection: Connection, types: Mapping[str, str]) -> tuple[str, str]:
+        """Word that a table lacks the column of txids, with the statement that makes it, or makes room for it."""
         quote = connection.dialect.identifier_preparer.quote
         place = self._quoted(connection)
         alike = next((name for name in types if name.casefold() == TXID), "")
-        problem = f"table {self._name} lacks column {TXID}"
-        ddl = f"ALTER TABLE {place} ADD COLUMN {TXID} BIGINT"
-        if alike:
-            other = f"{TXID}_other" if alike == TXID else TXID
-            problem = f"table {self._name} has column {alike} of type {types[alike]}"
-            problem += "" if alike == TXID else f", and not {TXID}"
-            ddl = f"ALTER TABLE {place} RENAME COLUMN {quote(alike)} TO {other}"
-        ddl = as_typed(connection.dialect, ddl)
-        raise _differs(self.state, problem, f"Change it, {_AGAIN}: {ddl}")
+        if not alike:
+            return (
+                f"table {self._name} lacks column {TXID}",
+                f"ALTER TABLE {place} ADD COLUMN {TXID} BIGINT",
+            )
+        other = f"{TXID}_other" if alike == TXID else TXID
+        problem = f"table {self._name} has column {alike} of type {types[alike]}"
+        problem += "" if alike == TXID else f", and not {TXID}"
+        return problem, f"ALTER TABLE {place} RENAME COLUMN {quote(alike)} TO {other}"
 
     def _check_is_table(self, inspector: sa.Inspector) -> None:
         """Refuse a view, which takes no index."""
         if self._name not in inspector.get_table_names(schema=self._schema):
             problem = f"{self._name} is a view, or another kind of table that takes no index"
             raise _differs(self.state, problem, "Give the state the table behind it.")
+
+    def _own_table(self, connection: Connection) -> sa.Table | None:
+        return self._described(self._types) if self._types else None
+
+    def _own_changes(self, connection: Connection) -> Iterator[str]:
+        if self._has_table(connection, self._name):
+            bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
+            declared, _ = self._dialect.found(connection, bare)
+            types = {name: self._dialect.kept_as(kind) for name, kind in declared.items()}
+            yield from (ddl for _, _, ddl in self._lacks(connection, types))
+        elif not self._types:
+            yield f"-- table {self._name}: name the types of its columns in types= of the state"
 
     def _fitting(self, connection: Connection, rows: _Columns) -> FoundTable:
         """Find the table with the columns of the rows, or make it.
