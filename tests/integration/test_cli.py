@@ -478,6 +478,7 @@ def test_transactions_are_taken_back_once_source_and_states_are(
 
 
 def test_ddl_prints_what_a_dag_needs_once_for_all_its_states(airflow: Commands) -> None:
+    airflow.begin({"the_dag.py": DAG})  # so that the database is empty
     printed = airflow.run("tx", "ddl", "the_dag", root="/unused").splitlines()
     assert printed[0] == "-- connection tx_state: run as the owner of the tables"
     made = [line.partition(" (")[0].split()[-1] for line in printed if line.startswith("CREATE TABLE")]
