@@ -113,10 +113,10 @@ def acquire(
             txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted"
         )
     current = read.get(Counter, paths.current)
-    if current.txid > attempt.txid:
-        reason = f"it is at {current.txid}, and transaction {attempt.txid} is open"
-        raise UnreadableRecord(path=paths.current, reason=reason)
-    if current.txid < attempt.txid:
+    if current.txid != attempt.txid:
+        if current.txid > attempt.txid:
+            reason = f"it is at {current.txid}, and transaction {attempt.txid} is open"
+            raise UnreadableRecord(path=paths.current, reason=reason)
         return Decision(NotYet(current.txid))
     if record.skip is not None:
         return Decision(ToBeSkipped(attempt.txid))
