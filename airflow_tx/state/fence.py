@@ -148,15 +148,17 @@ def owns(grant: Grant, *, state: str) -> bool:
     return known or grant.token.is_look
 
 
-def of_nobody(txid: int, *, state: str, release: str) -> StateDiffers:
-    """Make the refusal of values without a fence, which a commit would take for values of its own ledger.
+def of_nobody(txid: int, *, state: str, release: str, fenced: int = 0) -> StateDiffers:
+    """Make the refusal of values that no transaction of this ledger wrote: a commit would take them for its own.
 
     :param txid: the greatest that they have.
     :param release: what a person types, after which no value has one.
+    :param fenced: the txid of its fence; 0: it has none.
     """
+    known = f"its fence says {fenced}" if fenced else "no fence"
     return StateDiffers(
         state=state,
-        problem=f"it has values of transaction {txid} and no fence, as a copy of another state has",
+        problem=f"it has values of transaction {txid} and {known}, as a copy of another state has",
         remedy=f"Nothing was written. Release them, then clear the commit task: {release}",
     )
 

