@@ -89,6 +89,25 @@ def test_a_generated_column_is_refused_in_rows_that_are_taken_without_it(url: st
     assert [(row["a"], row["d"]) for row in state.read()] == [(7, 14)]
 
 
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("name", ["orders", "it's 100%"])
+def test_a_table_with_row_level_security_takes_rows(url: str, table: str, grants: Grants, name: str) -> None:
+    place = f'"{table} {name}"'
+    user = f"{table}_user"
+    made = sa.engine.make_url(url).set(username=user, password="of the user")
+    other = made.render_as_string(hide_password=False)
+    query(url, f"CREATE ROLE {user} LOGIN PASSWORD 'of the user'")
+    query(url, f"CREATE TABLE {place} (a BIGINT, tx_txid BIGINT); CREATE INDEX ON {place} (tx_txid)")
+    query(url, f"ALTER TABLE {place} ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON {place} USING (true)")
+    SqlTable.from_url(url, table=f"{table}_first").raise_fence(Grants()(1))
+    query(url, f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}")
+    state = SqlTable.from_url(other, table=f"{table} {name}")
+    for txid in (1, 2):
+        grants.commit_rows(txid, state, [{"a": txid}])
+    assert state.rows_by_txid() == {1: 1, 2: 1}
+    query(url, f"DROP OWNED BY {user}; DROP ROLE {user}")
+
+
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 5)
 VALUES: dict[str, Any] = {
     "bigint": 2**62,

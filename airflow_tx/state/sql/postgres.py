@@ -29,6 +29,7 @@ from airflow_tx.state.sql.dialect import (
     PrimaryKeys,
     RowPortion,
     Wanted,
+    as_typed,
     values_of_row,
     writer_parameters,
 )
@@ -105,6 +106,8 @@ STATEMENT = 2**26
 _PASSES = tuple("08 25006 25P03 25P04 28 3D000 40001 40003 53000 53100 53200 53300 57P 58".split())
 
 
+_POLICIES = "tx_policies"
+_ROW_SECURITY = sa.text("SELECT row_security_active(CAST(:place AS text))")
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 _SPECIAL = "\\\n\r\t"
 _NONE = type(None)
@@ -152,6 +155,15 @@ def _fields(kind: str, values: Sequence[Any]) -> Iterable[str]:
 
 def _code(error: sa.exc.DBAPIError) -> str | None:
     return getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
+
+
+def _has_row_security(connection: Connection, place: str) -> bool:
+    """Whether policies choose the rows of a table for this user: COPY refuses it. A connection asks once."""
+    known: dict[str, bool] = connection.info.setdefault(_POLICIES, {})
+    if place not in known:
+        own = {"place": as_typed(connection.dialect, place)}
+        known[place] = connection.execute(_ROW_SECURITY, own).scalar_one()
+    return known[place]
 
 
 def _copied(connection: Connection, text: str, lines: _Lines) -> int:
@@ -337,10 +349,10 @@ class Postgres(Dialect):
         self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[RowPortion]
     ) -> int:
         """Copy them in one stream: the server stores rows while this process writes the next ones."""
-        if connection.dialect.driver != "psycopg2":
-            return super().append_rows(connection, table, txid, portions)
         quote = connection.dialect.identifier_preparer
         place = quote.format_table(table)
+        if connection.dialect.driver != "psycopg2" or _has_row_security(connection, place):
+            return super().append_rows(connection, table, txid, portions)
         written = 0
         for names, same in groupby(portions, itemgetter(0)):
             columns = ", ".join(map(quote.quote, (TXID, *names)))
