@@ -38,7 +38,7 @@ _EXACT: Mapping[type, str] = {
 }
 """Classes whose values an Arrow type holds as they come, or refuses: of these, no value is looked at."""
 _LACKING = b"airflow_tx.lacking"
-"""The note of a column that a row has not been given: there it is NULL, and the row does not have it."""
+"""The note of a column that some row lacks: the column is NULL in that row, although no one has given None."""
 AT_ONCE = 32_768
 """Rows of Python that become one record batch."""
 

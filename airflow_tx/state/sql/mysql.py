@@ -188,21 +188,6 @@ _SIGNS_OF_LIFE = {
 }
 if sys.platform == "linux":  # other systems have no such options, or call them otherwise
     _SIGNS_OF_LIFE |= {socket.TCP_KEEPIDLE: 10, socket.TCP_USER_TIMEOUT: 30_000}
-# The meaning of our statements, under all settings of a server.
-_FORMS = {
-    "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
-    "time_zone": "'+00:00'",
-    # The columns of a table are one text, of any length. No answer is cut.
-    "group_concat_max_len": "4294967295",
-    "sql_select_limit": "18446744073709551615",
-    "sql_safe_updates": "0",
-    "sql_auto_is_null": "0",
-    "sql_big_selects": "1",
-    # No check is left out, and a commit begins no other transaction.
-    "unique_checks": "1",
-    "foreign_key_checks": "1",
-    "completion_type": "NO_CHAIN",
-}
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
 # Errors of the client, except a statement that is too long, and errors of a server that is full (or its disk), going
@@ -226,6 +211,20 @@ _UNAVAILABLE = {
     1160,
 }
 _UNAVAILABLE |= {1114, 1161, 1184, 1203, 1226, 1290, 1836, 1927, 4031}
+# A value that does not fit is an error. The columns of a table are one text, of any length. No answer is cut, no check
+# is left out, and a commit begins no other transaction.
+_SETTINGS: Mapping[str, Any] = {
+    "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "time_zone": "'+00:00'",
+    "group_concat_max_len": 4294967295,
+    "sql_select_limit": 18446744073709551615,
+    "sql_safe_updates": 0,
+    "sql_auto_is_null": 0,
+    "sql_big_selects": 1,
+    "unique_checks": 1,
+    "foreign_key_checks": 1,
+    "completion_type": "NO_CHAIN",
+}
 _LOCKED = {1205, 1213, 3572}
 _NOT_NULL = 1048
 _BEING_MADE = 1684
@@ -272,10 +271,6 @@ class MySql(Dialect):
         "json": ExactJson(),
     }
     assigns_in_order = True
-    grantee_query = (
-        "SELECT concat(quote(substring_index(current_user(), '@', 1)), '@', "
-        "quote(substring_index(current_user(), '@', -1)))"
-    )
     shape_query = (
         "SELECT GROUP_CONCAT(CONCAT_WS(' ', column_name, column_type, is_nullable, column_default, collation_name, "
         "column_comment) ORDER BY ordinal_position) AS shape FROM information_schema.columns "
@@ -310,10 +305,14 @@ class MySql(Dialect):
 
         def on_connect(dbapi_connection: Any, record: Any) -> None:
             cursor = dbapi_connection.cursor()
-            cursor.execute(
-                f"SET SESSION {', '.join(f'{name} = {value}' for name, value in _FORMS.items())}, "
-                f"innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}, wait_timeout = {times['idle_timeout']}"
-            )
+            settings = {
+                **_SETTINGS,
+                "innodb_lock_wait_timeout": lock,
+                "lock_wait_timeout": lock,
+                "wait_timeout": times["idle_timeout"],
+            }
+            given = ", ".join(f"{name} = {value}" for name, value in settings.items())
+            cursor.execute(f"SET SESSION {given}")
             cursor.execute("SET SESSION TRANSACTION READ WRITE")
             cursor.execute("SELECT @@max_allowed_packet")
             record.info[PACKET] = int(cursor.fetchone()[0])

@@ -53,8 +53,8 @@ _SET_TIMEOUTS = (
     # Without it, the server forgets in a crash what it has confirmed.
     "UNION ALL SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
-# The meaning of values in our statements, under all settings of a user, a database or a connection. Of quotes and
-# backslashes the driver knows it, which has asked when it connected.
+# The values of our statements depend on these settings, which a user, a database or a connection may set otherwise. The
+# driver itself asks how to write quotes and backslashes when it connects.
 _FORMS = {
     "array_nulls": "on",
     "bytea_output": "hex",
@@ -102,7 +102,7 @@ STATEMENT = 2**26
 
 
 # Codes, and beginnings of codes, of errors that may pass: of connections, of a server that is short of something, goes
-# down, starts or is a standby for a while, of its disk, of other sessions. Errors of the driver itself have no code.
+# down, starts or is a standby for a while, of its disk, of other sessions. An error of the driver itself has no code.
 _PASSES = tuple("08 25006 25P03 25P04 28 3D000 40001 40003 53000 53100 53200 53300 57P 58".split())
 
 
@@ -201,7 +201,6 @@ class Postgres(Dialect):
         # Not JSONB, which would give numbers back in another form.
         "json": sa.JSON(),
     }
-    grantee_query = "SELECT quote_ident(current_user)"
     # The information schema hides what the user has no right to.
     columns_query = (
         "SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
