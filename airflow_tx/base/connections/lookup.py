@@ -140,28 +140,6 @@ def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
     )
 
 
-def _reason_unreadable(conn_id: str) -> str:
-    """Say which secrets backend has a connection that Airflow cannot read, and by which error; "": none has one.
-
-    Airflow itself passes over such a connection as if there were none. A task cannot find out: the api-server tells it
-    of none, too.
-    """
-    from airflow.configuration import ensure_secrets_loaded
-    from sqlalchemy.exc import DBAPIError
-
-    for backend in ensure_secrets_loaded():
-        try:
-            found = backend.get_connection(conn_id=conn_id)
-            if found is not None:
-                found.get_uri()  # decrypts
-        except DBAPIError:
-            continue  # no database here, as in a driver of Spark
-        except Exception as error:  # noqa: BLE001 - a secrets backend may raise anything
-            # Its text may hold a part of the password.
-            return f"{type(backend).__name__}: {type(error).__name__}"
-    return ""
-
-
 def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
     """Make the error for a connection of another type than `types`; `what` was given its id."""
     remedy = f"A {what} needs a connection of type {types}."
