@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.rows import ColumnType, ddl_of, nested_columns_of, object_values, parsed_object
+from airflow_tx.base.rows import (
+    ColumnType,
+    ddl_of,
+    nested_columns_of,
+    object_values,
+    parsed_object,
+    says_not_null,
+)
 from airflow_tx.outputs import content_of_row
 from airflow_tx.sources.api import MalformedRow
 
@@ -55,6 +62,9 @@ def declared_columns(
     """
     if schema is None:
         return None
+    if says_not_null(schema):
+        remedy = "Leave it out, and check the output: check(..., rows=)."
+        raise source.refused(f"{option} says NOT NULL, which no reader checks", remedy)
     try:
         return nested_columns_of(schema)
     except ValueError as error:

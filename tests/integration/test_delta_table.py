@@ -672,6 +672,74 @@ def test_a_not_null_within_a_column_is_refused(table: DeltaTable, grants: Grants
     _refused(table, grants, 1, numbers(10), "NOT NULL within column deep")
 
 
+def _logged(table: DeltaTable, **action: Any) -> None:
+    """Add a commit of one action, as any writer may."""
+    log = Path(table.uri, "_delta_log")
+    (log / f"{len([*log.glob('*.json')]):020}.json").write_text(json.dumps(action) + "\n")
+
+
+def _metadata(table: DeltaTable) -> dict[str, Any]:
+    lines = Path(table.uri, "_delta_log", f"{0:020}.json").read_text().splitlines()
+    found: dict[str, Any] = next(json.loads(line)["metaData"] for line in lines if '"metaData"' in line)
+    return found
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"delta.invariants": json.dumps({"expression": {"expression": "n > 5"}})},
+        {"delta.generationExpression": "1 + 1"},
+        {"delta.identity.start": 1},
+        {"CURRENT_DEFAULT": "7", "EXISTS_DEFAULT": "7"},
+        {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+@pytest.mark.parametrize("depth", ["column", "field"])
+def test_a_rule_of_a_column_that_no_reader_checks_is_refused(
+    table: DeltaTable, grants: Grants, declared: dict[str, Any], depth: str
+) -> None:
+    commit(table, grants, 1, numbers(10))
+    metadata = _metadata(table)
+    field = {"name": "n", "type": "long", "nullable": True, "metadata": declared}
+    inner = {"type": "struct", "fields": [{**field, "name": "x"}]}
+    array = {"type": "array", "elementType": inner, "containsNull": True}
+    deep = {"name": "deep", "type": array, "nullable": True, "metadata": {}}
+    schema = json.loads(metadata["schemaString"])
+    kept = [each for each in schema["fields"] if each["name"] != "n"]
+    last = [field] if depth == "column" else [{**field, "metadata": {}}, deep]
+    _logged(table, metaData={**metadata, "schemaString": json.dumps({**schema, "fields": [*kept, *last]})})
+    name = "n" if depth == "column" else "deep"
+    _refused(table, grants, 2, numbers(3), rf"declares {next(iter(declared))} = .* of column {name}, which no reader")
+
+
+def test_a_constraint_among_the_settings_of_a_table_is_refused(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    _logged(table, metaData={**_metadata(table), "configuration": {"delta.constraints.positive": "n > 0"}})
+    _refused(table, grants, 2, numbers(3), r"has a constraint .*delta\.constraints\.positive=n > 0.* CREATE TABLE")
+
+
+@pytest.mark.parametrize(("feature", "said"), [("somethingNew", "somethingNew"), ("catalogOwned-preview", "catalog")])
+def test_a_feature_that_no_library_here_reads_is_refused_for_good(
+    table: DeltaTable, grants: Grants, feature: str, said: str
+) -> None:
+    commit(table, grants, 1, numbers(10))
+    features = {"readerFeatures": [feature], "writerFeatures": ["appendOnly", "invariants", feature]}
+    _logged(table, protocol={"minReaderVersion": 3, "minWriterVersion": 7, **features})
+    with pytest.raises(StateDiffers, match=said) as refused:
+        table.raise_fence(grants(2))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_log_that_is_damaged_is_refused_for_good(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    log = Path(table.uri, "_delta_log")
+    (log / f"{len([*log.glob('*.json')]):020}.json").write_text("{no json")
+    with pytest.raises(StateDiffers, match=r"the table cannot be read: .*[Jj]son") as refused:
+        table.raise_fence(grants(2))
+    assert "\n" not in str(refused.value)
+
+
 def test_a_table_that_was_dropped_and_made_anew_is_refused(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     shutil.rmtree(table.uri)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         kind_of as kind_of,
         parsed_object as parsed_object,
         read_text as read_text,
+        says_not_null as says_not_null,
         spaced as spaced,
         spark_reader as spark_reader,
         typed_texts as typed_texts,

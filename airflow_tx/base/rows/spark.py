@@ -351,6 +351,15 @@ def check_names(names: Iterable[str]) -> None:
         known[name.lower()] = name
 
 
+_QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
+_NOT_NULL = re.compile(r"\bNOT\s+NULL\b", re.IGNORECASE)
+
+
+def says_not_null(schema: str | None) -> bool:
+    """Ask whether a schema declares NOT NULL, which no reader checks."""
+    return _NOT_NULL.search(_QUOTED.sub("", schema or "")) is not None
+
+
 def kind_of(value: Any) -> ColumnType:
     """Find a type that holds a value of Python exactly."""
     if isinstance(value, datetime):
@@ -526,8 +535,11 @@ _SAID: Mapping[str, Mapping[str, str]] = {
 """The options that take the place of settings, by format."""
 WRITES = "write"
 """What `check_settings` takes for rows that Spark writes for us."""
-_ANY = {"spark.sql.timestampType": "TIMESTAMP_LTZ"}
-# Hadoop lists the files that its filter lets through, also of files that we name.
+_ANY = {
+    "spark.sql.legacy.charVarcharAsString": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+}
+# Hadoop lists the files that its filter lets through, also of those that we name.
 _LISTED = {
     **_ANY,
     **{f"{each}mapreduce.input.pathFilter.class": "" for each in ("", "spark.hadoop.")},

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
-from airflow_tx.base.rows import check_names, columns_of, nested_columns_of
+from airflow_tx.base.rows import (
+    StringType,
+    check_names,
+    columns_of,
+    nested_columns_of,
+    says_not_null,
+)
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.outputs import Listed
 from airflow_tx.sources.api import (
@@ -142,6 +148,8 @@ class FolderArguments(Source):
         self.spark_folder = spark_folder
         self.target_seconds = target_seconds
         self.missing_columns = missing_columns
+        if (why := self._no_rule()) is not None:
+            raise self.unusable("schema", schema, why)
         if (why := self._no_missing_columns()) is not None:
             raise self.unusable("missing_columns", missing_columns, why)
         if type(min_age) not in (int, float) or not 0 <= min_age < inf:
@@ -162,6 +170,17 @@ class FolderArguments(Source):
 
     def _check_glob(self, path_glob: str) -> None:
         """Refuse a glob that only another source of files can use."""
+
+    def _no_rule(self) -> str | None:
+        """Say which rule of the schema no reader checks; None: it has none."""
+        if says_not_null(self.schema):
+            return 'Leave out NOT NULL, and check the output: check("ids", output, rows="id IS NOT NULL").'
+        if self.format == "parquet" and self.schema is not None:
+            with suppress(ValueError):
+                for name, kind in columns_of(self.schema).items():
+                    if isinstance(kind, StringType) and kind.longest is not None:
+                        return f"No reader checks the length of {name} in Parquet files. Make it STRING."
+        return None
 
     def _no_missing_columns(self) -> str | None:
         """Say why `missing_columns` cannot be used; None: it can be."""

@@ -35,6 +35,7 @@ from airflow_tx.base.errors import (
     StateUnavailable,
 )
 from airflow_tx.base.lazy_names import LazyModule
+from airflow_tx.base.rows import first_line
 from airflow_tx.state.api import STAGED, TXID, FenceMoved
 from airflow_tx.state.lake.schema import (
     FENCES,
@@ -140,6 +141,8 @@ _CONFLICTS = (
     "Tried committing existing table version",
     "already exists",
 )
+# Words of deltalake for an error of the storage that it words as one of the table.
+_PASSES = re.compile(r"Generic \w+ error|error sending request|[Tt]imed? ?out|[Cc]onnection")
 _PASSED = f"{STAGED}/_conditional_puts"
 _RACERS = 3
 _RACES = 40
@@ -544,16 +547,17 @@ class DeltaStore:
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        from deltalake.exceptions import DeltaError, DeltaProtocolError
+        from deltalake.exceptions import DeltaError
 
         try:
             yield
-        except DeltaProtocolError as error:
-            problem = f"the table cannot be opened: {scrubbed(str(error), self._options)}"
-            remedy = "Use a table without what it names."
-            raise StateDiffers(state=self._state, problem=problem, remedy=remedy) from None
         except (DeltaError, OSError) as error:
-            raise unreached(error, **self._place) from None
+            # An error of the storage is an OSError, and so passes. What deltalake says of a table itself does not.
+            if isinstance(error, OSError) or _PASSES.search(str(error)) or is_denied(error):
+                raise unreached(error, **self._place) from None
+            problem = f"the table cannot be read: {scrubbed(first_line(error), self._options).rstrip('.')}"
+            remedy = "Give the state a table that deltalake reads, or repair this one."
+            raise StateDiffers(state=self._state, problem=problem, remedy=remedy) from None
 
 
 def _fence_path(number: int, name: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
@@ -106,6 +106,8 @@ _PLAIN = frozenset(
     binary boolean byte date double float integer long short string timestamp timestamp_ntz
     """.split()
 )
+_SHOWN = 100
+"""Characters of a rule that a message shows."""
 _DECIMAL = re.compile(r"decimal\(\d+, ?\d+\)")
 _ARROW = {
     "bool": "boolean",
@@ -278,6 +280,21 @@ def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
     return any(deepest(each, asked) for each in inner)
 
 
+def declared_in(field: FieldJson) -> Iterator[tuple[str, str]]:
+    """List what the metadata of a field, and of the fields in it, asks of a writer: a rule, a length, a default."""
+    for name, value in sorted(field.get("metadata", {}).items()):
+        if name.startswith(_ASKS) and not name.startswith(_MAPPED):
+            yield name, " ".join(str(value).split())[:_SHOWN]
+    kinds = [field["type"]]
+    for kind in kinds:
+        if isinstance(kind, dict):
+            kinds += [
+                kind[name] for name in ("elementType", "keyType", "valueType") if name in kind
+            ]
+            for each in kind.get("fields", ()):
+                yield from declared_in(each)
+
+
 def is_optional(kind: Any) -> bool:
     """Whether NULL may stand at every depth within a type."""
     if isinstance(kind, str):
@@ -302,6 +319,16 @@ _WITH_VECTORS = "delta.enableDeletionVectors"
 _MAPPING = "delta.columnMapping.mode"
 _PREFIXES = "delta.randomizeFilePrefixes"
 _FORGETS = "delta.setTransactionRetentionDuration"
+_CONSTRAINT = "delta.constraints."
+# What a field may say of itself and its rows. Readers alone act by the first one.
+_MAPPED = "delta.columnMapping."
+_ASKS = (
+    "delta.",
+    "__CHAR_VARCHAR_TYPE_STRING",
+    "__COLLATIONS",
+    "CURRENT_DEFAULT",
+    "EXISTS_DEFAULT",
+)
 
 
 @dataclass(frozen=True)
@@ -338,6 +365,11 @@ class TableRequirements:
         if _FORGETS in settings:
             problem = f"forgets which transaction it has ({_FORGETS}={settings[_FORGETS]})"
             raise self._refusal(problem, self._unset(_FORGETS))
+        for name in (each for each in settings if each.startswith(_CONSTRAINT)):
+            problem = (
+                f"has a constraint that no reader of the files checks ({name}={settings[name]})"
+            )
+            raise self._refusal(problem, self._copied(table))
 
     def _check_protocol(self, table: DeltaTable) -> None:
         protocol = table.protocol()
@@ -355,6 +387,13 @@ class TableRequirements:
 
     def _check_column(self, field: dict[str, Any]) -> None:
         name = field["name"]
+        for asked, value in declared_in(field):
+            problem = (
+                f"declares {asked} = {value} of column {name}, which no reader of the files checks"
+            )
+            raise self._refusal(
+                problem, f"Give the state a table whose column {name} has no such rule."
+            )
         if not field["nullable"]:
             problem = f"has column {name} as NOT NULL, which no reader of the files checks"
             raise self._refusal(problem, self._altered(f"ALTER COLUMN `{name}` DROP NOT NULL"))

@@ -361,3 +361,20 @@ def test_a_schema_is_names_and_conversions() -> None:
     values = {name: columns[name].of_text(text) for name, text in [("a", "1"), ("d", "2013-01-02"), ("e", "True")]}
     assert values == {"a": 1, "d": date(2013, 1, 2), "e": True}
     assert list(columns) == ["a", "b c", "d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "how", "match"),
+    [
+        ("id INT NOT NULL", {}, r"schema of FileSource = 'id INT NOT NULL' cannot be used. Leave out NOT NULL"),
+        ("s STRUCT<x: INT not  null>", {"format": "json"}, "Leave out NOT NULL"),
+        ("id INT, t VARCHAR(3)", {"format": "parquet"}, "checks the length of t in Parquet files. Make it STRING"),
+    ],
+)
+def test_a_schema_with_a_rule_that_no_reader_checks_is_refused(schema: str, how: Any, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        FileSource("/in/*", schema=schema, **how)
+
+
+def test_a_schema_may_have_such_words_in_a_name_or_a_comment() -> None:
+    FileSource("/in/*.csv", schema="`a NOT NULL` INT, b INT COMMENT 'is not null'")
