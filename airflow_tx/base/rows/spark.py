@@ -35,7 +35,7 @@ DECIMAL = r"[+-]?([0-9]*)(?:\.([0-9]*?)0*)?"
 """A number in digits: before the point, and behind it without the last zeros."""
 INFINITE = frozenset({"inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
 _WHOLE = re.compile("[+-]?[0-9]+")
-_BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?", re.ASCII)
+_BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(DATE)
 BLANKS = "".join(map(chr, range(33)))
 """What Java trims, and Spark in a text that it casts."""
@@ -137,7 +137,7 @@ class FloatType(ColumnType):
     def of_text(self, text: str) -> float:
         trimmed = text.strip(BLANKS)
         if _BROKEN.fullmatch(trimmed):
-            return self._finite(float(trimmed.rstrip("dDfF")))
+            return self._finite(float(trimmed))
         word = trimmed.lower()
         if word == "nan" or word in INFINITE:
             return float(word)
@@ -780,7 +780,8 @@ def read_text(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
     elif isinstance(kind, FloatType):
         word = F.lower(F.trim(text))
         named = word.isin("nan", *INFINITE)
-        fits &= named | ((F.abs(value) < float("inf")) & ~word.contains("x"))
+        javas = word.rlike(r"x|[0-9.][df][\x00-\x20]*\z")  # in hexadecimal digits, or with a type
+        fits &= named | ((F.abs(value) < float("inf")) & ~javas)
     elif isinstance(kind, DecimalType):
         fits &= text.rlike(rf"\A(?=.*[0-9])[+-]?[0-9]*(?:\.[0-9]{{0,{kind.scale}}}0*)?\z")
     elif isinstance(kind, DateType):
