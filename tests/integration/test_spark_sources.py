@@ -241,3 +241,34 @@ def test_a_folder_and_its_files_have_one_value_of_a_column(spark: SparkSession, 
         else:
             with pytest.raises(Exception, match=r"the name of its folder|are one to Spark and to SQL|is no|no INT"):
                 read()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("parse_json('{}')", "VARIANT"),
+        ("named_struct('x', parse_json('{}'))", "VARIANT"),
+        ("ST_GeomFromWKB(X'0101000000000000000000F03F0000000000000040')", "GEOMETRY"),
+        ("ST_GeogFromWKB(X'0101000000000000000000F03F0000000000000040')", "GEOGRAPHY"),
+    ],
+)
+def test_a_parquet_column_that_one_reader_alone_knows_is_refused_by_both(
+    spark: SparkSession, tmp_path: Path, value: str, kind: str
+) -> None:
+    spark.sql(f"SELECT 1 AS id, {value} AS v").coalesce(1).write.parquet(str(tmp_path / "in"))
+    source = FileSource(f"{tmp_path}/in/*.parquet", format="parquet")
+    batch: Any = source.initialize_transaction(1, None)
+    for reading in (spark, None):
+        with pytest.raises(SourceError, match=rf"column (v|x) is {kind}, which is another value in Spark"):
+            source.emit_batch(ATTEMPT, batch.metadata, reading)
+
+
+def test_a_parquet_column_of_half_floats_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": pa.array([1.5], pa.float16())}), tmp_path / "a.parquet")
+    source = FileSource(f"{tmp_path}/*.parquet", format="parquet")
+    batch: Any = source.initialize_transaction(1, None)
+    with pytest.raises(SourceError, match="column x is FLOAT16"):
+        source.emit_batch(ATTEMPT, batch.metadata)

@@ -410,13 +410,21 @@ def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -
             )
 
 
+_ONLY_SPARKS = re.compile(r" (\S+) \((Geometry|Geography|Variant|Float16)\b")
+"""In the schema of a file: types of which pyarrow gives the bytes that store them, or that Spark lacks."""
+
+
 def footer_columns(path: FilePath) -> dict[str, str]:
     """Read the columns of a Parquet file and their types.
 
-    :raises Misfit: it has times in nanoseconds, which Spark does not read.
+    :raises Misfit: it has times in nanoseconds, which Spark does not read; or a type that pyarrow does not know.
     """
     with path.open("rb") as file:
         opened = pq.ParquetFile(file)
+        if (other := _ONLY_SPARKS.search(str(opened.schema))) is not None:
+            raise Misfit(
+                f"column {other[1]} is {other[2].upper()}, which is another value in Spark than in a @task"
+            )
         for column in map(opened.schema.column, range(len(opened.schema))):
             if "timeUnit=nanoseconds" in str(column.logical_type):
                 raise Misfit(f"column {column.path} has nanoseconds, which Spark does not read")
