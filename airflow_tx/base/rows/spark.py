@@ -489,15 +489,15 @@ def _check_characters(found: dict[str, Any]) -> None:
 
 
 # --- reads --------------------------------------------------------------------------------------------------------
-# Spark opens everything that we read here, so that a batch has the same rows under all settings of a session, a
-# cluster or Hadoop. Options of a reader override them; a setting that has no option is refused.
+# All reads of Spark are opened here, so that a batch has the same rows with any settings of a session, a cluster or
+# Hadoop. Options of a reader override settings; a setting that has no option is refused.
 
 
 _OF_FILES = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
     "ignoreInvalidPartitionPaths": "false",
-    # Hadoop leaves out longer lines, and hands on the unchanged bytes of files with this suffix.
+    # Hadoop leaves out longer lines, and reads files with this suffix without decompression.
     "mapreduce.input.linerecordreader.line.maxlength": "2147483647",
     "io.compress.passthrough.extension": ".passthrough",
 }
@@ -539,7 +539,7 @@ _ANY = {
     "spark.sql.legacy.charVarcharAsString": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
-# Hadoop lists the files that its filter lets through, also of those that we name.
+# Hadoop applies its filter to files that we name, too.
 _LISTED = {
     **_ANY,
     **{f"{each}mapreduce.input.pathFilter.class": "" for each in ("", "spark.hadoop.")},
@@ -614,7 +614,7 @@ def spark_reader(
 ) -> DataFrameReader:
     """Open a reader of Spark whose rows depend on no setting.
 
-    :param options: of the reader; they win over the options that it has here.
+    :param options: of the reader; they win over the options that every reader has.
     :raises ConfigError: a setting of the session changes rows, and no option overrides it.
     """
     check_settings(spark, file_format)

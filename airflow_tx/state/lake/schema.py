@@ -320,7 +320,7 @@ _MAPPING = "delta.columnMapping.mode"
 _PREFIXES = "delta.randomizeFilePrefixes"
 _FORGETS = "delta.setTransactionRetentionDuration"
 _CONSTRAINT = "delta.constraints."
-# What a field may say of itself and its rows. Readers alone act by the first one.
+# Names in the metadata of a field that ask something of a writer, except for the first one.
 _MAPPED = "delta.columnMapping."
 _ASKS = (
     "delta.",
