@@ -52,13 +52,13 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 44_182,
+    "statements": 45_205,
     "files": 247,
     "rooms": 13,
-    "names that rooms take from each other": 738,
+    "names that rooms take from each other": 749,
     "files that give these names": 23,
     "names that the ledger gives": 179,
-    "characters a line of code": 36.3,
+    "characters a line of code": 36.4,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,
     "chained comparisons with is": 0,

@@ -327,6 +327,8 @@ class TransactionRestatement(PersonalAction):
         for txid in txids:
             try:
                 each = self._checked(txid, wished)
+                if each.entry is not None:
+                    self._check_behind(txid)
             except TxError as error:
                 refused.append(EffectLine(txid, None, str(error)))
             else:
@@ -379,6 +381,9 @@ class TransactionRestatement(PersonalAction):
         problem = refused_by_dag(self._spec, self._dag, entry, topology)
         if problem is not None:
             raise self._refused(txid, problem, INSTEAD)
+
+    def _check_behind(self, txid: int) -> None:
+        """Refuse what a person wants while a state lacks transactions; a roll forward has them restated itself."""
         for state in self._parsed[1].values():
             if state.has_fence and is_behind(state, self._topology):
                 problem = f"state {state.name} lacks transactions that the ledger committed to it"
