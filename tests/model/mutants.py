@@ -335,7 +335,11 @@ MUTANTS = (
         (
             (skip.held_for_good, "if can is False", "if can is False and record.granted"),
             (fence.if_held, 'batch.get("skip") is not None', "False"),
-            (taking.take_skip, "and state.holds(txid)", "and found[name] and state.holds(txid)"),
+            (
+                taking.take_skip,
+                "state.undoes and state.holds_for_good",
+                "state.undoes and found[name] and state.holds_for_good",
+            ),
         ),
         SET_BACK,
     ),
