@@ -379,6 +379,8 @@ class RollForward:
         if change > look.change and not look.apart:
             history.state.accept_values(change)
             failpoint("roll_forward.accepted", state=history.state.name)
+        if look.over is not None and look.over.is_look:
+            self._write_receipts(history, look, look.over)
         before = None if look.apart else history.before(look.first)
         over: Mapping[str, Token | None] = {history.state.name: look.over}
         for each in missing:
@@ -414,6 +416,20 @@ class RollForward:
         ]
         return max(has, default=0)
 
+    def _write_receipts(self, history: StateHistory, look: StateLook, token: Token) -> None:
+        """Write the receipts that the values are newer than, under a look: no rows are written with it."""
+        incarnation = self._ledger.topology.incarnation
+        for txid in history.without_receipt(look):
+            written = replace(Written.from_json(history.written[txid]), left=False)
+            claim = self._claim(history.receipts[txid])
+            grant = Grant(self._ledger.name, incarnation, token, {}, claim=claim, written=written)
+            history.state.pass_over(grant)
+            failpoint("roll_forward.wrote_receipt", txid=txid, state=history.state.name)
+
+    @staticmethod
+    def _claim(receipt: Receipt) -> str:
+        return dumps({**receipt.said(), "written": {}})
+
     def _take_over(self, history: StateHistory, look: StateLook) -> None:
         """Take the fence that a backup of before a renaming has under the name of then."""
         if look.named:
@@ -445,7 +461,7 @@ class RollForward:
             {} if before is None else {name: before},
             batch=dumps(self._batch(missing)),
             births={} if earlier is None else {name: earlier.birth},
-            claim=dumps({**receipt.said(), "written": {}}),
+            claim=self._claim(receipt),
         )
 
     def _batch(self, missing: MissingTransaction) -> dict[str, Any]:

@@ -105,6 +105,17 @@ class StateHistory:
         """Return the transaction of the state before another one."""
         return max((each for each in self.written if each < txid), default=None)
 
+    def without_receipt(self, look: StateLook) -> list[int]:
+        """List the transactions whose values are there, and whose receipts went back with the fence."""
+        own = {txid: each.nonce for txid, each in self._own.items()}
+        return [
+            txid
+            for txid in self.written
+            if look.found <= txid < look.first
+            and own.get(txid) != self.receipts[txid].nonce
+            and not self.life.is_accepted(txid)
+        ]
+
     def refused(self, problem: str, remedy: str = "") -> RollForwardRefused:
         """Make the error of a state that cannot be written again."""
         name = self.state.name

@@ -278,6 +278,19 @@ class RollForwardTests:
         assert place.content() == truth
         assert findings(run, place) == ()
 
+    @pytest.mark.parametrize("when", WHEN)
+    def test_a_fence_that_went_back_without_its_values_gets_the_receipts_that_went_with_it(
+        self, makes: Any, place: Any, when: str
+    ) -> None:
+        run, backups = story(makes, place)
+        truth, receipts = place.content(), place.state.receipts()
+        now = place.backup()
+        backups[when]()
+        place.values_of(now)
+        assert rolled(run, place) == []
+        assert (place.content(), place.state.receipts()) == (truth, receipts)
+        assert findings(run, place) == ()
+
     def test_two_portions_of_a_transaction_are_written_and_it_may_die_between_them(
         self, makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

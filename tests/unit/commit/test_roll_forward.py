@@ -95,6 +95,17 @@ def test_it_may_die_between_any_two_transactions_and_is_repeated(
     assert findings(run, place) == ()
 
 
+def test_it_may_die_between_any_two_receipts_and_is_repeated(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    receipts, now = place.state.receipts(), place.backup()
+    backups["1"]()
+    place.values_of(now)
+    died, _ = killed_until_it_ends(module, lambda: rolled(run, place))
+    assert died > 2
+    assert place.state.receipts() == receipts
+    assert findings(run, place) == ()
+
+
 def test_meanwhile_the_transaction_whose_turn_it_is_waits(
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +312,7 @@ LEFT_OUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (JournalArea, "check", any_entry),
         (module, "dumps", lambda value: ""),
     ),
+    "receipts that its values are newer than": ((RollForward, "_write_receipts", lambda *asked: None),),
     "a new generation": ((roll_forward_protocol, "GENERATIONS", 0),),
     "the fence that was looked at": ((module, "replace", lambda grant, **changes: grant),),
 }
@@ -311,7 +323,7 @@ def test_a_rule_that_is_left_out_is_noticed(
     makes: Any, tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch, place: Any
 ) -> None:
     run, backups = story(makes, place)
-    truth = place.content()
+    truth, now = place.content(), place.backup()
     write = RollForward.write
 
     def late(self: RollForward, history: Any, look: Any, missing: Any, rolling: Any) -> Any:
@@ -328,9 +340,13 @@ def test_a_rule_that_is_left_out_is_noticed(
         except (TxError, AssertionError):
             return False
 
+    def older_fence(restore: Callable[[], None]) -> None:
+        restore()
+        place.values_of(now)
+
     cases: list[Callable[[], None]] = []
     for restore in backups.values():
-        cases += [restore, partial(place.values_of, restore)]
+        cases += [restore, partial(place.values_of, restore), partial(older_fence, restore)]
     assert all(is_exact(case) for case in cases)
     for owner, name, other in LEFT_OUT[rule]:
         monkeypatch.setattr(owner, name, other)
