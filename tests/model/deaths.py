@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.ledger.api import Children, Node, Requirement, Store, Watch, Write
+from airflow_tx.transaction.commit import committer
 
 
 class Died(BaseException):
@@ -20,10 +21,12 @@ class Kills:
     """Kills the process at the n-th of its statements, commits and writes of the ledger.
 
     :ivar left: how many are left until then; None: it lives.
+    :ivar place: the state before whose write a committer dies, or another point of it; "": none.
     """
 
     def __init__(self) -> None:
         self.left: int | None = None
+        self.place = ""
         self.died = 0
 
     def tick(self, *_: Any) -> None:
@@ -32,8 +35,17 @@ class Kills:
         self.left -= 1
         if self.left <= 0:
             self.left = None
-            self.died += 1
-            raise Died
+            self._dies()
+
+    def reached(self, name: str, **where: Any) -> None:
+        """Take note of a point of a commit."""
+        if self.place and self.place in (name, where.get("state")):
+            self.place = ""
+            self._dies()
+
+    def _dies(self) -> None:
+        self.died += 1
+        raise Died
 
     @contextmanager
     def armed(self, left: int | None) -> Iterator[None]:
@@ -55,6 +67,7 @@ class Kills:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sa.engine.Connection, "_commit_impl", commit)
+            patch.setattr(committer, "failpoint", self.reached)
             sa.event.listen(sa.Engine, "before_cursor_execute", self.tick)
             try:
                 yield

@@ -55,11 +55,13 @@ _FUNCTIONS = {
 
 
 class Person:
-    """Types commands, as refusals advise them."""
+    """Types commands, as refusals advise them; the second piece of advice, once the first one has changed nothing."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
         self.typed: Counter[str] = Counter()
+        self._lacked_nothing = False
+        self._in_vain = set[str]()
 
     def types(self, line: str) -> str:
         """Run a command line; why it is refused, "": it was done."""
@@ -88,6 +90,7 @@ class Person:
                 refused = ""
         self.typed[f"{name} {words[1].split(' ')[0]}{' refused' if refused else ''}"] += 1
         walk.told(line, refused or out.getvalue().strip()[:150])
+        self._lacked_nothing = "lacks a transaction" in out.getvalue()
         if "--roll-forward" in words and not refused:
             walk.rolled([each for each in words[2:] if each in states])
         return refused
@@ -101,7 +104,10 @@ class Person:
             if line in tried:
                 continue
             refused = self._does(line)
+            if not refused and self._lacked_nothing and refusal in self._in_vain:
+                continue
             if not refused:
+                self._in_vain |= {refusal} if self._lacked_nothing else set()
                 return
             self.follows(refused, (*tried, line))
             return

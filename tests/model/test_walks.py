@@ -13,10 +13,16 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.ledger import life
+from airflow_tx.ledger.audit import plan
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.state.sql.fence import Imprint
+from airflow_tx.state import fence
+from airflow_tx.state.sql.fence import FencedStore, Imprint
+from airflow_tx.transaction.commit import committer, restatement
+from airflow_tx.transaction.commit.roll_forward import RollForward
 from tests.model.mutants import ONE, Mutant, applied
-from tests.model.walks import Setting, Step, Walk, shortened, steps_of, walked
+from tests.model.steps import Setting, Step, steps_of
+from tests.model.walks import Walk, shortened, walked
 
 SETTINGS = (
     Setting(source="transactional"),
@@ -43,11 +49,12 @@ def walk_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Wa
     """Makes the world of a seed; each time another one."""
     made = count()
 
-    def make(seed: int, store: Any = None) -> Walk:
+    def make(seed: int | Setting, store: Any = None) -> Walk:
         folder = tmp_path / str(next(made))
         folder.mkdir()
         monkeypatch.setenv("AIRFLOW_HOME", str(folder))
-        return Walk(SETTINGS[seed % len(SETTINGS)], folder, InMemory() if store is None else store)
+        setting = SETTINGS[seed % len(SETTINGS)] if isinstance(seed, int) else seed
+        return Walk(setting, folder, InMemory() if store is None else store)
 
     return make
 
@@ -80,12 +87,70 @@ def test_a_walk_ends_with_what_the_bindings_say(walk_of: Callable[..., Walk], se
     assert walks(walk_of, seed).counts["recounts"]
 
 
-def test_a_walk_notices_that_the_rows_of_a_small_table_are_only_counted(walk_of: Callable[..., Walk]) -> None:
-    counted = Imprint.missing, "or now.txid < self.txid", ""
-    with applied(Mutant("the greatest txid is compared", (counted,), ONE)):
-        failed = walked(walk_of(21), steps_of(21, STEPS))
-    assert failed is not None
-    assert failed.kind == "wrong"
+# --- what ends wrong if a rule is left out ----------------------------------------------------------------------------
+
+_HELD = fence._check_no_look, "stored.token.is_look and", "False and"
+_PUT_BACK = RollForward.take, "history.state.put_back(grant)", "pass"
+_IMPRINT = FencedStore._has_lost, "bool(lost) or", ""
+_REMADE = plan.plan_rebuild, "RemadeTransaction.of(held, newest)", "None"
+_LAST = committer.write, "_cannot_be_undone(case, pair[0])", "0"
+_LEFT = restatement.differences, "may_lack if may_lack and _is_for_good(case, topology.incarnation) else ()", "()"
+_GREATEST = Imprint.missing, "or now.txid < self.txid", ""
+_FOR_GOOD = life.holds_for_good, "(each.txid, each.birth, each.incarnation) == mine", "False"
+
+LARGEST = Setting(second="max")
+REFUSED = "turn 0 0; turn 0 0; turn 0 0; cut 0 3; rows-lost 1 0; roll 0 0; commit 5 3"
+"""The rows of transaction 3 are lost in the second state, which has rows of 4 and cannot be written again."""
+LEFT_OUT: dict[str, tuple[Setting, str, tuple[Any, ...], str]] = {
+    "a refused roll forward keeps what the state lacks": (LARGEST, REFUSED, (_IMPRINT,), "wrong"),
+    "a refused roll forward changes nothing, and a look stops commits": (
+        LARGEST,
+        REFUSED,
+        (_IMPRINT, _PUT_BACK, _HELD),
+        "wrong",
+    ),
+    "of a small table the greatest txid is compared": (
+        LARGEST,
+        "turn 0 0; turn 0 0; turn 0 0; keep 1 0; lose 1 0; accept 0 0; turn 0 0; values-back 1 0",
+        (_GREATEST,),
+        "wrong",
+    ),
+    "what took rows out is not skipped": (Setting(), "turn 0 0; restate 0 4; cut 0 3; skip 1 1", (_FOR_GOOD,), "wrong"),
+    "a state that may lack it is passed over": (
+        Setting(),
+        "turn 0 0; keep 0 0; turn 0 0; restate 1 4; cut 0 3; put-back 0 0; accept 0 0; turn 0 0",
+        (_LEFT,),
+        "dead-end",
+    ),
+    "a rebuild makes its record again": (
+        Setting(ledger_lost=True),
+        "turn 0 0; keep 0 0; restate 0 4; cut 0 3; put-back 0 0; ledger-lost 0 0; turn 0 0",
+        (_REMADE,),
+        "wrong",
+    ),
+}
+LAST = Setting(ledger_lost=True, table_first=True)
+CUT_BETWEEN = "turn 0 0; restate 0 4; cut 0 0; ledger-lost 0 0; turn 0 0"
+
+
+def directed(walk_of: Callable[..., Walk], setting: Setting, steps: str, *changes: Any) -> str:
+    """Take the steps of a text, with a rule left out; the kind of what is found wrong, "": nothing."""
+    with applied(Mutant("a rule is left out", changes, ONE)):
+        failed = walked(walk_of(setting), [Step.of(each) for each in steps.split("; ")])
+    return "" if failed is None else failed.kind
+
+
+@pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule.replace(" ", "-"))
+def test_a_walk_notices_that_a_rule_is_left_out(walk_of: Callable[..., Walk], rule: str) -> None:
+    setting, steps, changes, kind = LEFT_OUT[rule]
+    assert directed(walk_of, setting, steps) == ""
+    assert directed(walk_of, setting, steps, *changes) == kind
+
+
+def test_a_walk_notices_that_what_takes_rows_out_is_not_written_last(walk_of: Callable[..., Walk]) -> None:
+    # Where it was written last, a death between two states has taken nothing out, and no record is made again.
+    assert directed(walk_of, LAST, CUT_BETWEEN, _REMADE) == ""
+    assert directed(walk_of, LAST, CUT_BETWEEN, _REMADE, _LAST) == "wrong"
 
 
 @pytest.mark.long

@@ -34,72 +34,24 @@ from airflow_tx.ledger.steps.replay import WishRequest
 from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.ledger.view import LedgerView
 from airflow_tx.operations.actions.request import evidence_of
-from airflow_tx.sources.api import Batch, Json, SourceKind
 from airflow_tx.state import Count, Max, SqlState, SqlTable, Sum
 from airflow_tx.state.api import Fence
 from airflow_tx.transaction.commit import roll_forward as rolling
 from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.restatement import check_entry
 from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.outputs import returned
 from tests.model.deaths import Died, KilledStore, Kills
 from tests.model.person import NAME, Person, WalkFailed, is_advice
+from tests.model.steps import Log, Rows, Setting, Step, outputs
 from tests.stage import begin_run, update
-from tests.unit.bench import FakeTi, MemorySpec, Numbers
+from tests.unit.bench import FakeTi, MemorySpec
 from tests.unit.commit.run import Run
 
-Rows = list[dict[str, Any]]
 ADA = Audit("ada", "a walk")
 BY_HAND = 7
 """How much a person adds to a value."""
-
-
-# --- the topology -----------------------------------------------------------------------------------------------------
-
-
-class Log(Numbers):
-    """Three numbers a transaction, and there are always more."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = SourceKind(kind)
-
-    def initialize_transaction(self, txid: int, position: Json) -> Batch:
-        first = position if isinstance(position, int) else 0
-        return Batch(metadata=[first, first + 3], position=first + 3)
-
-
-def outputs(numbers: Sequence[int], version: int) -> dict[str, Rows]:
-    """What a version of the job makes of a batch, by output."""
-    sums: dict[str, Counter[str]] = {}
-    for number in numbers:
-        if version % 3 == 1 and number % 2:
-            continue
-        for key in (f"w{number}", "all", f"m{number % 3}", *((f"v{version}",) if version % 2 else ())):
-            sums.setdefault(key, Counter()).update({"n": (number + 1) * version, "c": 1})
-    if version % 5 == 0:
-        sums = {}
-    kept = [number for number in numbers if (number + version) % 4]
-    return {
-        "sums": [{"word": key, **sums[key]} for key in sorted(sums)],
-        "others": [{"word": key, "n": sums[key]["n"] - 5} for key in sorted(sums) if key[0] != "m"],
-        "tops": [{"word": key, "m": sums[key]["n"]} for key in sorted(sums) if key[0] == "w"],
-        "rows": [{"i": number, "v": version, "t": f"x{number}" if number % 3 else None} for number in kept],
-    }
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a walk is about.
-
-    :param source: and `state`: their kinds; `second`: what the second state adds up.
-    :param shared: whether both states are in one database; `ledger_lost`: whether the ledger is lost, too.
-    """
-
-    source: str = "opaque"
-    state: str = "opaque"
-    second: str = "sum"
-    shared: bool = False
-    ledger_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,7 +60,7 @@ class Known:
 
     :param lost: transactions that were accepted as lost; `hands`: changes by hand that are there.
     :param more: what else was there when a person accepted it; None: nothing.
-    :param apart: whether the values are older than the fence; `base`: the fence of when they came back.
+    :param apart: whether the values are of another moment than the fence.
     """
 
     lost: frozenset[int] = frozenset()
@@ -125,41 +77,6 @@ class Final(NamedTuple):
     replaces: int | None
 
 
-class Step(NamedTuple):
-    name: str
-    a: int
-    b: int
-
-    def __str__(self) -> str:
-        return f"{self.name.replace(' ', '-')} {self.a} {self.b}"
-
-
-STEPS = {
-    "begin": 16,
-    "process": 12,
-    "commit": 26,
-    "turn": 12,
-    "skip": 4,
-    "readmit": 2,
-    "restate": 8,
-    "late": 3,
-    "keep": 8,
-    "put back": 7,
-    "values back": 2,
-    "lose": 1,
-    "roll": 3,
-    "edit": 2,
-    "ledger lost": 1,
-    "entry lost": 1,
-}
-
-
-def steps_of(seed: int, length: int) -> list[Step]:
-    rnd = random.Random(seed)
-    names = rnd.choices([*STEPS], weights=[*STEPS.values()], k=length)
-    return [Step(name, rnd.randrange(1000), rnd.randrange(1000)) for name in names]
-
-
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +84,7 @@ def steps_of(seed: int, length: int) -> list[Step]:
 class Walk:
     """A world, in which steps are taken.
 
+    :ivar versions: with which the first attempt of a transaction was processed, by its birth.
     :ivar runs: by id; `made`: what they gave, by the nonce of their grant; `late`: committers that stand still.
     :ivar finals: the transactions that are final; `left`: which of them have passed over a state.
     :ivar known: of each state; `kept`: copies of databases, by their number; `hands`: state of each change by hand.
@@ -188,6 +106,7 @@ class Walk:
     life: str = ""
     counts: Counter[str] = field(default_factory=Counter)
     version: int = 1
+    versions: dict[str, int] = field(default_factory=dict)
     exact: bool = True
 
     def __post_init__(self) -> None:
@@ -235,6 +154,12 @@ class Walk:
         return {"one.t": "sums", "two.u": "tops" if self.setting.second == "max" else "others", "three.r": "rows"}[name]
 
     @property
+    def updates(self) -> list[Update]:
+        """Those of the DAG, in its order."""
+        found = [update(each, name=self.output(each)) for each in self.states]
+        return found[::-1] if self.setting.table_first else found
+
+    @property
     def by_name(self) -> dict[str, Any]:
         return {each.name: each for each in self.states}
 
@@ -271,7 +196,7 @@ class Walk:
         run = self.runs.get(run_id)
         if run is None:
             run = self.runs[run_id] = Run(self.spec, run_id, [], None)
-        run.updates = [update(each, name=self.output(each)) for each in self.states]
+        run.updates = self.updates
         dag = SimpleNamespace(tasks=[SimpleNamespace(task_id="commit", updates=run.updates)])
         try:
             answer = begin_run(self.spec, run_id, check_entry=lambda *found: check_entry(self.spec, dag, *found))
@@ -291,7 +216,11 @@ class Walk:
             processing = run.processing(FakeTi("count", run.run_id))
             processing.start()
             numbers = range(*run.begun.metadata) if run.begun.metadata else ()
-            given = outputs(numbers, self.version)
+            version = self.version
+            if self.setting.state == "transactional":
+                # What such a state has cannot be undone: a replay has the code of then.
+                version = self.versions.setdefault(run.begun.attempt.birth, version)
+            given = outputs(numbers, version)
             processing.ack(returned(given, multiple=True))
         except (TxError, AirflowFailException, AirflowSkipException) as error:
             self.told("process", run.run_id, error)
@@ -300,7 +229,7 @@ class Walk:
             run.committer.xcoms["count", name, -1] = rows
         run.committer.states["count"] = "success"
         vars(run)["given"] = given
-        self.told("process", run.run_id, run.begun.attempt, "version", self.version)
+        self.told("process", run.run_id, run.begun.attempt, "version", version)
 
     def commit(self, run: Run, left: int | None = None, *, stands: bool = False) -> str:
         """Commit; why it is refused, or waits for a repair.
@@ -311,7 +240,7 @@ class Walk:
             return ""
         said: list[str] = []
         run.log = SimpleNamespace(info=lambda text, *of: said.append(text % of), warning=lambda *_: None)
-        run.updates = [update(each, name=self.output(each)) for each in self.states]
+        run.updates = self.updates
         commit = run.commit()
         real, given = commit.part.use, vars(run)["given"]
 
@@ -548,6 +477,7 @@ class Walk:
             "process": self._process,
             "commit": self._commit,
             "turn": self._turn,
+            "cut": self._cut,
             "skip": self._skip,
             "readmit": self._readmit,
             "restate": self._restate,
@@ -555,8 +485,10 @@ class Walk:
             "keep": self._keep,
             "put back": self._put_back,
             "values back": self._values_back,
+            "rows lost": self._rows_lost,
             "lose": self._lose,
             "roll": self._roll,
+            "accept": self._accept,
             "edit": self._edit,
             "ledger lost": self._ledger_lost,
             "entry lost": self._entry_lost,
@@ -586,12 +518,22 @@ class Walk:
 
     def _turn(self, a: int, b: int) -> None:
         """Whoever has the turn goes through."""
+        self.advised(self.goes_through())
+
+    def _cut(self, a: int, b: int) -> None:
+        """Whoever has the turn dies before it writes to a state, or before it says that it has."""
+        self.kills.place = [*self.by_name, "commit.before_mark"][b % 4]
+        self.goes_through()
+        self.kills.place = ""
+
+    def goes_through(self) -> str:
+        """Process and commit the transaction that has the turn; why it is refused."""
         opened = self.opens()
         record = self.ledger.status(opened[0]) if opened else None
         run_id = f"n{len(self.runs)}" if record is None else record.run_id
         self.begin(run_id)
         self.process(self.runs[run_id])
-        self.advised(self.commit(self.runs[run_id]))
+        return self.commit(self.runs[run_id])
 
     def _skip(self, a: int, b: int) -> None:
         opened = self.opens()
@@ -689,10 +631,13 @@ class Walk:
             connection.execute("attach ? as now", (str(now),))
             listed = "select name from {}.sqlite_master where type = 'table'"
             there, here = ({name for (name,) in connection.execute(listed.format(each))} for each in ("now", "main"))
-            newest = "(select coalesce(max(txid), 0) from {}.airflow_tx_fence)"
-            newer = f"select {newest.format('main')} > {newest.format('now')}"
-            if "airflow_tx_fence" not in there & here or connection.execute(newer).fetchone()[0]:
-                # The values would be newer than their fence.
+            tables = {self.by_name[name].table for name in known if self.accepted_since(name, known[name])}
+            if (
+                "airflow_tx_fence" not in there & here
+                or not tables <= there & here
+                or any(not looks_older(connection, table) for table in tables)
+            ):
+                # Of values of before an accepted loss only a count tells that they are not those of after it.
                 shutil.copy(now, file)
                 return
             for table in {"airflow_tx_fence", "airflow_tx_receipts", "airflow_tx_portions"} & there & here:
@@ -702,6 +647,24 @@ class Walk:
         self.states = self.opened()
         self.known |= {name: replace(then, apart=True) for name, then in known.items()}
         self.counts["values set back"] += 1
+
+    def accepted_since(self, name: str, then: Known) -> bool:
+        """Whether a person has accepted a loss of a state since then."""
+        return (then.lost, then.more) != (self.known[name].lost, self.known[name].more)
+
+    def _rows_lost(self, a: int, b: int) -> None:
+        """Lose the rows that the last final transaction has written to a state, and nothing else."""
+        state = self.states[a % 2]
+        fence = state.fence()
+        if self.setting.state != "opaque" or fence is None or fence.token.is_look or self.known[state.name].apart:
+            return
+        lost = 0
+        with closing(sqlite3.connect(self.file(self.places[a % 2]))) as connection, suppress(sqlite3.OperationalError):
+            lost = connection.execute(f"delete from {state.table} where tx_txid = ?", (self.turn() - 1,)).rowcount
+            connection.commit()
+        if lost:
+            self.known[state.name] = replace(self.known[state.name], apart=True)
+            self.counts["rows lost"] += 1
 
     def _lose(self, a: int, b: int) -> None:
         place = self.places[a % 3]
@@ -741,6 +704,12 @@ class Walk:
                 self.person.types(line)
             except Died:
                 self.told("roll forward died")
+
+    def _accept(self, a: int, b: int) -> None:
+        """A person accepts what a state has lost, though it may be written again."""
+        behind = self.behind()
+        if behind and not self.person.types(f"airflow tx repair {NAME} --state-lost {behind[a % len(behind)]}"):
+            self.has_accepted(behind[a % len(behind)])
 
     def _edit(self, a: int, b: int) -> None:
         """Add something by hand where nothing is open, and accept it."""
@@ -833,6 +802,13 @@ class Walk:
             findings = verified(ledger, evidence_of(self.by_name, values=True)).findings
             if findings:
                 raise WalkFailed("verify", findings)
+
+
+def looks_older(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether a count of rows and their txids says that a table went back, behind the one attached as `now`."""
+    counted = "select count(*), coalesce(sum(tx_txid), 0), coalesce(max(tx_txid), 0) from {}.{}"
+    before, now = (connection.execute(counted.format(each, table)).fetchone() for each in ("main", "now"))
+    return any(one < other for one, other in zip(before, now, strict=True))
 
 
 def walked(walk: Walk, steps: Sequence[Step]) -> WalkFailed | None:
