@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from airflow_tx.sources.api import Batch, Json, SourceKind
@@ -99,7 +100,8 @@ STEPS = {
 }
 
 
-def steps_of(seed: int, length: int) -> list[Step]:
+def steps_of(seed: int, length: int, more: Mapping[str, int] = MappingProxyType({})) -> list[Step]:
     rnd = random.Random(seed)
-    names = rnd.choices([*STEPS], weights=[*STEPS.values()], k=length)
+    weights = {**STEPS, **more}
+    names = rnd.choices([*weights], weights=[*weights.values()], k=length)
     return [Step(name, rnd.randrange(1000), rnd.randrange(1000)) for name in names]

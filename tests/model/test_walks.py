@@ -5,10 +5,11 @@ A seed that fails prints its walk, cut to the steps that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ SETTINGS = (
 STEPS = 60
 QUICK = range(6)
 LONG = range(100, 180)
+RENAMING = range(300, 320)
 ON_ZOOKEEPER = range(200, 215)
 
 
@@ -59,12 +61,19 @@ def walk_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Wa
     return make
 
 
-def walks(walk_of: Callable[..., Walk], seed: int, make_store: Callable[[], Any] = InMemory) -> Walk:
+def walks(
+    walk_of: Callable[..., Walk],
+    seed: int,
+    make_store: Callable[[], Any] = InMemory,
+    *,
+    more: Mapping[str, int] = MappingProxyType({}),
+) -> Walk:
     """Take the walk of a seed.
 
+    :param more: steps that are not taken otherwise, with their weights.
     :raises AssertionError: with the shortest walk that fails in the same way.
     """
-    steps = steps_of(seed, STEPS)
+    steps = steps_of(seed, STEPS, more)
     walk = walk_of(seed, make_store())
     failed = walked(walk, steps)
     if failed is None:
@@ -96,6 +105,7 @@ _REMADE = plan.plan_rebuild, "RemadeTransaction.of(held, newest)", "None"
 _LAST = committer.write, "_cannot_be_undone(case, pair[0])", "0"
 _LEFT = restatement.differences, "may_lack if may_lack and _is_for_good(case, topology.incarnation) else ()", "()"
 _GREATEST = Imprint.missing, "or now.txid < self.txid", ""
+_NAMES = life._Walk._takes_name, "self.name = old", "pass"
 _FOR_GOOD = life.holds_for_good, "(each.txid, each.birth, each.incarnation) == mine", "False"
 
 LARGEST = Setting(second="max")
@@ -113,6 +123,12 @@ LEFT_OUT: dict[str, tuple[Setting, str, tuple[Any, ...], str]] = {
         LARGEST,
         "turn 0 0; turn 0 0; turn 0 0; keep 1 0; lose 1 0; accept 0 0; turn 0 0; values-back 1 0",
         (_GREATEST,),
+        "wrong",
+    ),
+    "a state is written again by the names of before": (
+        Setting(),
+        "turn 0 0; turn 0 0; rename 0 0; turn 0 0; lose 0 0; turn 0 0",
+        (_NAMES,),
         "wrong",
     ),
     "what took rows out is not skipped": (Setting(), "turn 0 0; restate 0 4; cut 0 3; skip 1 1", (_FOR_GOOD,), "wrong"),
@@ -151,6 +167,14 @@ def test_a_walk_notices_that_what_takes_rows_out_is_not_written_last(walk_of: Ca
     # Where it was written last, a death between two states has taken nothing out, and no record is made again.
     assert directed(walk_of, LAST, CUT_BETWEEN, _REMADE) == ""
     assert directed(walk_of, LAST, CUT_BETWEEN, _REMADE, _LAST) == "wrong"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", RENAMING)
+def test_any_walk_in_which_a_state_is_renamed_ends_with_what_the_bindings_say(
+    walk_of: Callable[..., Walk], seed: int
+) -> None:
+    walks(walk_of, seed, more={"rename": 6})
 
 
 @pytest.mark.long

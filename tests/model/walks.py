@@ -28,6 +28,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx.base.errors import JournalError, Refused, StateError, TxError
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.rebuild import rename_state
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.records import Binding, Skipped
 from airflow_tx.ledger.steps.replay import WishRequest
@@ -104,6 +105,7 @@ class Walk:
     kept: list[list[tuple[Path | None, dict[str, Known]]]] = field(default_factory=lambda: [[], [], []])
     hands: dict[int, str] = field(default_factory=dict)
     life: str = ""
+    label: str = "one"
     counts: Counter[str] = field(default_factory=Counter)
     version: int = 1
     versions: dict[str, int] = field(default_factory=dict)
@@ -142,7 +144,9 @@ class Walk:
         sums = {"n": Sum(), "c": Count()}
         tops = self.setting.second == "max"
         return [
-            SqlState.from_url(urls[0], label="one", table="t", keys=["word"], values=sums, kind=self.setting.state),
+            SqlState.from_url(
+                urls[0], label=self.label, table="t", keys=["word"], values=sums, kind=self.setting.state
+            ),
             SqlState.from_url(
                 urls[1], label="two", table="u", keys=["word"], values={"m": Max()} if tops else {"n": Sum()}
             ),
@@ -150,8 +154,8 @@ class Walk:
         ]
 
     def output(self, state: Any) -> str:
-        name: str = state.name
-        return {"one.t": "sums", "two.u": "tops" if self.setting.second == "max" else "others", "three.r": "rows"}[name]
+        table: str = state.table
+        return {"t": "sums", "u": "tops" if self.setting.second == "max" else "others", "r": "rows"}[table]
 
     @property
     def updates(self) -> list[Update]:
@@ -489,6 +493,7 @@ class Walk:
             "lose": self._lose,
             "roll": self._roll,
             "accept": self._accept,
+            "rename": self._rename,
             "edit": self._edit,
             "ledger lost": self._ledger_lost,
             "entry lost": self._entry_lost,
@@ -710,6 +715,27 @@ class Walk:
         behind = self.behind()
         if behind and not self.person.types(f"airflow tx repair {NAME} --state-lost {behind[a % len(behind)]}"):
             self.has_accepted(behind[a % len(behind)])
+
+    def _rename(self, a: int, b: int) -> None:
+        """Give the first state another name, as a connection with another id does."""
+        old = self.states[0].name
+        if old in self.behind():
+            return
+        label = "other" if self.label == "one" else "one"
+        new = f"{label}.t"
+        try:
+            self.ledger.run(rename_state, old, new, audit=ADA)
+        except TxError as error:
+            self.told("rename", error)
+            return
+        self.label = label
+        self.states = self.opened()
+        named: list[dict[str, Any]] = [self.known, self.left, *(known for kept in self.kept for _, known in kept)]
+        for each in named:
+            if old in each:
+                each[new] = each.pop(old)
+        self.hands = {number: new if name == old else name for number, name in self.hands.items()}
+        self.counts["renamed"] += 1
 
     def _edit(self, a: int, b: int) -> None:
         """Add something by hand where nothing is open, and accept it."""
