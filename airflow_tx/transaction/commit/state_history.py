@@ -259,7 +259,7 @@ class StateHistory:
                 for each in self.life.changes
                 if each not in pending.missing or each.number in self._changed
             ]
-            if self._fits(rows, look.first, undone, there):
+            if self._fits(rows, look.first, undone, there, as_of=fence.token.generation):
                 return replace(look, pending=pending)
         taken_out = any(txid >= self.ledger.current and epoch for txid, _, epoch in rows)
         if taken_out or self._has_moved(look):
@@ -278,12 +278,20 @@ class StateHistory:
         first: int,
         undone: int,
         changes: Sequence[RepairRecord] = (),
+        *,
+        as_of: int = 0,
     ) -> bool:
         """Ask whether the last transaction before `first` that wrote has the newest rows.
 
         :param changes: accepted ones that the values have: keys of what was written before them may be missing.
+        :param as_of: the generation of the fence, before which a person has accepted losses; 0: none is known.
         """
-        wrote = [txid for txid, each in self.written.items() if txid < first and each["keys"]]
+        kept = self.life.kept
+        wrote = [
+            txid
+            for txid, each in self.written.items()
+            if txid < first and each["keys"] and kept(txid, as_of) is not False
+        ]
         last = max(wrote, default=0)
         newer = {grant: count for grant, count in rows.items() if grant[0] > last}
         # A row of epoch 0 was written by an attempt that is undone: it has the value from before.

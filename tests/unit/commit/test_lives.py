@@ -38,7 +38,7 @@ from airflow_tx.transaction.commit.state_history import StateHistory
 from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
 from tests.unit.bench import CountingStore
-from tests.unit.commit.backups import ADA, InMemory, InSqlite, values
+from tests.unit.commit.backups import ADA, InMemory, InSqlite, skipped, values
 from tests.unit.commit.restated_run import begun, committed, rows
 from tests.unit.commit.run import Run, killed_until_it_ends
 
@@ -571,6 +571,18 @@ def test_a_backup_of_before_a_loss_heals_it(line: Line) -> None:
     assert line.findings() == ()
 
 
+def test_a_loss_that_a_skip_followed_is_kept(line: Line) -> None:
+    line.commit(a=1)
+    kept = line.backup()
+    line.commit(b=10)
+    kept()
+    line.lose()
+    skipped(line, rows(c=100), written=False)
+    assert line.command().preview().effects == ()
+    assert line.roll() == []
+    assert line.values() == {"a": 1}
+
+
 def test_a_backup_of_after_a_loss_keeps_it(line: Line) -> None:
     line.gap()
     later = line.backup()
@@ -882,6 +894,7 @@ gone = by_line(test_a_change_that_went_with_an_accepted_loss_is_none_any_more)
 copied = by_line(test_a_ledger_that_is_lost_knows_a_change_by_the_copy_in_the_journal)
 numbered = by_line(test_numbers_never_fall_below_the_change_that_a_fence_names)
 before_renaming = by_lines(test_a_backup_of_before_a_renaming_is_written_again)
+skip_after_a_loss = by_line(test_a_loss_that_a_skip_followed_is_kept)
 taken_name = by_lines(test_nothing_is_taken_back_from_a_state_that_took_the_name_of_another_one)
 was_forgotten = by_lines(test_nothing_is_taken_back_from_a_state_that_was_forgotten)
 not_empty = by_lines(test_a_place_that_was_not_empty_before_is_not_filled, InMemory)
@@ -919,6 +932,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
     ("changes go with a loss", life._still_there, "loss.change < each.number < loss.number", "False", gone),
     ("a lost ledger gets its changes back", rebuild._kept_changes, "for each in changes:", "for each in ():", copied),
     ("with their numbers", Audit.repair, "above + 1", "0", numbered),
+    ("a loss wrote nothing", StateHistory._fits, "and kept(txid, as_of) is not False", "", skip_after_a_loss),
     ("names of before", _Walk._takes_name, "self.name = old", "pass", before_renaming),
     ("another state was renamed", life.name_now, "name = renamed[1]", "pass", taken_name),
     ("another state was forgotten", life.name_now, "each.what == STATE_FORGOTTEN", "False", was_forgotten),
