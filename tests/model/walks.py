@@ -661,7 +661,9 @@ class Walk:
         """Lose the rows that the last final transaction has written to a state, and nothing else."""
         state = self.states[a % 2]
         fence = state.fence()
-        if self.setting.state != "opaque" or fence is None or fence.token.is_look or self.known[state.name].apart:
+        known = self.known[state.name]
+        # A change by hand may be in such a row.
+        if self.setting.state != "opaque" or fence is None or fence.token.is_look or known.apart or known.hands:
             return
         lost = 0
         with closing(sqlite3.connect(self.file(self.places[a % 2]))) as connection, suppress(sqlite3.OperationalError):
