@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.rows import NoTable, dicts_of
+from airflow_tx.base.rows import NoTable, dicts_of, shown_value
 from airflow_tx.ledger import ASIDE, REJECTED
 from airflow_tx.outputs.staging.area import refuse, write_digested
 from airflow_tx.state import REJECTED_COLUMNS
@@ -44,17 +44,43 @@ def check_rejects(where: TryDir, reason: Any, *, kept: bool) -> None:
 def rejected_rows(where: TryDir, rows: Any, reason: str) -> list[dict[str, str]]:
     """Describe rows that a task rejects.
 
-    :param rows: dicts or texts, one of these, or a frame of pandas, polars or pyarrow.
+    :param rows: dicts, texts or rows of pandas, one of these, or a frame of pandas, polars or pyarrow.
     :raises StagingError: they are no rows, or the reason is no text.
     """
     try:
-        if isinstance(rows, (Mapping, str, bytes)):
-            rows = [rows]
+        row = _one_row(rows)
+        found = map(_a_row, dicts_of(rows)) if row is None else [row]
         task = str(where.task)
-        return [row_aside(task, reason, "", content_of_row(row)) for row in dicts_of(rows)]
+        return [row_aside(task, reason, "", content_of_row(row)) for row in found]
     except (AttributeError, NoTable, TypeError) as error:
         remedy = 'Give dicts or texts, or a frame, and a text: reject(rows, "no amount").'
         raise refuse(where, REJECTED, f"these are no rows ({error})", remedy) from None
+
+
+def _one_row(given: Any) -> Any:
+    """Give one row as a dict, a text or bytes: of pandas (`iterrows`), a named tuple or a Row of Spark, too.
+
+    :return: None: it is no row, so it may be several.
+    """
+    if isinstance(given, (Mapping, str, bytes)):
+        return given
+    if isinstance(given, tuple) and hasattr(given, "_asdict"):
+        return given._asdict()
+    if isinstance(given, tuple) and hasattr(given, "asDict"):
+        return given.asDict()
+    if not hasattr(given, "to_frame") or not hasattr(given, "isna"):
+        return None
+    if other := [name for name in given.index if not isinstance(name, str)]:
+        raise TypeError(f"a Series with the name {other[0]!r} is a column")
+    pairs = zip(given.index, given.tolist(), given.isna(), strict=True)
+    return {name: None if missing else value for name, value, missing in pairs}
+
+
+def _a_row(given: Any) -> Any:
+    row = _one_row(given)
+    if row is None:
+        raise TypeError(f"{shown_value(given)} is no row")
+    return row
 
 
 def row_aside(task: str, reason: str, where: str, content: str) -> dict[str, str]:
@@ -93,6 +119,10 @@ def _text(value: bytes) -> str:
 def _as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
+    if hasattr(value, "tolist"):  # of numpy
+        return value.tolist()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
     return _text(value) if isinstance(value, bytes) else str(value)
 
 

@@ -77,7 +77,11 @@ def columns_from_arrow(table: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]
     columns = {}
     for field in table.schema:
         column = table.column(field.name)
-        values = _times(column) if str(field.type) == "timestamp[us]" else column.to_pylist()
+        values = (
+            _times(column)
+            if str(field.type) == "timestamp[us]"
+            else column.to_pylist(maps_as_pydicts="strict")
+        )
         back = _BACK.get((field.metadata or {}).get(_KIND, b""))
         columns[field.name] = (
             values if back is None else [None if value is None else back(value) for value in values]

@@ -25,9 +25,9 @@ _Row = Mapping[str, Any]
 _SHOWN = 200
 _A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
-_EARLIEST = (dt.date.min.toordinal() - dt.date(1970, 1, 1).toordinal()) * _DAY
-_BEYOND = (dt.date.max.toordinal() - dt.date(1970, 1, 1).toordinal() + 1) * _DAY
-"""The first second after the year 9999."""
+_EARLIEST = dt.date.min.toordinal() - dt.date(1970, 1, 1).toordinal()
+_BEYOND = dt.date.max.toordinal() - dt.date(1970, 1, 1).toordinal() + 1
+"""The first day after the year 9999."""
 _EXACT: Mapping[type, str] = {
     int: r"int\d+",
     str: "string",
@@ -338,12 +338,20 @@ def _of_pandas(frame: Any) -> pa.Table:
                 values = [None if missing else value for value, missing in pairs]
                 columns[name] = column_of(name, values)
             else:
-                columns[name] = pa.array(series, from_pandas=True)
+                columns[name] = _without_nan(pa.array(series, from_pandas=True))
         except NoTable:
             raise
         except _refusals() as error:
             raise NoTable(f"column {name}: {first_line(error)}") from None
     return pa.table(columns)
+
+
+def _without_nan(column: Any) -> Any:
+    """Make NULL of the NaN of an extension array of pandas, whose own NULL is another value."""
+    if not pa.types.is_floating(column.type):
+        return column
+    given = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
+    return pc.if_else(pc.is_nan(given), None, given)
 
 
 def _with_index(frame: Any) -> Any:
@@ -446,6 +454,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return plain_type(kind.value_type)
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
+    if types.is_time(kind):
+        return pa.time64("us")
     if types.is_decimal(kind) and kind.precision <= _MOST_DIGITS:
         return pa.decimal128(kind.precision, kind.scale)
     if types.is_fixed_size_binary(kind):
@@ -479,16 +489,14 @@ def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int = 0) -> pa.
 def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
     name = field.name
     kind = column.type
-    if pa.types.is_timestamp(kind):
-        return _in_microseconds(name, column, first)
+    _check_values(name, column, first, unsigned=pa.types.is_decimal(field.type))
     if kind == field.type:
         return column
-    if pa.types.is_uint64(kind) and pa.types.is_integer(field.type):
-        problem = f"is greater than {_GREATEST}, the greatest whole number that Spark has"
-        beyond = pc.greater(column, pa.scalar(_GREATEST, kind))
-        _refuse_first(name, column, beyond, problem, first)
     try:
-        return _decoded(column).cast(field.type)
+        with suppress(pa.ArrowException):
+            return _decoded(column).cast(field.type)
+        # A slice has the values beside it, too.
+        return _decoded(column.take(pa.array(range(len(column))))).cast(field.type)
     except pa.ArrowException as error:
         problem = f"column {name} has the type {kind}, and no {field.type} ({first_line(error)})"
         raise NoTable(problem, f"Cast {name} to {field.type} before.") from None
@@ -501,11 +509,16 @@ def _decoded(column: pa.Array) -> pa.Array:
     if types.is_run_end_encoded(kind):
         return pc.run_end_decode(column)
     if types.is_list_view(kind) or types.is_large_list_view(kind):
-        return pa.array(column.to_pylist(), plain_type(kind))
+        lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())
+        ends = pc.cumulative_sum(lengths)
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+        return pa.ListArray.from_arrays(offsets, column.flatten(), mask=column.is_null())
     if not types.is_dictionary(kind):
         return column
     values = _decoded(column.dictionary)
-    return values.cast(plain_type(values.type)).take(column.indices)
+    if str(values.type).endswith("_view"):
+        values = values.cast(plain_type(values.type))
+    return values.take(column.indices)
 
 
 def _unknown(kind: pa.DataType) -> str:
@@ -520,30 +533,84 @@ def _unknown(kind: pa.DataType) -> str:
         return _unknown(kind.value_type)
     if not types.is_nested(kind):
         return ""
-    fields = map(kind.field, range(kind.num_fields))
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    if types.is_struct(kind) and len({each.name for each in fields}) < len(fields):
+        return "which has a field twice"
     return next(filter(None, (_unknown(each.type) for each in fields)), "")
 
 
-def _in_microseconds(name: str, column: pa.Array, first: int) -> pa.Array:
-    unit = column.type.unit
-    count = column.cast(pa.int64())
-    if unit != "ns":  # which ends in 2262
-        early = pc.less(count, _EARLIEST * _A_SECOND[unit])
-        outside = pc.or_(early, pc.greater_equal(count, _BEYOND * _A_SECOND[unit]))
-        problem = f"{unit} since 1970 is not in the years 1 to 9999"
-        _refuse_first(name, count, outside, problem, first)
-        return column if unit == "us" else column.cast(pa.timestamp("us", column.type.tz))
-    made = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    cut = pc.not_equal(made.cast(column.type), column)
-    _refuse_first(name, column, cut, "has nanoseconds, which would be cut", first)
-    return made
+def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) -> None:
+    """Refuse values at any depth of a column that Python or Spark does not have.
 
-
-def _refuse_first(name: str, column: Any, wrong: Any, problem: str, first: int) -> None:
-    """Refuse the first wrong row.
-
-    :param first: the number of the first row of the column.
+    :param unsigned: whether the column can hold all numbers of 64 bits without a sign.
     """
-    row = pc.index(wrong, True).as_py()
-    if row >= 0:
-        raise NoTable(f"row {first + row}: {name} = {shown_value(column[row])} {problem}")
+    for values, rows in _leaves(column, None):
+        if pa.types.is_decimal(values.type) or pa.types.is_time(values.type):
+            try:
+                values.validate(full=True)
+            except pa.ArrowException as error:
+                raise NoTable(f"column {name}: {first_line(error)}") from None
+        shown, wrong, problem = _outside(values, unsigned=unsigned)
+        at = pc.index(wrong, True).as_py()
+        if at >= 0:
+            row = first + (at if rows is None else rows[at].as_py())
+            raise NoTable(f"row {row}: {name} = {shown_value(shown[at])} {problem}")
+    if "map<" in str(column.type):
+        for row, value in enumerate(column, first):
+            try:
+                value.as_py(maps_as_pydicts="strict")
+            except KeyError:
+                shown = shown_value(value)
+                raise NoTable(f"row {row}: {name} = {shown} is a map with a key twice") from None
+
+
+def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array, pa.Array | None]]:
+    """Give the values of a column without their lists, structs and maps.
+
+    :param rows: the row of each value; None: its place is its row. So is what is given with the values.
+    """
+    types = pa.types
+    column = _decoded(column)
+    kind = column.type
+    if types.is_nested(kind) and column.null_count:
+        # A list that is NULL may have values all the same.
+        valid = pc.indices_nonzero(column.is_valid())
+        column = column.take(valid)
+        rows = valid if rows is None else rows.take(valid)
+    if types.is_struct(kind):
+        for child in column.flatten():
+            yield from _leaves(child, rows)
+    elif types.is_map(kind):
+        for child in (column.keys, column.items):
+            yield from _leaves(pa.ListArray.from_arrays(column.offsets, child), rows)
+    elif types.is_fixed_size_list(kind):
+        yield from _leaves(column.cast(pa.list_(kind.value_type)), rows)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        of_list = pc.list_parent_indices(column)
+        yield from _leaves(column.flatten(), of_list if rows is None else rows.take(of_list))
+    else:
+        yield column, rows
+
+
+def _outside(values: pa.Array, *, unsigned: bool) -> tuple[pa.Array, pa.Array, str]:
+    """Give values as they are shown, which of them are wrong, and why."""
+    types = pa.types
+    kind = values.type
+    if types.is_uint64(kind) and not unsigned:
+        beyond = pc.greater(values, pa.scalar(_GREATEST, kind))
+        return (
+            values,
+            beyond,
+            f"is greater than {_GREATEST}, the greatest whole number that Spark has",
+        )
+    if not (types.is_timestamp(kind) or types.is_date(kind) or types.is_time64(kind)):
+        return values, pa.array([], pa.bool_()), ""
+    count = values.cast(pa.int32() if types.is_date32(kind) else pa.int64())
+    unit = {"date32[day]": "days", "date64[ms]": "ms"}.get(str(kind)) or kind.unit
+    if unit == "ns":  # which ends in 2262
+        cut = pc.not_equal(pc.multiply(pc.divide(count, 1000), 1000), count)
+        return values, cut, "has nanoseconds, which would be cut"
+    a_day = 1 if unit == "days" else _DAY * _A_SECOND[unit]
+    early = pc.less(count, _EARLIEST * a_day)
+    beyond = pc.greater_equal(count, _BEYOND * a_day)
+    return count, pc.or_(early, beyond), f"{unit} since 1970 is not in the years 1 to 9999"

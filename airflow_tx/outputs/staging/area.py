@@ -818,7 +818,7 @@ def read_output(
     if output.content:
         return rows_from_json(output.content, columns)
     batches = batches_of(where, _name_of(ref), output, columns)
-    return (row for batch in batches for row in batch.to_pylist())
+    return (row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict"))
 
 
 def _name_of(ref: Ref) -> str:

@@ -365,8 +365,9 @@ def _read_parquet(
             if columns:
                 batch = batch.select([name for name in columns if name in batch.schema.names])
             try:
-                yield from (columns | row for row in batch.to_pylist())
-            except (pa.ArrowException, OverflowError) as error:
+                found = batch.to_pylist(maps_as_pydicts="strict")
+                yield from (columns | row for row in found)
+            except (pa.ArrowException, KeyError, OverflowError) as error:
                 raise ValueError(f"a value is none that Python has: {error}") from None
 
 

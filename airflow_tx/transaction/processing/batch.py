@@ -154,7 +154,7 @@ class CurrentBatch:
 
         The rows are one more output of this try: a failed try and a skipped transaction leave none.
 
-        :param rows: as for `stage`, or one dict or text.
+        :param rows: as for `stage`, or one dict, text, named tuple or row of pandas, as `iterrows` gives it.
         :param reason: why; rows with one reason are counted together.
         :raises StagingError: the transaction has no such table, or does not wait for this task; or the reason is empty.
         """

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import namedtuple
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -112,6 +115,39 @@ def test_rejected_rows_are_in_the_table_with_their_reason_once_the_transaction_i
 def test_the_rows_of_a_frame_are_rejected_one_by_one(makes: Any, aside: DeltaTable, frame: Any) -> None:
     begun(makes(), (frame, "odd")).commit_now()
     assert [each[3] for each in kept(aside)] == ['{"n": 1}', '{"n": 2}']
+
+
+FRAME = pd.DataFrame({"page": ["home"], "n": [-1], "share": [float("nan")]})
+Named = namedtuple("Named", "page n")
+
+
+@pytest.mark.parametrize(
+    ("row", "content"),
+    [
+        (next(FRAME.iterrows())[1], {"page": "home", "n": -1, "share": None}),
+        (FRAME.iloc[0], {"page": "home", "n": -1, "share": None}),
+        (next(FRAME[["page", "n"]].itertuples(index=False)), {"page": "home", "n": -1}),
+        (Named("home", np.int64(-1)), {"page": "home", "n": -1}),
+        (pl.DataFrame({"n": [1]}).row(0, named=True), {"n": 1}),
+        ({"n": np.float32(0.5), "of": np.array([1, 2])}, {"n": 0.5, "of": [1, 2]}),
+        ({"tags": {"b", "a"}}, {"tags": ["a", "b"]}),
+    ],
+    ids=str,
+)
+def test_a_row_of_a_library_is_one_row_with_its_columns(makes: Any, aside: DeltaTable, row: Any, content: Any) -> None:
+    begun(makes(), (row, "odd")).commit_now()
+    assert [json.loads(each[3]) for each in kept(aside)] == [content]
+
+
+def test_many_rows_of_a_library_are_one_row_each(makes: Any, aside: DeltaTable) -> None:
+    begun(makes(), ([row for _, row in FRAME.iterrows()], "odd")).commit_now()
+    assert len(kept(aside)) == 1
+
+
+@pytest.mark.parametrize("rows", [[None], [[1]], [5], 5, FRAME["page"], pl.Series([1]), [("home", 1)]], ids=str)
+def test_what_is_no_row_is_not_rejected(makes: Any, rows: Any) -> None:
+    with pytest.raises(StagingError, match=r"these are no rows \(.*Give dicts or texts, or a frame"):
+        begun(makes(), (rows, "odd"))
 
 
 def test_characters_that_no_table_keeps_are_escaped(makes: Any, aside: DeltaTable) -> None:

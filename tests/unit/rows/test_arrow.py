@@ -228,8 +228,8 @@ def test_each_library_gives_its_values_in_one_form(frame: Any, kind: str, values
         ),
         (
             pa.table({"n": pa.ListArray.from_arrays([0, 1], pa.array([2**63], pa.uint64()))}),
-            "column n has the type list<item: uint64>, and no list<item: int64> (Integer value 9223372036854775808",
-            "Cast n to list<item: int64> before.",
+            "row 0: n = 9223372036854775808 is greater than 9223372036854775807, the greatest whole number that",
+            "",
         ),
     ],
 )
@@ -285,3 +285,92 @@ def test_a_refusal_of_staged_rows_names_task_row_column_and_value(tmp_path: Path
         write_rows(where, "rows", [{"n": 2.5}, {"n": True}])
     with pytest.raises(StagingError, match=r"a polars\.LazyFrame has no rows yet\)\. Call \.collect\(\) first\.$"):
         write_rows(where, "rows", pl.DataFrame({"n": [1]}).lazy())
+
+
+# --- values at every depth ----------------------------------------------------------------------------------------
+
+FAR = pa.array([0, 2_932_897], pa.int32()).cast(pa.date32())
+LATE = pa.array([0, 570_000_000_000_000]).cast(pa.timestamp("ms"))
+BEYOND = {
+    "a date": (FAR, "2932897 days since 1970 is not in the years 1 to 9999"),
+    "a date in ms": (pa.array([0, 2_932_897 * 86_400_000]).cast(pa.date64()), "ms since 1970 is not in the years"),
+    "a time": (LATE, "570000000000000 ms since 1970 is not in the years 1 to 9999"),
+    "nanoseconds": (pa.array([1000, 1], pa.timestamp("ns")), "has nanoseconds, which would be cut"),
+    "nanoseconds of a day": (pa.array([1000, 1], pa.time64("ns")), "has nanoseconds, which would be cut"),
+    "a number": (pa.array([0, 2**64 - 1], pa.uint64()), "is greater than 9223372036854775807"),
+}
+WITHIN: dict[str, Any] = {
+    "itself": lambda values: values,
+    "a list": lambda values: pa.ListArray.from_arrays([0, 1, 2], values),
+    "a large list": lambda values: pa.LargeListArray.from_arrays([0, 1, 2], values),
+    "a list of one length": lambda values: pa.FixedSizeListArray.from_arrays(values, 1),
+    "a view of a list": lambda values: pa.ListViewArray.from_arrays([0, 1], [1, 1], values),
+    "a struct": lambda values: pa.StructArray.from_arrays([values], ["x"]),
+    "a map": lambda values: pa.MapArray.from_arrays([0, 1, 2], pa.array(["a", "b"]), values),
+    "codes": lambda values: values.dictionary_encode(),
+    "a list of structs": lambda values: pa.ListArray.from_arrays(
+        [0, 1, 2], pa.StructArray.from_arrays([values], ["x"])
+    ),
+}
+
+
+@pytest.mark.parametrize("within", WITHIN.values(), ids=WITHIN.keys())
+@pytest.mark.parametrize(("values", "problem"), BEYOND.values(), ids=BEYOND.keys())
+def test_a_value_that_python_or_spark_lacks_is_refused_at_every_depth(values: Any, problem: str, within: Any) -> None:
+    made = pa.table({"n": within(values)})
+    for frame, row in ((made, 1), (made.slice(1), 0)):
+        with pytest.raises(NoTable, match=f"row {row}: n = .*{problem}"):
+            table_of(frame)
+    assert table_of(made.slice(0, 1)).num_rows == 1
+
+
+def test_a_null_before_a_wrong_value_counts_as_a_row() -> None:
+    lists = pa.array([None, [0], [0, 2_932_897]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
+    sized = pa.array([None, [0, 2_932_897]], pa.list_(pa.int32(), 2)).cast(pa.list_(pa.date32(), 2))
+    for values, row in ((lists, 2), (sized, 1)):
+        with pytest.raises(NoTable, match=f"row {row}: n = 2932897"):
+            table_of(pa.table({"n": values}))
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        (pl.DataFrame({"n": pl.Series([2_932_897]).cast(pl.Date)}), "row 0: n = 2932897 days"),
+        (pl.DataFrame({"n": [pl.Series([2_932_897]).cast(pl.Date)]}), "row 0: n = 2932897 days"),
+        (duckdb.sql("SELECT DATE 'infinity' AS n"), "row 0: n = 2147483647 days"),
+        (duckdb.sql("SELECT [TIMESTAMP 'infinity'] AS n"), "row 0: n = 9223372036854775807 us"),
+        (duckdb.sql("SELECT MAP {'a': DATE '-infinity'} AS n"), "row 0: n = -2147483647 days"),
+        (pa.table({"n": pa.array([90_000], pa.int32()).view(pa.time32("s"))}), "90000 is not within"),
+        (
+            pa.table({"n": pa.Array.from_buffers(pa.decimal128(3, 1), 1, pa.array([Decimal("12345.6")]).buffers())}),
+            "column n: Decimal value 123456 does not fit",
+        ),
+        (
+            pa.table({"n": pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8()))}),
+            "row 0: n .* a key twice",
+        ),
+        (pa.table({"n": pa.StructArray.from_arrays([FAR, FAR], ["x", "x"])}), "which has a field twice"),
+    ],
+    ids=str,
+)
+def test_what_a_library_holds_and_no_reader_does_is_refused(frame: Any, problem: str) -> None:
+    with pytest.raises(NoTable, match=problem) as refused:
+        table_of(frame)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series([np.nan, 1.0]),
+        pd.Series([np.nan, 1.0], dtype="float16"),
+        pd.Series([0.0, 1.0], dtype="Float64") / pd.Series([0.0, 1.0], dtype="Float64"),
+        pd.Series([0.0, 1.0], dtype="Float32") / pd.Series([0.0, 1.0], dtype="Float32"),
+        pd.Series(pa.array([np.nan, 1.0]), dtype=pd.ArrowDtype(pa.float64())),
+        pd.Series([np.nan, 1.0], dtype=object),
+        pd.Series(pd.Categorical([np.nan, 1.0])),
+    ],
+    ids=lambda column: str(column.dtype),
+)
+def test_nan_of_pandas_is_null_in_each_of_its_types(column: Any) -> None:
+    assert table_of(pd.DataFrame({"n": column})).to_pylist() == [{"n": None}, {"n": 1.0}]
