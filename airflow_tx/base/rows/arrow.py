@@ -593,7 +593,7 @@ def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array,
 
 
 def _outside(values: pa.Array, *, unsigned: bool) -> tuple[pa.Array, pa.Array, str]:
-    """Give values as they are shown, which of them are wrong, and why."""
+    """Give values for the message, which of them are wrong, and why."""
     types = pa.types
     kind = values.type
     if types.is_uint64(kind) and not unsigned:
