@@ -45,16 +45,20 @@ def rejected_rows(where: TryDir, rows: Any, reason: str) -> list[dict[str, str]]
     """Describe rows that a task rejects.
 
     :param rows: dicts, texts or rows of pandas, one of these, or a frame of pandas, polars or pyarrow.
-    :raises StagingError: they are no rows, or the reason is no text.
+    :raises StagingError: they are no rows, or cannot be read now, or the reason is no text.
     """
+    problem = "these are no rows"
+    remedy = 'Give dicts or texts, or a frame, and a text: reject(rows, "no amount").'
     try:
-        row = _one_row(rows)
-        found = map(_a_row, dicts_of(rows)) if row is None else [row]
-        task = str(where.task)
-        return [row_aside(task, reason, "", content_of_row(row)) for row in found]
-    except (AttributeError, NoTable, TypeError) as error:
-        remedy = 'Give dicts or texts, or a frame, and a text: reject(rows, "no amount").'
-        raise refuse(where, REJECTED, f"these are no rows ({error})", remedy) from None
+        with NoTable.of_libraries():
+            row = _one_row(rows)
+            found = map(_a_row, dicts_of(rows)) if row is None else [row]
+            task = str(where.task)
+            return [row_aside(task, reason, "", content_of_row(row)) for row in found]
+    except NoTable as error:
+        raise refuse(where, REJECTED, problem, remedy, error) from error
+    except (AttributeError, TypeError) as error:
+        raise refuse(where, REJECTED, f"{problem} ({error})", remedy) from None
 
 
 def _one_row(given: Any) -> Any:

@@ -406,6 +406,13 @@ class Source(Described, ABC):
         """
         return None
 
+    def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
+        """Give the types of all columns where a replay has found no rows; None: no one knows them.
+
+        :param position: where the transaction ends.
+        """
+        return self.row_types(attempt, None)
+
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
         """Read the rows of `emit_batch` as record batches of pyarrow, with the declared types.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, OtherSource, PartitionUnavailable
-from airflow_tx.base.rows import arrow_types_of, nested_columns_of
+from airflow_tx.base.rows import NoTable, arrow_types_of, nested_columns_of, reader_of_dicts
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import (
     Batch,
@@ -108,6 +109,14 @@ class MemorySource(PartitionedTransactionalSource):
         with suppress(ValueError):  # a type that only Spark has
             return arrow_types_of(nested_columns_of(self.schema)) if self.schema else None
         return None
+
+    def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
+        declared = self.row_types(attempt, None)
+        with suppress(NoTable):  # rows of which each batch has its own types
+            rows = chain.from_iterable(self.rows.values())
+            schema = reader_of_dicts(rows, declared).schema
+            return dict(zip(schema.names, schema.types, strict=True)) or None
+        return declared
 
     def emit_partition_batch(
         self,

@@ -113,6 +113,9 @@ class TrialSource(Source):
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
         return None if self.rows is not None else self.source.row_types(attempt, metadata)
 
+    def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
+        return None if self.rows is not None else self.source.types_without_rows(attempt, position)
+
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
         import pyarrow as pa
 

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from itertools import chain, islice
 from operator import itemgetter
@@ -47,11 +47,67 @@ class NoTable(ValueError):
     """Rows that no Arrow table holds unchanged; a clause that names the row, the column and the value.
 
     :ivar remedy: what to change; "": the clause says it.
+    :ivar passes: whether another try may read them: a store of files does not answer, for example.
     """
 
-    def __init__(self, problem: str, remedy: str = "") -> None:
+    def __init__(self, problem: str, remedy: str = "", *, passes: bool = False) -> None:
         super().__init__(problem)
         self.remedy = remedy
+        self.passes = passes
+
+    @classmethod
+    @contextmanager
+    def of_libraries(cls) -> Iterator[None]:
+        """Tell in one way what libraries raise while they give rows. An error of other code stays its own.
+
+        :raises NoTable: they refuse the rows, or cannot read them now.
+        """
+        try:
+            yield
+        except BaseException as error:  # as is a panic of polars
+            passes = _passes(error)
+            if passes is None:
+                raise
+            remedy = "Correct what gives these rows, then clear the task."
+            raise cls(first_line(error), remedy, passes=passes) from error
+
+
+_RAISED: Mapping[str, Mapping[str, bool]] = {
+    "builtins": {"OSError": True},
+    "duckdb": {
+        "OperationalError": True,
+        "InterruptException": True,
+        "InternalError": True,
+        "FatalException": True,
+        "Error": False,
+    },
+    "polars": {"PolarsError": False},
+    "pyo3_runtime": {"PanicException": False},  # polars, where it has no error for it
+    "pyarrow": {"ArrowCancelled": True, "ArrowMemoryError": True, "ArrowException": False},
+    "pandas": {"*": False},
+}
+"""What libraries raise while they give rows, by class, and whether another try may read these rows."""
+_OF_DUCKDB = re.compile(
+    r"(?!IO|HTTP|Connection|Out of Memory|INT|FATAL|Trans)[A-Z][A-Za-z -]+ Error: "
+)
+"""How a stream of DuckDB begins an error that stays: pyarrow makes an OSError of each."""
+
+
+def _passes(error: BaseException) -> bool | None:
+    """Tell whether rows that a library did not give may come in another try; None: no library has raised this."""
+    if type(error) is OSError and error.errno is None and _OF_DUCKDB.match(str(error)):
+        return False
+    named = _RAISED.get(_library(type(error)))
+    if named is None:  # its class is of other code, though it may be an OSError, too
+        return None
+    kinds = type(error).__mro__
+    found = (_RAISED.get(_library(kind), {}).get(kind.__name__) for kind in kinds)
+    return next((each for each in found if each is not None), named.get("*"))
+
+
+def _library(kind: type) -> str:
+    """Name the library of a class: DuckDB has its own in `_duckdb`."""
+    return kind.__module__.partition(".")[0].lstrip("_")
 
 
 def is_frame(rows: Any) -> bool:
@@ -228,7 +284,7 @@ def shown_value(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Give the first line of an error, or its name."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
@@ -336,9 +392,10 @@ def _of_pandas(frame: Any) -> pa.Table:
             if series.dtype == object:
                 pairs = zip(series.tolist(), series.isna(), strict=True)
                 values = [None if missing else value for value, missing in pairs]
-                columns[name] = column_of(name, values)
+                made = column_of(name, values)
             else:
-                columns[name] = _without_nan(pa.array(series, from_pandas=True))
+                made = pa.array(series, from_pandas=True)
+            columns[name] = _without_nan(made)
         except NoTable:
             raise
         except _refusals() as error:
@@ -347,11 +404,27 @@ def _of_pandas(frame: Any) -> pa.Table:
 
 
 def _without_nan(column: Any) -> Any:
-    """Make NULL of the NaN of an extension array of pandas, whose own NULL is another value."""
-    if not pa.types.is_floating(column.type):
+    """Make NULL of NaN, also in lists and structs: an array of pandas or Arrow has a NULL that is another value."""
+    floating = [values for values, _ in _leaves(column, None) if pa.types.is_floating(values.type)]
+    if not any(pc.any(pc.is_nan(_single(values))).as_py() for values in floating):
         return column
-    given = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
-    return pc.if_else(pc.is_nan(given), None, given)
+    if pa.types.is_floating(column.type):
+        column = _single(column)
+        return pc.if_else(pc.is_nan(column), None, column)
+    return pa.array(map(_nan_as_none, column.to_pylist()), column.type)
+
+
+def _single(column: Any) -> Any:
+    """Give numbers that Arrow can compute with."""
+    return column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
+
+
+def _nan_as_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _nan_as_none(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_nan_as_none, value))
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _with_index(frame: Any) -> Any:
@@ -430,16 +503,16 @@ def readable(table: pa.Table) -> pa.Table:
 
 def _plain_batches(given: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     first = 0
-    try:
+    with NoTable.of_libraries():
         for batch in given:
+            if batch.num_rows and not schema.names:
+                raise NoTable(f"{batch.num_rows} rows have no columns")
             yield typed_batch(batch, schema, first)
             first += batch.num_rows
-    except pa.ArrowException as error:
-        raise NoTable(first_line(error)) from None
 
 
-def _plain_field(field: pa.Field) -> pa.Field:
-    kind = plain_type(field.type)
+def _plain_field(field: pa.Field, unsigned: pa.DataType | None = None) -> pa.Field:
+    kind = plain_type(field.type, unsigned)
     same = kind == field.type or pa.types.is_timestamp(kind)
     if same or _LACKING in (field.metadata or {}):
         return field.with_type(kind)
@@ -447,25 +520,32 @@ def _plain_field(field: pa.Field) -> pa.Field:
     return pa.field(field.name, kind, field.nullable)
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Give the type that all readers have for the values of a type."""
+def plain_type(kind: pa.DataType, unsigned: pa.DataType | None = None) -> pa.DataType:
+    """Give the type that all readers have for the values of a type.
+
+    :param unsigned: the type of numbers of 64 bits without a sign; None: with a sign.
+    """
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
+        return plain_type(kind.value_type, unsigned)
+    if types.is_uint64(kind) and unsigned is not None:
+        return unsigned
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if types.is_time(kind):
         return pa.time64("us")
-    if types.is_decimal(kind) and kind.precision <= _MOST_DIGITS:
-        return pa.decimal128(kind.precision, kind.scale)
+    if types.is_decimal(kind):
+        most = min(kind.precision, _MOST_DIGITS)
+        return pa.decimal128(most, min(kind.scale, most))
     if types.is_fixed_size_binary(kind):
         return pa.binary()
     if types.is_struct(kind):
-        return pa.struct(map(_plain_field, map(kind.field, range(kind.num_fields))))
+        fields = map(kind.field, range(kind.num_fields))
+        return pa.struct([_plain_field(each, unsigned) for each in fields])
     if types.is_map(kind):
-        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+        return pa.map_(plain_type(kind.key_type, unsigned), plain_type(kind.item_type, unsigned))
     if types.is_nested(kind) and hasattr(kind, "value_field"):
-        return pa.list_(_plain_field(kind.value_field))
+        return pa.list_(_plain_field(kind.value_field, unsigned))
     known = _PLAIN.get(str(kind))
     return kind if known is None else pa.type_for_alias(known)
 
@@ -489,7 +569,7 @@ def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int = 0) -> pa.
 def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
     name = field.name
     kind = column.type
-    _check_values(name, column, first, unsigned=pa.types.is_decimal(field.type))
+    _check_values(name, column, first, unsigned="decimal128(20, 0)" in str(field.type))
     if kind == field.type:
         return column
     try:
@@ -603,6 +683,10 @@ def _outside(values: pa.Array, *, unsigned: bool) -> tuple[pa.Array, pa.Array, s
             beyond,
             f"is greater than {_GREATEST}, the greatest whole number that Spark has",
         )
+    if types.is_decimal(kind) and kind.precision > _MOST_DIGITS:
+        beyond = Decimal(10) ** (_MOST_DIGITS - kind.scale)
+        wrong = pc.greater_equal(pc.abs(values), pa.scalar(beyond, pa.decimal256(76, kind.scale)))
+        return values, wrong, f"has more digits than {plain_type(kind)}, the most that Spark has"
     if not (types.is_timestamp(kind) or types.is_date(kind) or types.is_time64(kind)):
         return values, pa.array([], pa.bool_()), ""
     count = values.cast(pa.int32() if types.is_date32(kind) else pa.int64())

@@ -368,8 +368,15 @@ class Output:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def refuse(where: TryDir, output: str, problem: str, remedy: str) -> StagingError:
-    """Make the error that names an output, its task and its transaction."""
+def refuse(
+    where: TryDir, output: str, problem: str, remedy: str, rows: NoTable | None = None
+) -> StagingError:
+    """Make the error that names an output, its task and its transaction; `rows`: why they cannot be staged."""
+    if rows is not None and rows.passes:
+        given = f"What gives the rows of output {output!r} of task {where.task}"
+        return StagingUnreachable(uri=given, reason=str(rows))
+    problem = problem if rows is None else f"{problem} ({rows})"
+    remedy = (rows and rows.remedy) or remedy
     own = {"task": str(where.task), "txid": where.attempt.txid, "attempt": where.attempt.attempt}
     return StagingError(output=output, **own, problem=problem, remedy=remedy)
 
@@ -596,13 +603,12 @@ def write_rows(
     """
     path = f"{check_name(where, name)}/{file}"
     try:
-        reader = reader_of(rows)
-        with where.files.writing(path) as sink:
-            found = _write_parquet(sink, reader, digested)
-    except (NoTable, pa.ArrowException) as error:
-        problem = f"its rows are no table ({str(error).splitlines()[0]})"
-        remedy = getattr(error, "remedy", "") or _ONE_TYPE
-        raise refuse(where, name, problem, remedy) from None
+        with NoTable.of_libraries():
+            reader = reader_of(rows)
+            with where.files.writing(path) as sink:
+                found = _write_parquet(sink, reader, digested)
+    except NoTable as error:
+        raise refuse(where, name, "its rows are no table", _ONE_TYPE, error) from error
     written = StagedFile(file, sink.size, found.rows)
     return Output((written,), tuple(reader.schema.names), row_digest=found.text)
 
@@ -709,12 +715,8 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
         ) from None
     if found_format != MANIFEST_FORMAT:
         problem = f"its manifest has format {found_format}, this version reads {MANIFEST_FORMAT}"
-        raise refuse(
-            where,
-            output,
-            problem,
-            "Use one version of airflow-provider-tx in Airflow and in Spark.",
-        )
+        remedy = "Use one version of airflow-provider-tx in Airflow and in Spark."
+        raise refuse(where, output, problem, remedy)
     found = {key: document[key] for key in identity(where)}
     if found != identity(where):
         problem = f"its manifest is of {_name(found)}, not of {_name(identity(where))}"
@@ -877,12 +879,8 @@ def _check_files(where: TryDir, name: str, output: Output) -> None:
         if found != file.size:
             state = "is missing" if found is None else f"has {found} bytes instead of {file.size}"
             path = where.files.uri(where.child(f"{quoted(name)}/{file.name}"))
-            raise refuse(
-                where,
-                name,
-                f"file {path} {state}",
-                f"Clear task {where.task}: it writes its output again.",
-            )
+            remedy = f"Clear task {where.task}: it writes its output again."
+            raise refuse(where, name, f"file {path} {state}", remedy)
 
 
 def _check_columns(where: TryDir, name: str, output: Output, columns: Sequence[str] | None) -> None:

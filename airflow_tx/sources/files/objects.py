@@ -360,15 +360,25 @@ def _read_parquet(
 ) -> Iterator[dict[str, Any]]:
     check_neutral(named_as_spark(options))
     columns = dict.fromkeys(columns_of(schema)) if schema else {}
+    first = 0
     with path.open("rb") as file:
         for batch in batches_in(cast("BinaryIO", file)):
             if columns:
                 batch = batch.select([name for name in columns if name in batch.schema.names])
-            try:
-                found = batch.to_pylist(maps_as_pydicts="strict")
-                yield from (columns | row for row in found)
-            except (pa.ArrowException, KeyError, OverflowError) as error:
-                raise ValueError(f"a value is none that Python has: {error}") from None
+            typed_batch(batch, _for_spark(batch.schema), first)  # refuses what arrow() refuses
+            first += batch.num_rows
+            yield from (columns | row for row in batch.to_pylist(maps_as_pydicts="strict"))
+
+
+def parquet_schema(path: FilePath) -> pa.Schema:
+    """Read the columns of a Parquet file, with the types that Spark has for them."""
+    with path.open("rb") as file:
+        return _for_spark(read_schema(cast("BinaryIO", file)))
+
+
+def _for_spark(schema: pa.Schema) -> pa.Schema:
+    unsigned = pa.decimal128(20, 0)
+    return pa.schema([pa.field(each.name, plain_type(each.type, unsigned)) for each in schema])
 
 
 def check_declared(path: FilePath, schema: str) -> None:
@@ -537,9 +547,7 @@ class BatchFiles:
         """Give the columns of their rows, if they are Parquet files; ValueError: Python has no such type."""
         if self.schema:
             return pa.schema(arrow_types_of(columns_of(self.schema)))
-        with self.paths[0].open("rb") as file:
-            found = read_schema(cast("BinaryIO", file))
-        return pa.schema([pa.field(each.name, _signed(each.type)) for each in found])
+        return parquet_schema(self.paths[0])
 
     def batches(self, path: FilePath, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Read one of them, if it is a Parquet file; ValueError: it cannot be read."""
@@ -761,11 +769,6 @@ class BatchFiles:
             given = "" if schema == self.declared else f"{_argument(schema)}, "
             return f"{given}missing_columns='null'" if schema else None
         return None
-
-
-def _signed(kind: pa.DataType) -> pa.DataType:
-    """Give the type that Spark has for the values of a column of a Parquet file."""
-    return pa.decimal128(20, 0) if pa.types.is_uint64(kind) else plain_type(kind)
 
 
 def _argument(schema: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -434,18 +435,46 @@ class FolderSource(FolderArguments):
         return [] if metadata is None else [(metadata, {})]
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
-        import pyarrow as pa
+        parts = self.parts(metadata)
+        found = next((each["schema"] for each, _ in parts if "schema" in each), None)
+        return _with_spelled(self._types(found), [columns for _, columns in parts])
 
+    def _types(self, found: str | None) -> RowTypes | None:
+        """Give the types that are declared, or were found in the first files."""
         from airflow_tx.sources.files.objects import declared_types
         from airflow_tx.sources.files.schema import unpacked
 
-        parts = self.parts(metadata)
-        found = next((each["schema"] for each, _ in parts if "schema" in each), None)
-        types = declared_types(self.format, self.schema or unpacked(found))
-        spelled = {name: pa.string() for _, columns in parts for name in columns}
-        return (
-            None if types is None else {**types, **{n: spelled[n] for n in spelled.keys() - types}}
-        )
+        return declared_types(self.format, self.schema or unpacked(found))
+
+    def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
+        folders = self.positions(position)
+        schemas = (each["schema"]["columns"] for each in folders.values() if "schema" in each)
+        types = self._types(next(schemas, None))
+        if types is None and self.format == "parquet":
+            types = self._types_of_taken(folders)
+        return _with_spelled(types, [columns for _, columns in self.parts(position)])
+
+    def positions(self, position: Any) -> Mapping[str, Any]:
+        """Give the position in each folder, by its name below the first one."""
+        return {"": position or {}}
+
+    def _types_of_taken(self, folders: Mapping[str, Any]) -> RowTypes | None:
+        """Give the types of the last Parquet file that was taken and is still there."""
+        from airflow_tx.sources.files.objects import parquet_schema
+
+        root = self._root()
+        for name, position in folders.items():
+            folder = below(root, name) if name else root
+            with suppress(OSError, ValueError):
+                taken = self._position(position or None).taken.intersection(self._listing(folder))
+                if taken:
+                    schema = parquet_schema(self._storage.path(folder) / max(taken))
+                    return dict(zip(schema.names, schema.types, strict=True))
+        return None
+
+    @abstractmethod
+    def _listing(self, folder: str) -> Mapping[str, Listed]:
+        """List the files of a folder that match."""
 
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
         import pyarrow as pa
@@ -775,7 +804,7 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     ) -> Batch | None:
         folder = below(self._root(), partition)
         try:
-            listing = self._in(folder) if self._storage.is_folder(folder) else None
+            listing = self._listing(folder) if self._storage.is_folder(folder) else None
         except OSError as error:
             reason = f"folder {folder} cannot be listed ({error.strerror or error})"
             raise PartitionUnavailable(
@@ -797,10 +826,15 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         for name in self.partitions():
             folder = below(root, name)
             with self._listable(folder):
-                count += len(self._new(self._in(folder), self._position(positions.get(name))))
+                count += len(self._new(self._listing(folder), self._position(positions.get(name))))
         return count
 
-    def _in(self, folder: str) -> Mapping[str, Listed]:
+    def positions(self, position: Any) -> Mapping[str, Any]:
+        return {
+            name: each or {} for name, each in sorted(self.partition_positions(position).items())
+        }
+
+    def _listing(self, folder: str) -> Mapping[str, Listed]:
         return self._files(folder, self._storage.pattern.rpartition("/")[2])
 
     def decide_partition_again(
@@ -829,3 +863,13 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         spark: SparkSession | None = None,
     ) -> EmittedRows:
         return self._emit(attempt, metadata, spark, self._spelled(partition))
+
+
+def _with_spelled(
+    types: RowTypes | None, folders: Iterable[Mapping[str, str | None]]
+) -> RowTypes | None:
+    """Add the columns that the names of folders spell, and that no file has."""
+    import pyarrow as pa
+
+    spelled = {name: pa.string() for columns in folders for name in columns}
+    return None if types is None else {**types, **{n: spelled[n] for n in spelled.keys() - types}}

@@ -209,6 +209,11 @@ class OutputRows:
                 self.schema = pa.unify_schemas(schemas, promote_options="permissive")
             except pa.ArrowException as error:
                 raise NoTable(first_line(error)) from None
+            for field in (each for schema in schemas for each in schema):
+                kind = self.schema.field(field.name).type
+                if _rounds(field.type, kind):
+                    problem = f"column {field.name} is {field.type} and {kind} in its parts"
+                    raise NoTable(f"{problem}: no type holds the values of both")
 
     def columns(self, mentioned: Iterable[str]) -> list[str]:
         """Name the columns of these names, as SQL compares them; the first column if no name fits."""
@@ -229,6 +234,20 @@ class OutputRows:
         """Give the schema of these columns."""
         assert self.schema is not None
         return pa.schema([self.schema.field(name) for name in columns])
+
+
+def _rounds(own: pa.DataType, common: pa.DataType) -> bool:
+    """Whether a type that parts have in common can change decimals of one of them, or is none of DuckDB."""
+    if pa.types.is_decimal(own) or pa.types.is_decimal256(common):
+        return not pa.types.is_decimal128(common)
+    if not pa.types.is_nested(own) or not pa.types.is_nested(common):
+        return False
+    fields = map(own.field, range(own.num_fields))
+    at = common.get_field_index if pa.types.is_struct(common) else None
+    return any(
+        _rounds(each.type, common.field(number if at is None else at(each.name)).type)
+        for number, each in enumerate(fields)
+    )
 
 
 def output_rows(

@@ -60,7 +60,8 @@ class CurrentBatch:
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         source = self._processing.emitter()
         try:
-            yield from dicts_of(source.emit_batch(self.attempt, self.metadata))
+            with _refusals(source, "Correct what the source gives."):
+                yield from dicts_of(source.emit_batch(self.attempt, self.metadata))
         finally:
             source.close()
 
@@ -71,7 +72,8 @@ class CurrentBatch:
             duckdb.sql("SELECT carrier, count(*) AS flights FROM rows GROUP BY carrier")  # or polars.DataFrame(rows)
 
         Types are declared: of a Parquet file or a SQL table, or by the `schema` of the source. A csv file without one
-        has texts. Where no one has declared the columns, they have the types that hold all values of the batch.
+        has texts. Where no one has declared the columns, they have the types that hold all values of the batch. A batch
+        without rows has the columns that the source knows; if it knows none, ``rows.schema.names`` is empty.
 
         An engine takes the rows once: call it again for another reading. A query that takes a part of them,
         such as one with LIMIT, has not read the batch; `current_batch(reliable=False)` says that this is meant.
@@ -95,7 +97,8 @@ class CurrentBatch:
     def _reader(self, source: Source) -> pa.RecordBatchReader:
         if self.metadata is not None:
             return source.emit_arrow(self.attempt, self.metadata)
-        return reader_of_dicts((), source.row_types(self.attempt, None))
+        position = self._processing.begun.position
+        return reader_of_dicts((), source.types_without_rows(self.attempt, position))
 
     def _batches(
         self, source: Source, batches: Iterable[pa.RecordBatch]
@@ -190,14 +193,23 @@ class CurrentBatch:
         return self._processing.read if self._reliable else self._processing.looked
 
 
+_DECLARE = "Declare the types of the columns, or take the rows by read()."
+
+
 @contextmanager
-def _refusals(source: Source) -> Iterator[None]:
-    """Refuse rows that no record batch holds unchanged."""
+def _refusals(source: Source, remedy: str = _DECLARE) -> Iterator[None]:
+    """Refuse rows that no record batch holds unchanged, or that a library does not give.
+
+    :raises RowsRefused: another try has the same ones; SourceError: it may have them.
+    """
     try:
-        yield
+        with NoTable.of_libraries():
+            yield
     except NoTable as error:
-        remedy = error.remedy or "Declare the types of the columns, or take the rows by read()."
-        raise source.rows_refused(str(error), remedy) from None
+        if error.passes:
+            again = "Clear the task once they can be read."
+            raise source.refused(f"its rows cannot be read now ({error})", again) from error
+        raise source.rows_refused(str(error), error.remedy or remedy) from error
 
 
 def current_batch(*, reliable: bool = True) -> CurrentBatch:

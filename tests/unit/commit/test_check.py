@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +45,7 @@ from airflow_tx.transaction.commit.check import (
     FailedCheck,
     OutputRows,
     SqlCheck,
+    _plain,
     checked_checks,
     duckdb_engine,
     find_all,
@@ -724,6 +726,24 @@ def test_instances_of_a_mapped_task_may_give_different_columns_and_whole_numbers
 def test_rows_that_are_no_table_are_refused_with_the_name_of_the_check(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"check\('a', rows=\).* are no table"):
         findings(given, check("a", OUTPUT, rows="n > 0"))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [[{"n": 2**53 + 1}], [{"n": 0.5}]],
+        [[{"n": 1}], [{"n": Decimal("0.123456789012345678901")}]],
+        [[{"n": Decimal("0.1")}], [{"n": 0.5}]],
+        [[{"n": [Decimal("0.1")]}], [{"n": [0.5]}]],
+        [[{"n": {"x": Decimal("0.1")}}], [{"n": {"y": 1, "x": 0.5}}]],
+    ],
+    ids=["an int and a float", "an int and many digits", "a decimal and a float", "within a list", "within a struct"],
+)
+def test_instances_whose_values_no_type_holds_are_refused_and_not_rounded(parts: Any) -> None:
+    commit = CheckedCommit(None, lambda output: OutputRows([_plain(part) for part in parts]))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"check\('a', rows=\).* are no table: column n ") as refused:
+        list(find_all([check("a", OUTPUT, rows="n IS NOT NULL")], commit))
+    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_cannot_be_reached_is_tried_again_and_no_fault_of_the_check() -> None:

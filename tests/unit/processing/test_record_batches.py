@@ -156,11 +156,39 @@ def test_parquet_has_its_own_types_in_one_form(store: CountingStore, tmp_path: P
     assert found.to_pylist() == rows(batch)
 
 
+WHOLE_OR_NOT: dict[str, tuple[Any, str]] = {
+    "a list": (pa.array([[2**64 - 1]], pa.list_(pa.uint64())), "list<element: decimal128(20, 0)>"),
+    "a struct": (pa.array([{"x": 2**64 - 1}], pa.struct({"x": pa.uint64()})), "struct<x: decimal128(20, 0)>"),
+    "a map": (
+        pa.array([[("a", 2**64 - 1)]], pa.map_(pa.string(), pa.uint64())), "map<string, decimal128(20, 0)>"
+    ),
+    "few digits": (pa.array([[Decimal("1.5")]], pa.list_(pa.decimal256(50, 3))), "list<element: decimal128(38, 3)>"),
+    "many digits": (pa.array([[Decimal(10**38)]]), ""),
+    "a date": (pa.array([[2_932_897]], pa.list_(pa.int32())).cast(pa.list_(pa.date32())), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "kind"), WHOLE_OR_NOT.values(), ids=WHOLE_OR_NOT.keys())
+def test_a_value_of_parquet_is_the_same_in_dicts_and_batches_or_refused_in_both(
+    store: CountingStore, tmp_path: Path, column: Any, kind: str
+) -> None:
+    pq.write_table(pa.table({"n": column}), tmp_path / "a.parquet")
+    batch = batch_of(store, FileSource(f"{tmp_path}/*.parquet", format="parquet"))
+    if kind:
+        found = whole(batch)
+        assert str(found.schema.field("n").type) == kind
+        assert found.to_pylist(maps_as_pydicts="strict") == rows(batch)
+        return
+    for read in (rows, whole):
+        with pytest.raises(RowsRefused, match="a.parquet: row 0: n = "):
+            read(batch)
+
+
 def test_columns_of_folders_are_columns_of_record_batches(store: CountingStore, tmp_path: Path) -> None:
     for region in ("eu", "us"):
         folder = tmp_path / f"region={region}"
         folder.mkdir()
-        pq.write_table(pa.table({"n": [1], "region": [7]}), folder / "a.parquet")
+        pq.write_table(pa.table({"n": [1]}), folder / "a.parquet")
         (folder / "a.csv").write_text("n\n1\n")
     parquet = PartitionedFileSource(f"{tmp_path}/*/*.parquet", format="parquet")
     expected = [{"n": 1, "region": "eu"}, {"n": 1, "region": "us"}]
@@ -229,17 +257,6 @@ def test_a_source_of_ones_own_gives_frames(store: CountingStore) -> None:
     batch = batch_of(store, Own())
     expected = [{"number": number, "text": "a"} for number in range(10)]
     assert rows(batch) == whole(batch).to_pylist() == expected
-
-
-@pytest.mark.parametrize(
-    "source", [Numbers(), MemorySource({"0": [{"n": 1}]}, schema="n INT")], ids=["own", "declared"]
-)
-def test_a_replay_that_found_no_rows_has_the_declared_columns(store: CountingStore, source: Any) -> None:
-    run = Run(store, source)
-    object.__setattr__(run.begun, "metadata", None)
-    found = whole(CurrentBatch(run.start("count")))
-    assert found.num_rows == 0
-    assert found.column_names == (["n"] if isinstance(source, MemorySource) else [])
 
 
 @pytest.mark.usefixtures("small_pages")

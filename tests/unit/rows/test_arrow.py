@@ -298,6 +298,11 @@ BEYOND = {
     "nanoseconds": (pa.array([1000, 1], pa.timestamp("ns")), "has nanoseconds, which would be cut"),
     "nanoseconds of a day": (pa.array([1000, 1], pa.time64("ns")), "has nanoseconds, which would be cut"),
     "a number": (pa.array([0, 2**64 - 1], pa.uint64()), "is greater than 9223372036854775807"),
+    "digits": (pa.array([Decimal(0), Decimal(10**38)]), r"has more digits than decimal128\(38, 0\)"),
+    "digits behind the point": (
+        pa.array([Decimal(0), Decimal(10**28)], pa.decimal256(50, 10)),
+        r"has more digits than decimal128\(38, 10\)",
+    ),
 }
 WITHIN: dict[str, Any] = {
     "itself": lambda values: values,
@@ -374,3 +379,25 @@ def test_what_a_library_holds_and_no_reader_does_is_refused(frame: Any, problem:
 )
 def test_nan_of_pandas_is_null_in_each_of_its_types(column: Any) -> None:
     assert table_of(pd.DataFrame({"n": column})).to_pylist() == [{"n": None}, {"n": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "found"),
+    [
+        ([[np.nan, 1.0], None], pa.list_(pa.float64()), [[None, 1.0], None]),
+        ([{"x": np.nan}, {"x": 1.0}], pa.struct({"x": pa.float32()}), [{"x": None}, {"x": 1.0}]),
+        ([[{"x": np.nan}], []], pa.list_(pa.struct({"x": pa.float64()})), [[{"x": None}], []]),
+        ([[("a", np.nan)], [("a", 1.0)]], pa.map_(pa.string(), pa.float64()), [{"a": None}, {"a": 1.0}]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
+)
+def test_nan_of_pandas_is_null_at_every_depth(given: Any, kind: Any, found: Any) -> None:
+    frame = pd.DataFrame({"n": pd.Series(pa.array(given, kind), dtype=pd.ArrowDtype(kind))})
+    assert table_of(frame).column("n").to_pylist(maps_as_pydicts="strict") == found
+    if not pa.types.is_map(kind):
+        assert table_of(pd.DataFrame({"n": pd.Series(given, dtype=object)})).column("n").to_pylist() == found
+
+
+def test_rows_without_a_column_are_refused_and_not_lost() -> None:
+    with pytest.raises(NoTable, match="2 rows have no columns"):
+        table_of(pa.table({"n": [1, 2]}).select([]))
