@@ -116,37 +116,50 @@ def test_a_key_that_the_state_has_not_is_named(airflow: Commands, root: str) -> 
     assert airflow.run(*get, "cat", "cow", root=root, fails=True) == "State tx_state.words has no key cat; cow."
 
 
-def test_a_state_is_renamed_or_forgotten(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
-    url = f"sqlite:///{airflow.database}"
+class Moved:
+    """A topology whose state was `before`, and is `empty` in its DAG; how the refusal says to rename or forget it."""
 
-    def state(table: str) -> SqlState:
-        return SqlState.from_url(url, table=table, keys=["word"], values={"n": Count()}, label="tx_state")
+    def __init__(self, airflow: Commands, store: ZooKeeperStore, root: str) -> None:
+        self.url = f"sqlite:///{airflow.database}"
+        self._ledger = (store, root)
+        self.run("before", "r1")
+        with pytest.raises(StateRenamed) as refusal:
+            self.run("empty", "r2")
+        self.rename, self.forget = re.findall(r"airflow (tx state .*?)(?:\. Another|$)", str(refusal.value))
 
-    def run(table: str, run_id: str) -> None:
-        pipeline = Pipeline(store, root, [state(table)])
+    def state(self, table: str) -> SqlState:
+        return SqlState.from_url(self.url, table=table, keys=["word"], values={"n": Count()}, label="tx_state")
+
+    def run(self, table: str, run_id: str) -> None:
+        pipeline = Pipeline(*self._ledger, [self.state(table)])
         begun = pipeline.begin(run_id)
         grant = pipeline.acquire(begun, pipeline.process(begun))
-        state(table).raise_and_write(grant, [{"word": "a", "n": 1}])
+        self.state(table).raise_and_write(grant, [{"word": "a", "n": 1}])
         pipeline.mark(grant)
 
-    run("before", "r1")
-    with pytest.raises(StateRenamed) as refusal:
-        run("empty", "r2")
-    rename, forget = re.findall(r"airflow (tx state .*?)(?:\. Another|$)", str(refusal.value))
-    told = airflow.run(*rename.split(), "--yes", root=root, fails=True)
-    assert "ALTER TABLE before RENAME TO empty" in told
-    query(url, "ALTER TABLE before RENAME TO empty")
-    assert "is called tx_state.empty now" in airflow.run(*rename.split(), "--yes", root=root)
-    run("empty", "r2")
-    assert state("empty").read() == [{"word": "a", "n": 2}]
-    with pytest.raises(StateRenamed):
-        run("after", "r3")
-    airflow.run(*forget.replace("before", "empty").split(), "--yes", root=root)
-    run("after", "r3")
-    assert state("after").read() == [{"word": "a", "n": 1}]
-    for table in ("empty", "after"):
-        state(table).clear()
-        query(url, f"DROP TABLE {table}")
+    def end(self, *tables: str) -> None:
+        for table in tables:
+            self.state(table).clear()
+            query(self.url, f"DROP TABLE {table}")
+
+
+def test_a_state_is_renamed(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
+    moved = Moved(airflow, store, root)
+    told = airflow.run(*moved.rename.split(), "--yes", root=root, fails=True)
+    assert 'ALTER TABLE "before" RENAME TO empty' in told
+    query(moved.url, 'ALTER TABLE "before" RENAME TO empty')
+    assert "is called tx_state.empty now" in airflow.run(*moved.rename.split(), "--yes", root=root)
+    moved.run("empty", "r2")
+    assert moved.state("empty").read() == [{"word": "a", "n": 2}]
+    moved.end("empty")
+
+
+def test_a_state_is_forgotten(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
+    moved = Moved(airflow, store, root)
+    airflow.run(*moved.forget.split(), "--yes", root=root)
+    moved.run("empty", "r2")
+    assert moved.state("empty").read() == [{"word": "a", "n": 1}]
+    moved.end("before", "empty")
 
 
 def test_what_cannot_be_shown_is_one_line(airflow: Commands, root: str, monkeypatch: pytest.MonkeyPatch) -> None:

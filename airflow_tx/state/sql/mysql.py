@@ -271,6 +271,10 @@ class MySql(Dialect):
         "json": ExactJson(),
     }
     assigns_in_order = True
+    grantee_query = (
+        "SELECT concat(quote(substring_index(current_user(), '@', 1)), '@', "
+        "quote(substring_index(current_user(), '@', -1)))"
+    )
     shape_query = (
         "SELECT GROUP_CONCAT(CONCAT_WS(' ', column_name, column_type, is_nullable, column_default, collation_name, "
         "column_comment) ORDER BY ordinal_position) AS shape FROM information_schema.columns "

@@ -201,6 +201,7 @@ class Postgres(Dialect):
         # Not JSONB, which would give numbers back in another form.
         "json": sa.JSON(),
     }
+    grantee_query = "SELECT quote_ident(current_user)"
     # The information schema hides what the user has no right to.
     columns_query = (
         "SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "

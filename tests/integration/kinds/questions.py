@@ -72,6 +72,10 @@ def _lint(of: Asked) -> list[Line]:
     return [(of.dag_file,)]
 
 
+def _ddl(of: Asked) -> list[Line]:
+    return [(of.kind.name,)]
+
+
 QUESTIONS: Mapping[str, Callable[[Asked], list[Line]]] = {
     "list": _list,
     "show": _show,
@@ -80,6 +84,7 @@ QUESTIONS: Mapping[str, Callable[[Asked], list[Line]]] = {
     "receipts": _receipts,
     "diff": _diff,
     "lint": _lint,
+    "ddl": _ddl,
     "state get": _state_get,
 }
 """By command, how it is typed for a topology."""
