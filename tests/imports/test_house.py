@@ -52,7 +52,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 45_205,
+    "statements": 45_425,
     "files": 247,
     "rooms": 13,
     "names that rooms take from each other": 749,

@@ -70,6 +70,8 @@ class LocalMariaDB(SqlServer):
             "socket": str(self.data_dir / "mariadb.sock"),
             "pid-file": str(self.data_dir / "mariadb.pid"),
             "init-file": str(self.data_dir / "init.sql"),
+            # A server that starts deletes temporary files there, also of another server.
+            "tmpdir": str(self.data_dir),
             "skip-name-resolve": "ON",
             **self._settings,
         }

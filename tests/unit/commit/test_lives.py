@@ -730,8 +730,7 @@ def test_a_place_that_was_not_empty_before_is_not_filled(lines: Lines, where: An
     line = lines(where)
     empty, _ = line.backups(1)
     if where is InSqlite:
-        with sqlite3.connect(line.place.file) as connection:
-            connection.execute("delete from airflow_tx_fence")
+        line.place.state.release()
     else:
         line.place.state.database.fence = None
     Repairs(line.ledger).forget_state(line.place.state.name, ADA)
