@@ -735,7 +735,7 @@ def test_a_log_that_is_damaged_is_refused_for_good(table: DeltaTable, grants: Gr
     commit(table, grants, 1, numbers(10))
     log = Path(table.uri, "_delta_log")
     (log / f"{len([*log.glob('*.json')]):020}.json").write_text("{no json")
-    with pytest.raises(StateDiffers, match=r"the table cannot be read: .*[Jj]son") as refused:
+    with pytest.raises(StateDiffers, match=r"deltalake refuses the table .*[Jj]son") as refused:
         table.raise_fence(grants(2))
     assert "\n" not in str(refused.value)
 
@@ -751,7 +751,7 @@ def test_a_table_that_was_dropped_and_made_anew_is_refused(table: DeltaTable, gr
 
 
 def test_a_place_where_nobody_may_write_is_refused(grants: Grants) -> None:
-    with pytest.raises(StateError, match="Give the committer the right to write|cannot be reached"):
+    with pytest.raises(StateError, match="Give the committer the right to write|No such file or directory"):
         DeltaTable("/proc/orders").raise_fence(grants(1))
 
 

@@ -10,6 +10,7 @@ with the text of the fence.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -141,8 +142,18 @@ _CONFLICTS = (
     "Tried committing existing table version",
     "already exists",
 )
-# Words of deltalake for an error of the storage that it words as one of the table.
-_PASSES = re.compile(r"Generic \w+ error|error sending request|[Tt]imed? ?out|[Cc]onnection")
+# What passes: a request that got no answer, a server that is busy or broken. A path or a column may have such words.
+_PASSES = re.compile(
+    r" HTTP error\b|\berror sending request\b|\bdispatch failure\b|\bstatus code\W+(?:\d+m\W+)*(?:408|425|429|5\d\d) "
+    r"|<Code>(?:RequestTimeout|SlowDown|InternalError|ServiceUnavailable|OperationAborted)<"
+)
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_PASSING = frozenset(
+    (errno.EINTR, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.EBUSY, errno.ENFILE, errno.EMFILE)
+    + (errno.ENOSPC, errno.EDQUOT, errno.ENOLCK, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT)
+    + (errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE, errno.ENOBUFS)
+    + (errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.EREMOTEIO)
+)
 _PASSED = f"{STAGED}/_conditional_puts"
 _RACERS = 3
 _RACES = 40
@@ -383,10 +394,15 @@ class DeltaStore:
     def asked(self, at: TableVersion, query: str) -> list[dict[str, Any]]:
         """Ask a version of the table by SQL, where its name is `QUERIED`."""
         from deltalake import QueryBuilder
+        from deltalake.exceptions import DeltaError
 
         with self.reached():
-            found = QueryBuilder().register(QUERIED, at.handle).execute(query)
-            return list(pa.table(found.read_all()).to_pylist())
+            try:
+                found = QueryBuilder().register(QUERIED, at.handle).execute(query)
+                return list(pa.table(found.read_all()).to_pylist())
+            except Exception as error:
+                # Its engine has no class of its own for what it says.
+                raise DeltaError(str(error)) from error
 
     def history(self) -> list[dict[str, Any]]:
         """Read what the log says of each commit, the newest first."""
@@ -552,12 +568,7 @@ class DeltaStore:
         try:
             yield
         except (DeltaError, OSError) as error:
-            # An error of the storage is an OSError, and so passes. What deltalake says of a table itself does not.
-            if isinstance(error, OSError) or _PASSES.search(str(error)) or is_denied(error):
-                raise unreached(error, **self._place) from None
-            problem = f"the table cannot be read: {scrubbed(first_line(error), self._options).rstrip('.')}"
-            remedy = "Give the state a table that deltalake reads, or repair this one."
-            raise StateDiffers(state=self._state, problem=problem, remedy=remedy) from None
+            raise unreached(error, **self._place) from None
 
 
 def _fence_path(number: int, name: int) -> str:
@@ -598,6 +609,15 @@ def is_denied(error: Exception) -> bool:
     return isinstance(error, PermissionError) or _DENIED.search(str(error)) is not None
 
 
+def _passes(error: Exception) -> bool:
+    """Whether an error is on the list of what passes; any other one is final."""
+    number = error.errno if isinstance(error, OSError) else None
+    said = _OS_ERROR.search(str(error))
+    if number is None and said is not None:
+        number = int(said[1])
+    return number in _PASSING or _PASSES.search(str(error)) is not None
+
+
 def unreached(
     error: Exception,
     *,
@@ -606,11 +626,17 @@ def unreached(
     options: Mapping[str, str],
     outcome_known: bool = True,
 ) -> StateError:
-    """Make the refusal for a table that cannot be read or written; it shows no credentials."""
+    """Make the refusal for a table that cannot be read or written; final, unless it is on the list of what passes."""
     reason = scrubbed(str(error), options)
     if is_denied(error):
         problem = f"this process may not read or write {uri} ({reason})"
         remedy = "Give the committer the right to write there, then clear the task. Staged files are kept."
         return StateError(state=state, problem=problem, remedy=remedy)
-    kind = StateUnavailable if outcome_known else StateOutcomeUnknown
-    return kind(state=state, where=uri, reason=reason)
+    if _passes(error):
+        kind = StateUnavailable if outcome_known else StateOutcomeUnknown
+        return kind(state=state, where=uri, reason=reason)
+    if not isinstance(error, OSError):
+        reason = scrubbed(first_line(error), options)  # what follows is a stack of Rust
+    problem = f"deltalake refuses the table {uri}: {reason.rstrip('.')}"
+    remedy = "Repair it, or give the state another one, then clear the task."
+    return StateDiffers(state=state, problem=problem, remedy=remedy)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.base.errors import StateError, StateUnavailable
+from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Misfit
@@ -222,9 +222,9 @@ def test_staged_rows_are_read_as_a_reader_of_the_table_sees_them(tmp_path: Path)
     assert {name for each in some for name in each} == {"day", "id"}
 
 
-def test_a_staged_file_that_is_gone_is_a_table_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_staged_file_that_is_gone_is_refused_for_good(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "orders")
     listed = table.stage([{"id": 1}], ATTEMPT)
     (tmp_path / "orders" / listed[0]["path"]).unlink()
-    with pytest.raises(StateUnavailable):
+    with pytest.raises(StateDiffers):
         list(table.staged_rows(listed, ["id"]))
