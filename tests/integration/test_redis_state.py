@@ -6,13 +6,14 @@ import copy
 import json
 import os
 import pickle
+import shlex
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from airflow_tx.base.errors import (
     FenceOutranked,
     LedgerBehind,
     StateBehind,
+    StateDiffers,
     StateError,
     StateOutcomeUnknown,
     StateUnavailable,
@@ -359,12 +361,38 @@ def test_an_older_copy_of_the_values_with_as_many_keys_is_noticed(redis: LocalRe
     assert totals(state) == {"a": 2, "b": 2}
 
 
-def test_values_without_a_fence_are_not_added_to(redis: LocalRedis, prefix: str) -> None:
-    state = _state(redis, prefix)
-    Grants().commit(1, state, {"a": 1})
-    redis.client().delete(f"{{{prefix}}}:fence")
-    with pytest.raises(StateBehind, match="nothing, but there are 1 keys of values"):
-        state.raise_fence(Grants()(1))
+@pytest.fixture
+def copied(redis: LocalRedis, prefix: str, kind: str) -> RedisState:
+    """A state whose keys were copied from another prefix, without the fence."""
+    grants, name = Grants(), f'{prefix} it\'s a "copy"'
+    for txid in (1, 2):
+        grants.commit(txid, _state(redis, prefix, kind), {"a": 1, "b": txid})
+    for key in ("values", "touched", "schema", "receipts"):
+        redis.client().copy(f"{{{prefix}}}:{key}", f"{{{name}}}:{key}")
+    return _state(redis, name, kind)
+
+
+@both_kinds
+@pytest.mark.parametrize("txid", [1, 3])
+def test_a_copy_without_its_fence_is_refused_until_it_is_deleted(
+    redis: LocalRedis, copied: RedisState, txid: int
+) -> None:
+    grants, before = Grants(), _everything(redis, copied.prefix)
+    with pytest.raises(
+        StateDiffers, match="it has values and no fence.*Nothing was written.*another prefix"
+    ) as refused:
+        copied.raise_and_write(grants(txid), rows({"a": 5}))
+    assert _everything(redis, copied.prefix) == before
+    redis.client().execute_command(*shlex.split(str(refused.value).rpartition("commit task: ")[2]))
+    grants.commit(txid, copied, {"a": 5})
+    assert totals(copied) == {"a": 5}
+
+
+@both_kinds
+def test_a_copy_that_a_repair_has_accepted_is_the_states_own(copied: RedisState) -> None:
+    grant = replace(Grants()(3), accepted={copied.name: {"generation": 1, "fence": None}})
+    copied.raise_and_write(grant, rows({"a": 5}))
+    assert totals(copied) == {"a": 7, "b": 3}
 
 
 # --- writers at once ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -205,7 +206,9 @@ class RedisFence:
     ) -> list[Call]:
         token = row.token
         # Values that a repair has accepted need not be complete.
-        accept = held.row is not None and fence.accepted(held.row, grant, state=self._state)
+        accept = fence.owns(grant, state=self._state)
+        if held.row is not None:
+            accept = fence.accepted(held.row, grant, state=self._state)
         fields = {
             "format": _FORMAT,
             "state": row.state,
@@ -225,6 +228,7 @@ class RedisFence:
         """Read the reply to `raise_calls`, and do the rest of a long roll-back. False: read the fence again.
 
         :raises StateBehind: keys have vanished.
+        :raises StateDiffers: it has values and no fence.
         :raises OutputChanged, SkipRefused: it holds something of the transaction that this grant does not write.
         """
         if reply[0] == b"moved":
@@ -232,7 +236,9 @@ class RedisFence:
         if reply[0] == b"held" and (refusal := self._if_held(held, grant)) is not None:
             raise refusal
         if reply[0] == b"counts":
-            raise self._behind(grant, self.vanished(reply))
+            raise (
+                self._of_nobody() if held.row is None else self._behind(grant, self.vanished(reply))
+            )
         cursor = reply[1]
         while cursor != b"0":
             ((answer, *rest),) = self.server.run_scripts(
@@ -264,12 +270,17 @@ class RedisFence:
                 f"{noted[0]} keys of values, and one of them has another value now "
                 "(an older copy, or changed by hand)"
             )
-        if not sum(noted):
-            return f"nothing, but there are {found[0]} keys of values"
         return (
             f"{noted[0]} keys of values and {noted[1] + noted[2]} notes of how to undo, "
             f"and there are {found[0]} and {found[1] + found[2]} (evicted, expired, or changed by hand)"
         )
+
+    def _of_nobody(self) -> StateDiffers:
+        # No value tells the ledger that it is of.
+        problem = "it has values and no fence, as a copy of another state has. Nothing was written"
+        keys = " ".join(json.dumps(key, ensure_ascii=False) for key in self.keys)
+        remedy = f"Give it another prefix, or delete them in Redis and clear the commit task: UNLINK {keys}"
+        return StateDiffers(state=self._state, problem=problem, remedy=remedy)
 
     def _behind(self, grant: Grant, found: str) -> StateBehind:
         expected = grant.last_txids.get(self._state, "nothing")
