@@ -301,6 +301,10 @@ class Dialect:
         """Whether a statement that inserts rows may change other rows of the table, by a trigger or the like."""
         return False
 
+    def numbered(self, connection: Connection, table: sa.Table) -> frozenset[str]:
+        """Name the columns of which a NULL becomes a number, though no NOT NULL is declared."""
+        return frozenset()
+
     def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, TextLength]:
         """Read the lengths of columns that have a limit: spaces beyond it are cut without an error."""
         if not self.cuts_texts:

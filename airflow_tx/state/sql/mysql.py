@@ -214,7 +214,7 @@ _UNAVAILABLE |= {1114, 1161, 1184, 1203, 1226, 1290, 1836, 1927, 4031}
 # A value that does not fit is an error. The columns of a table are one text, of any length. No answer is cut, no check
 # is left out, and a commit begins no other transaction.
 _SETTINGS: Mapping[str, Any] = {
-    "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'",
     "time_zone": "'+00:00'",
     "group_concat_max_len": 4294967295,
     "sql_select_limit": 18446744073709551615,

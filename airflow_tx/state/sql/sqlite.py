@@ -68,6 +68,11 @@ _PRIMARY_COLLATIONS = sa.text(
     "SELECT c.name, c.coll FROM pragma_index_list(:name, :schema) i, pragma_index_xinfo(i.name, :schema) c "
     "WHERE i.origin = 'pk' AND c.key"
 )
+# An INTEGER PRIMARY KEY is the number of the row, so that it needs no index.
+_ROW_NUMBERS = sa.text(
+    "SELECT name FROM pragma_table_info(:name, :schema) WHERE pk "
+    "AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name, :schema) WHERE origin = 'pk')"
+)
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,10 @@ class Sqlite(Dialect):
             "AND (type = 'trigger' OR sql LIKE '%ON%CONFLICT%')"
         )
         return connection.execute(query, {"name": table.name}).first() is not None
+
+    def numbered(self, connection: Connection, table: sa.Table) -> frozenset[str]:
+        place = {"name": table.name, "schema": table.schema or "main"}
+        return frozenset(connection.scalars(_ROW_NUMBERS, place))
 
     @staticmethod
     def _compared_otherwise(

@@ -430,10 +430,13 @@ class TableStore(OneTableStore[FoundTable]):
             raise _differs(self.state, problem, f"{remedy}, {_AGAIN}: {ddl}")
         inspector = sa.inspect(connection)
         columns = inspector.get_columns(self._name, schema=self._schema)
-        filled = {each["name"]: each for each in columns if not each["nullable"]}
+        numbered = self._dialect.numbered(connection, bare)
+        filled = numbered.union(each["name"] for each in columns if not each["nullable"])
         generated = frozenset(each["name"] for each in columns if each.get("computed"))
-        defaults = generated.union(each["name"] for each in columns if _has_default(each))
-        required = frozenset(filled) - defaults
+        defaults = (
+            generated.union(each["name"] for each in columns if _has_default(each)) | numbered
+        )
+        required = filled - defaults
         made = [
             sa.Column(name, self._dialect.types.get(kind, sa.types.NullType()), autoincrement=False)
             for name, kind in types.items()
@@ -444,7 +447,7 @@ class TableStore(OneTableStore[FoundTable]):
             self.state,
             table,
             types,
-            frozenset(filled) - own,
+            filled - own,
             required - own,
             self._dialect.lengths(connection, bare),
             self._dialect.changes_others(connection, bare),
