@@ -12,7 +12,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError, OtherSource, PartitionUnavailable
-from airflow_tx.base.rows import NoTable, arrow_types_of, nested_columns_of, reader_of_dicts
+from airflow_tx.base.rows import (
+    NoTable,
+    arrow_types_of,
+    nested_columns_of,
+    python_frame,
+    reader_of_dicts,
+)
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import (
     Batch,
@@ -135,7 +141,7 @@ class MemorySource(PartitionedTransactionalSource):
         return (
             [dict(row) for row in batch]
             if spark is None
-            else spark.createDataFrame(batch, self.schema)
+            else python_frame(spark, batch, self.schema)
         )
 
 

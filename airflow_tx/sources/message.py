@@ -11,6 +11,7 @@ from airflow_tx.base.rows import (
     nested_columns_of,
     object_values,
     parsed_object,
+    python_frame,
     says_not_null,
 )
 from airflow_tx.outputs import content_of_row
@@ -80,7 +81,7 @@ def spark_and_arrow(spark: SparkSession, ddl: str) -> tuple[StructType, pa.Schem
     """Read the columns of rows, as Spark and as Arrow name them."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    struct = spark.createDataFrame([], ddl).schema
+    struct = python_frame(spark, [], ddl).schema
     return struct, to_arrow_schema(struct, timezone="UTC")
 
 

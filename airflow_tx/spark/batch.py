@@ -19,7 +19,15 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.rows import WRITES, check_settings, column_name, dicts_of, fails, spark_reader
+from airflow_tx.base.rows import (
+    WRITES,
+    check_settings,
+    column_name,
+    dicts_of,
+    fails,
+    python_frame,
+    spark_reader,
+)
 from airflow_tx.ledger import (
     MALFORMED,
     REJECTED,
@@ -153,8 +161,7 @@ class Batch:
         if hasattr(rows, "write"):
             return cast("DataFrame", rows)
         # A source without Spark gives Python rows.
-        plain: list[Any] = [dict(row) for row in dicts_of(rows)]
-        return self._spark.createDataFrame(plain)
+        return python_frame(self._spark, [dict(row) for row in dicts_of(rows)])
 
     def _asked(self, read: RowsRead) -> RowsRead:
         """Ask a reading of the batch that a limit may have cut off for one more row."""

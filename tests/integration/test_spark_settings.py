@@ -28,6 +28,8 @@ from airflow_tx.base.errors import ConfigError, RowsRefused
 from airflow_tx.base.rows import WRITES, check_settings, spark_reader
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.files.source import FileSource
+from airflow_tx.sources.memory import MemorySource
+from airflow_tx.sources.message import spark_and_arrow
 from airflow_tx.spark.connect import session
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 
@@ -359,3 +361,56 @@ def test_a_setting_of_a_connect_session_is_refused(spark_connect: LocalSparkConn
         spark.conf.set("spark.sql.parquet.binaryAsString", "true")
         with pytest.raises(ConfigError, match=r"spark\.sql\.parquet\.binaryAsString = 'true' .* Set it to false"):
             spark_reader(spark, "parquet")
+
+
+# --- rows of Python -------------------------------------------------------------------------------------------------
+
+GUESSED = {
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.pyspark.inferNestedDictAsStruct.enabled": "true",
+    "spark.sql.pyspark.legacy.inferArrayTypeFromFirstElement.enabled": "true",
+    "spark.sql.pyspark.legacy.inferMapTypeFromFirstPair.enabled": "true",
+}
+OF_PYTHON = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.datetime.java8API.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    "spark.sql.execution.pandas.inferPandasDictAsMap": "true",
+    "spark.sql.execution.pandas.structHandlingMode": "dict",
+    "spark.sql.session.timeZone": "America/New_York",
+}
+PLAIN: list[dict[str, Any]] = [{"a": 1, "m": {"x": 1, "y": 2}, "l": [1, 2]}, {"a": None, "m": {}, "l": [3]}]
+
+
+def in_memory(spark: SparkSession, schema: str | None = None) -> Any:
+    rows = MemorySource({"0": PLAIN}, schema=schema)
+    found: Any = rows.emit_partition_batch(ATTEMPT, "0", {"from": 0, "to": 2}, spark)
+    return exact(found)
+
+
+@pytest.mark.parametrize("name", GUESSED)
+def test_a_setting_by_which_rows_of_python_have_other_types_is_refused(spark: SparkSession, name: str) -> None:
+    with given(spark, name, GUESSED[name]), pytest.raises(ConfigError, match=rf"{name} = .* Set it to"):
+        in_memory(spark)
+
+
+@pytest.mark.parametrize("name", OF_PYTHON)
+def test_another_setting_leaves_rows_of_python_as_they_are(spark: SparkSession, name: str) -> None:
+    before = in_memory(spark)
+    with given(spark, name, OF_PYTHON[name]):
+        assert in_memory(spark) == before
+
+
+@pytest.mark.parametrize("name", list(GUESSED)[1:])
+def test_a_schema_needs_no_setting_that_guesses(spark: SparkSession, name: str) -> None:
+    schema = "a BIGINT, m STRUCT<x: BIGINT, y: BIGINT>, l ARRAY<BIGINT>"
+    before = in_memory(spark, schema)
+    with given(spark, name, GUESSED[name]):
+        assert in_memory(spark, schema) == before
+
+
+def test_a_setting_by_which_messages_have_other_moments_is_refused(spark: SparkSession) -> None:
+    with given(spark, "spark.sql.timestampType", "TIMESTAMP_NTZ"), pytest.raises(ConfigError, match="timestampType"):
+        spark_and_arrow(spark, "t TIMESTAMP")

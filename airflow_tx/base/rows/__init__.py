@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         held_settings as held_settings,
         kind_of as kind_of,
         parsed_object as parsed_object,
+        python_frame as python_frame,
         read_text as read_text,
         says_not_null as says_not_null,
         spaced as spaced,

@@ -533,6 +533,8 @@ _SAID: Mapping[str, Mapping[str, str]] = {
     "kafka": {},
 }
 """The options that take the place of settings, by format."""
+_TYPED = "typed rows"
+_UNTYPED = "untyped rows"
 WRITES = "write"
 """What `check_settings` takes for rows that Spark writes for us."""
 _ANY = {
@@ -576,6 +578,13 @@ _HELD: Mapping[str, Mapping[str, str]] = {
         "spark.sql.parser.quotedRegexColumnNames": "false",
     },
     "kafka": {**_ANY, **_OBJECTS},
+    _TYPED: _ANY,
+    _UNTYPED: {
+        **_ANY,
+        "spark.sql.pyspark.inferNestedDictAsStruct.enabled": "false",
+        "spark.sql.pyspark.legacy.inferArrayTypeFromFirstElement.enabled": "false",
+        "spark.sql.pyspark.legacy.inferMapTypeFromFirstPair.enabled": "false",
+    },
     WRITES: {
         "spark.sql.legacy.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
@@ -607,6 +616,18 @@ def check_settings(spark: SparkSession, file_format: str) -> None:
                 "application, spark-defaults.conf or the Spark Connect server."
             )
             raise ConfigError(option=name, value=value, remedy=remedy)
+
+
+def python_frame(
+    spark: SparkSession, rows: Sequence[Mapping[str, Any]], schema: str | None = None
+) -> DataFrame:
+    """Make a DataFrame of rows of Python that depends on no setting.
+
+    :param schema: None: Spark finds the types of the values.
+    :raises ConfigError: a setting of the session changes rows.
+    """
+    check_settings(spark, _TYPED if schema else _UNTYPED)
+    return spark.createDataFrame(list[Any](rows), schema)
 
 
 def spark_reader(
