@@ -319,6 +319,24 @@ _SETTINGS = {
     "lock_configuration": "true",
 }
 """In this order: each of the last two forbids what stands before it."""
+_NUMBER = """
+CREATE MACRO tx_number(x) AS CASE
+WHEN typeof(x) IN ('DOUBLE', 'FLOAT') AND CAST(x AS VARCHAR) IN ('nan', '-nan') THEN NULL ELSE x END
+"""
+"""NULL for NaN, such as infinity less infinity, and any other value unchanged."""
+_CALL: Mapping[str, Any] = {
+    "class": "FUNCTION",
+    "type": "FUNCTION",
+    "alias": "",
+    "function_name": "tx_number",
+    "schema": "",
+    "catalog": "",
+    "filter": None,
+    "order_bys": {"type": "ORDER_MODIFIER", "orders": []},
+    "distinct": False,
+    "is_operator": False,
+    "export_state": False,
+}
 _SINGLE = "Give one condition alone, without SELECT, FROM and a name."
 
 
@@ -368,7 +386,7 @@ class SqlCheck(Check):
     @property
     def selected(self) -> list[str]:
         """The expressions that one pass computes for it."""
-        condition = f"({self.sql}\n)"  # a comment may end it
+        condition = f"({self.parsed.sql}\n)"  # a comment may end it
         if not self.of_all:
             return [f"count(*) FILTER (WHERE {condition} IS NOT TRUE)"]
         return [condition, *self.parsed.aggregates]
@@ -450,7 +468,7 @@ class SqlPass:
         if each.of_all:
             return ()
         columns = self._rows.schema.names if self._rows.schema is not None else []
-        where = f"WHERE ({each.sql}\n) IS NOT TRUE LIMIT {SAMPLES}"
+        where = f"WHERE ({each.parsed.sql}\n) IS NOT TRUE LIMIT {SAMPLES}"
         return tuple(_sample(columns, row) for row in self._ask("*", columns, where))
 
     def _digest_for(self, each: SqlCheck) -> str:
@@ -565,6 +583,7 @@ def duckdb_engine() -> Any:
         remedy = "It needs duckdb: pip install 'airflow-provider-tx[checks]'."
         raise ConfigError(option="CommitOperator", value="checks", remedy=remedy) from None
     engine = duckdb.connect(":memory:")
+    engine.execute(_NUMBER)
     for name, value in _SETTINGS.items():
         engine.execute(f"SET GLOBAL {name} = '{value}'")  # for each cursor, too
     return engine
@@ -585,10 +604,12 @@ class ParsedCondition:
 
     :param columns: every name that may be one of a column.
     :param aggregates: its aggregates, as SQL.
+    :param sql: the condition, in which what is computed and is NaN is NULL where it is compared.
     """
 
     columns: frozenset[str]
     aggregates: tuple[str, ...]
+    sql: str
 
 
 @cache
@@ -616,9 +637,16 @@ def parse_condition(sql: str) -> ParsedCondition:
             name for node in nodes if node["class"] == "COLUMN_REF" for name in node["column_names"]
         )
         found = [node for node in nodes if node.get("function_name", "").lower() in _aggregates()]
-        return ParsedCondition(
-            frozenset(names), tuple(dict.fromkeys(_text(cursor, parsed, node) for node in found))
-        )
+        aggregates = tuple(dict.fromkeys(_text(cursor, parsed, node) for node in found))
+        columns = frozenset(names)
+        compared = [node for node in nodes if node["class"] in _COMPARING]
+        changed = [_compare_numbers(node) for node in reversed(compared)]
+        if any(changed):
+            try:
+                sql = _text(cursor, parsed, _only_condition(parsed))
+            except _errors():
+                raise ValueError("Write an infinite number as 'infinity'::DOUBLE.") from None
+        return ParsedCondition(columns, aggregates, sql)
 
 
 def _only_condition(parsed: Mapping[str, Any]) -> Any:
@@ -641,6 +669,21 @@ def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(tree, list):
         for each in tree:
             yield from _nodes(each)
+
+
+_COMPARING = ("COMPARISON", "BETWEEN", "OPERATOR")
+_OPERANDS = ("left", "right", "input", "lower", "upper")
+
+
+def _compare_numbers(node: Any) -> bool:
+    """Put NULL for NaN in the operands of a comparison that are computed; whether there is one."""
+    before = [node[name] for name in _OPERANDS if name in node] + node.get("children", [])
+    computed = [each for each in before if any(one["class"] == "FUNCTION" for one in _nodes(each))]
+    for each in computed:
+        inner = dict(each)
+        each.clear()
+        each.update(_CALL, children=[inner])
+    return bool(computed)
 
 
 def _text(cursor: Any, parsed: Mapping[str, Any], node: Mapping[str, Any]) -> str:

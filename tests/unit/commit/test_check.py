@@ -527,6 +527,40 @@ def test_a_division_by_zero_fails_as_null_does(sql: str, n: float) -> None:
     assert len(texts([{"n": n}], check("a", OUTPUT, rows=sql))) == 1
 
 
+INFINITE = [{"n": float("inf"), "t": "nan"}, {"n": float("inf"), "t": "nan"}]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "n - n >= 0",
+        "NOT n - n <= 0",
+        "n * 0 BETWEEN 0 AND 'infinity'::DOUBLE",
+        "(n % 2) IS NOT NULL",
+        "1 < coalesce(n - n, 0)",
+    ],
+)
+def test_a_difference_that_is_not_a_number_fails_as_null_does(sql: str) -> None:
+    assert len(texts(INFINITE[:1], check("a", OUTPUT, rows=sql))) == 1
+
+
+def test_an_infinite_number_beside_a_calculation_is_refused_until_it_is_written_as_told() -> None:
+    with pytest.raises(ConfigError, match="Write an infinite number as ") as refused:
+        texts(ROWS, check("a", OUTPUT, rows="n - 1 < 1e999"))
+    told = str(refused.value).rpartition(" as ")[2].removesuffix(".")
+    assert texts([{"n": 1.5}], check("a", OUTPUT, rows=f"n - 1 < {told}")) == []
+
+
+def test_an_aggregate_that_is_not_a_number_fails_as_null_does() -> None:
+    rows = [{"n": float("inf")}, {"n": float("-inf")}]
+    assert len(texts(rows, check("a", OUTPUT, value="sum(n) >= 0"))) == 1
+
+
+@pytest.mark.parametrize("sql", ["n + 1 > 0", "lower(t) = 'nan'", "coalesce(n - n, 0) = 0", "t || '' IN ('nan')"])
+def test_what_is_computed_and_is_a_value_is_compared_as_it_is(sql: str) -> None:
+    assert texts(INFINITE, check("a", OUTPUT, rows=sql)) == []
+
+
 def test_a_person_accepts_rows_with_not_a_number_and_no_rows_with_null_in_its_place() -> None:
     rule = check("a", OUTPUT, rows="n > 0")
     schema = pa.schema([("n", pa.float64())])
