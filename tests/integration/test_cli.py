@@ -473,7 +473,7 @@ def test_transactions_are_taken_back_once_source_and_states_are(
     shown = " ".join(airflow.run(*command, "--dry-run", root=root).split())
     assert "Not taken back: acks that the source has" in shown
     told = " ".join(airflow.run(*command, root=root).split())
-    assert "transactions 2 to 2 are taken_back; their runs begin again when they are cleared: r2" in told
+    assert "transactions 2 to 2 are taken back; their runs begin again when they are cleared: r2" in told
     assert pipeline.run("r2") == 3
 
 

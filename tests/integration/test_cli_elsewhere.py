@@ -123,3 +123,18 @@ def test_a_ledger_that_is_away_does_not_hide_the_others_in_the_list(
     assert (flights["topology"], flights["problem"]) == ("flights", None)
     assert far["topology"] == f"far@gone{FINANCE}"
     assert "127.0.0.1:1" in far["problem"]
+
+
+@pytest.mark.parametrize("given", ["--back 1", "--state-lost tx_state.flights", "--ledger-lost"])
+def test_a_repair_of_a_ledger_that_the_dag_does_not_keep_names_the_whole_command_to_repeat(
+    airflow: Commands, store: ZooKeeperStore, given: str
+) -> None:
+    begun(store, HOME, "bills", "bills")
+    said = airflow.run("tx", "repair", "bills", *given.split(), "--yes", root=HOME, fails=True)
+    there = f"--dag-id bills --conn-id zookeeper_default --root {ROOTS[0]}"
+    assert f"Repeat: airflow tx repair bills {given} {there}" in said
+
+
+def test_a_topology_that_has_not_begun_is_not_there_to_take_back(airflow: Commands, store: ZooKeeperStore) -> None:
+    said = airflow.run("tx", "repair", "bills", "--back", "1", "--yes", root=ROOTS[0], fails=True)
+    assert said.startswith("No topology 'bills' in the ledger at /of_finance/bills")

@@ -20,6 +20,7 @@ from airflow_tx.operations.actions.action import ActionTarget
 from airflow_tx.operations.actions.request import LossAcceptance, evidence_of
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair, held_by
 from airflow_tx.outputs.journal import JournalArea
+from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.testing.airflow import connection
@@ -153,7 +154,7 @@ def test_a_roll_forward_of_both_is_refused_with_the_repair_that_works(shop: Shop
 def test_each_row_is_counted_once_after_both_were_set_back(shop: Shop) -> None:
     set_back(shop)
     told = shop.back(2)
-    assert told == "transactions 3 to 4 are taken_back; their runs begin again when they are cleared: run 3, run 4"
+    assert told == "transactions 3 to 4 are taken back; their runs begin again when they are cleared: run 3, run 4"
     for amount in (50000, 600000):
         shop.sell(amount)
         assert shop.run(f"run {len(str(amount)) - 2}") == len(str(amount))
@@ -161,11 +162,38 @@ def test_each_row_is_counted_once_after_both_were_set_back(shop: Shop) -> None:
     assert query(shop.url, "SELECT sum(amount) FROM orders") == [(650021,)]
     assert shop.findings() == ()
     shop.restore()
-    assert shop.back(2).startswith("transactions 3 to 6 are taken_back")
+    assert shop.back(2).startswith("transactions 3 to 6 are taken back")
     shop.sell(7)
     assert shop.run() == 7
     assert shop.total() == 28
     assert shop.findings() == ()
+
+
+def test_a_file_is_counted_again_after_its_transaction_was_taken_back(shop: Shop, tmp_path: Path) -> None:
+    files = FileSource(f"{tmp_path}/*.csv", schema="amount INT", files_per_batch=1)
+    shop.stage = Stage(source=files, inside=("count", "commit"))
+    (tmp_path / "1.csv").write_text("amount\n1\n")
+    shop.run()
+    shop.backup()
+    (tmp_path / "2.csv").write_text("amount\n20\n")
+    shop.run()
+    shop.restore()
+    shop.back(1)
+    assert shop.run("run 2") == 3
+    assert shop.total() == 21
+    assert shop.findings() == ()
+
+
+def test_a_repeated_repair_names_the_runs_again(shop: Shop) -> None:
+    set_back(shop)
+    assert shop.back(2) == shop.back(2)
+
+
+def test_nothing_is_said_to_be_taken_back_where_nothing_came_after(shop: Shop) -> None:
+    shop.sell(1)
+    shop.run()
+    with pytest.raises(RepairRefused, match="no transaction after 1 has begun"):
+        shop.back(1)
 
 
 def test_an_open_transaction_is_taken_back_with_the_later_ones(shop: Shop) -> None:
@@ -253,7 +281,7 @@ def test_a_repair_that_was_killed_is_repeated(shop: Shop, monkeypatch: pytest.Mo
         patch.setattr(shop.stage.store, "multi", dies)
         with pytest.raises(KeyboardInterrupt):
             shop.back(2)
-    assert "3 to 4 are taken_back" in shop.back(2)
+    assert "3 to 4 are taken back" in shop.back(2)
     shop.sell(9)
     assert shop.run() == 5
     assert shop.total() == 30

@@ -427,7 +427,7 @@ class Chain:
             return  # its receipt was changed, which is a finding
         if any(txid in taken_back(each) for each in self.ledger.life):
             self.notes.append(
-                f"transaction {txid}: it is taken_back, its rows are in none or in a later one"
+                f"transaction {txid}: it is taken back, its rows are in none or in a later one"
             )
         elif txid <= self.ledger.topology.rebuilt:
             self.notes.append(

@@ -678,14 +678,22 @@ def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str)
     return found
 
 
+def _unsettled(state: StateEvidence, last: int) -> str | None:
+    """Say why the values of a state are not those of transaction `last`, if its fence says so."""
+    fence = state.fence
+    if fence is None or (fence.applied and fence.token.txid == last):
+        return None
+    behind = fence.applied and fence.token.txid < last
+    return "it lacks transactions" if behind else "it was being written to"
+
+
 def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
     """Compare the rows of each transaction, or say why they cannot be compared."""
     assert state.rows is not None
     life = chain.life(state.name)
-    fence = state.fence
     written = {txid: part["keys"] for txid, part in life.given.items()}
-    if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
-        return "it was being written to"
+    if why := _unsettled(state, max(written, default=0)):
+        return why
     replaced = restated(chain.receipts)
     passed = _holes(chain, state)
     expected = {
@@ -719,13 +727,12 @@ def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | st
     """Add up what the receipts and accepted changes say of each column, or say why that is not known."""
     life = chain.life(state.name)
     last = max(life.given, default=0)
-    fence = state.fence
     if not state.totals:
         return "no column of it can be added up"
-    if fence is None and last:
+    if state.fence is None and last:
         return "it has no fence, so a process may be writing to it"
-    if fence is not None and not (fence.applied and fence.token.txid == last):
-        return "it was being written to"
+    if why := _unsettled(state, last):
+        return why
     held = life.expected(last)
     if held is None:
         return life.unknown(last)

@@ -159,7 +159,10 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
 
     start = start_after(begins.read, begins.paths, begins.topology, position)
     last = state.get_last_state()
-    previous = None if last is None else PreviousBatch(txid - 1, last.rows, is_open=txid > current)
+    previous = None
+    # A repair that took transactions back keeps where the last one ended, and not its rows.
+    if last is not None and last.rows is not None:
+        previous = PreviousBatch(txid - 1, last.rows, is_open=txid > current)
     batch = begins.next_batch(TransactionAttempt(txid, 1), start.position, previous)
     if batch is None:
         return Decision(NoData(txid))

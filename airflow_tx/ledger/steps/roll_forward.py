@@ -305,6 +305,9 @@ def back(
     _check_fences(paths, topology, tokens, receipt)
     keys = {each.key: each.run_id for each in kept.values()}
     keys |= {each.key: each.run_id for each in records.values()}
+    if to == last and not topology.losses:
+        problem = f"no transaction after {to} has begun"
+        raise _back_refused(paths, to, problem, "Clear the runs that have failed.")
     bound: dict[str, Binding | None] = dict.fromkeys(keys)
     writes = list[Write]()
     for txid, each in sorted(kept.items(), reverse=True):
@@ -352,7 +355,10 @@ def back(
     )
     acks = [paths.acks(name) for name in read.names_if_any(paths.all_acks)]
     after = left(after, paths, *acks)
-    runs = sorted(set(keys.values()))
+    # A person who repeats it may not have seen the answer.
+    before = [each.change for each in repairs_of(read, paths) if each.what == BACK]
+    again = [run for each in before if each["txid"] >= to for run in each["runs"]]
+    runs = sorted({*keys.values(), *again})
     return audit.repair(
         read,
         stamp,
@@ -367,7 +373,7 @@ def back(
         what=BACK,
         after=after,
         current=last + 1,
-        summary=f"transactions {to + 1} to {last} are taken_back; their runs begin again when they are cleared: "
+        summary=f"transactions {to + 1} to {last} are taken back; their runs begin again when they are cleared: "
         f"{', '.join(runs)}",
         change={"txid": to, "last": last, "runs": runs, "marks": dict(marks)},
     )
@@ -401,7 +407,7 @@ def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[
             raise _back_refused(paths, txid, f"the ledger has no receipt of transaction {each}")
         found[each] = Receipt.from_json(history.receipt)
     if txid not in found:
-        raise _back_refused(paths, txid, f"transaction {txid} is taken_back itself")
+        raise _back_refused(paths, txid, f"transaction {txid} is taken back itself")
     return found
 
 

@@ -264,7 +264,7 @@ def _back(args: Namespace, store: Store) -> None:
     _, states = _dag(args, store, "back")
     ledger = ledger_on(store, args)
     audit = audit_of(args)
-    held = held_by(states, ledger.topology().incarnation)
+    held = held_by(states, ledger.existing_topology().incarnation)
     planned = ledger.back.preview(args.back, audit=audit, **held)
     sentence = f"Take back all transactions of topology {args.topology} after {args.back}. {NOT_TAKEN_BACK}"
     if not is_shown(args, of_kept(ledger, planned, sentence)):
@@ -323,11 +323,13 @@ def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]
     paths = paths_of(args)
     spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)
     if problem := elsewhere(spec, paths, conn_id_of(args)):
+        given = args.state_lost if args.back is None else args.back
+        value = "" if given is None else f" {shlex.quote(str(given))}"
         raise RepairRefused(
             what=what,
             topology=args.topology,
             problem=problem,
-            remedy=f"Repeat: airflow tx repair {spec.topology} --{what} --dag-id {spec.dag_id} "
+            remedy=f"Repeat: airflow tx repair {spec.topology} --{what}{value} --dag-id {spec.dag_id} "
             f"--conn-id {spec.conn_id} --root {spec.paths.root}{' --why TEXT' if what == RESET else ''}",
         )
     return spec.request, states

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.base.errors import RestateRefused
 from airflow_tx.ledger.audit.rebuild import note_change
 from airflow_tx.ledger.records import Binding, History, Outcome, Skipped
 from airflow_tx.ledger.steps.end import note_readmission
@@ -40,13 +41,23 @@ def test_what_a_later_restatement_has_replaced_counts_again(place: Any, made: Ma
     committed(made, rows(a=5), instead_of=1)
     run = begun(made, rows(a=7), instead_of=2)
     restore()
-    assert "2 to 3 are taken_back" in taken_back(run, place, 1)
+    assert "2 to 3 are taken back" in taken_back(run, place, 1)
     paths = run.spec.paths
     assert Reader(run.spec.memory).peek(Binding, paths.run("run 1")) == Binding(1, entry)
     last = committed(made, rows(a=30), instead_of=1)
     assert last.begun.txid == 4
     assert findings(last, place) == ()
     assert {row["word"]: row["count"] for row in place.state.read()} == {"a": 30}
+
+
+def test_what_was_taken_back_is_not_restated(place: Any, made: Makes) -> None:
+    committed(made, rows(a=1))
+    restore = place.backup()
+    run = committed(made, rows(a=5))
+    restore()
+    taken_back(run, place, 1)
+    with pytest.raises(RestateRefused, match="repair --back has taken it back"):
+        begun(made, rows(a=7), instead_of=2)
 
 
 def test_rows_of_a_later_re_admission_can_be_re_admitted_again(place: Any, made: Makes) -> None:
@@ -57,7 +68,7 @@ def test_rows_of_a_later_re_admission_can_be_re_admitted_again(place: Any, made:
     ledger.run(note_readmission, 1, ADA)
     run.begin()
     restore()
-    assert "3 to 3 are taken_back" in taken_back(run, place, 2)
+    assert "3 to 3 are taken back" in taken_back(run, place, 2)
     read, paths = Reader(run.spec.memory), run.spec.paths
     kept = read.peek(Skipped, paths.skipped(1))
     history = read.peek(History, paths.history(1))

@@ -117,6 +117,13 @@ def test_a_state_that_is_written_to_is_not_compared(books: Books) -> None:
         assert (found.findings, found.notes) == ((), (not_compared("it was being written to"),))
 
 
+def test_a_state_that_went_back_is_not_said_to_be_written_to(books: Books) -> None:
+    fence = books.states[0].fence()
+    assert fence is not None
+    found = compared(books, {"n": 10}, fence=replace(fence, token=replace(fence.token, txid=4)))
+    assert found.notes == (not_compared("it lacks transactions"),)
+
+
 def test_a_state_that_is_not_known_to_be_complete_is_not_compared(books: Books) -> None:
     fence = books.states[0].fence()
     assert fence is not None
