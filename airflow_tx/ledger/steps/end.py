@@ -47,7 +47,15 @@ from airflow_tx.ledger.records import (
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.processing import digest_text
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling
-from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, put, put_or_create
+from airflow_tx.ledger.steps.step import (
+    Audit,
+    Decision,
+    Reader,
+    Stamp,
+    put,
+    put_or_create,
+    taken_back_before,
+)
 
 # --- end ----------------------------------------------------------------------------------------------------------
 
@@ -583,7 +591,7 @@ def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
 def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
     """Read the record of an open transaction; None if it is skipped.
 
-    :raises AlreadyFinal: it is committed.
+    :raises AlreadyFinal: it is committed, or taken back.
     :raises UnknownTxid: it was never allocated.
     """
     record = read.find(TransactionRecord, paths.transaction(txid))
@@ -594,7 +602,8 @@ def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | No
     if read.find(Skipped, paths.skipped(txid)) is not None:
         return None
     if 0 < txid < current.txid:
-        raise AlreadyFinal(txid=txid, outcome="committed", remedy="Nothing was changed.")
+        outcome = "taken back" if txid in taken_back_before(read, paths) else "committed"
+        raise AlreadyFinal(txid=txid, outcome=outcome, remedy="Nothing was changed.")
     raise _unknown(paths, txid)
 
 

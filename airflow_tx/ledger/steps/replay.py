@@ -35,7 +35,7 @@ from airflow_tx.ledger.answers import (
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, digest
 from airflow_tx.ledger.attempt import REPLAYS_KEPT, Receipt, TransactionAttempt
 from airflow_tx.ledger.audit.loss import start_after
-from airflow_tx.ledger.life import Life, name_now, since_reset, taken_back
+from airflow_tx.ledger.life import Life, name_now
 from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.ledger.records import (
     MOST_OF_REASON,
@@ -60,6 +60,7 @@ from airflow_tx.ledger.steps.step import (
     next_repair,
     put,
     repairs_of,
+    taken_back_before,
 )
 
 # --- replay -------------------------------------------------------------------------------------------------------
@@ -657,7 +658,7 @@ def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
     if txid >= current:
         remedy = f"To process it again: airflow tx replay {paths.topology} {txid}"
         raise _refused(paths, txid, "it is open", remedy)
-    if any(txid in taken_back(each) for each in since_reset(repairs_of(read, paths))):
+    if txid in taken_back_before(read, paths):
         remedy = f"Its run counts its rows, once it is cleared: airflow tx list {paths.topology}"
         raise _refused(paths, txid, "repair --back has taken it back", remedy)
     binding = read.find(Binding, paths.run(request.key))

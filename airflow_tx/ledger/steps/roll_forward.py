@@ -12,7 +12,7 @@ from airflow_tx.base.errors import RepairRefused, RollingForward, UnreadableReco
 from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Receipt, Token, is_shortened
-from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, HOLES, ROLL_FORWARD, taken_back
+from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, HOLES, ROLL_FORWARD
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import (
     Binding,
@@ -35,6 +35,7 @@ from airflow_tx.ledger.steps.step import (
     left,
     put_or_create,
     repairs_of,
+    taken_back_before,
 )
 
 GENERATIONS = 2
@@ -401,7 +402,7 @@ def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[
     found = dict[int, Receipt]()
     for each in range(txid, current):
         history = read.find(History, paths.history(each))
-        if history is None and each in _taken_back_before(read, paths):
+        if history is None and each in taken_back_before(read, paths):
             continue
         if history is None or history.receipt is None:
             raise _back_refused(paths, txid, f"the ledger has no receipt of transaction {each}")
@@ -409,11 +410,6 @@ def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[
     if txid not in found:
         raise _back_refused(paths, txid, f"transaction {txid} is taken back itself")
     return found
-
-
-def _taken_back_before(read: Reader, paths: Paths) -> set[int]:
-    """Name the transactions that earlier repairs of this kind have taken back."""
-    return {txid for each in repairs_of(read, paths) for txid in taken_back(each)}
 
 
 def _check_fences(

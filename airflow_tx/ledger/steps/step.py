@@ -27,6 +27,7 @@ from airflow_tx.ledger.api import (
     Unchanged,
     Write,
 )
+from airflow_tx.ledger.life import since_reset, taken_back
 from airflow_tx.ledger.records import (
     Counter,
     History,
@@ -423,6 +424,11 @@ def repairs_of(read: Reader, paths: Paths) -> list[RepairRecord]:
     """Read what people did to the ledger, the oldest first."""
     numbers = sorted(map(int, read.names_if_any(paths.repairs)))
     return [read.peek(RepairRecord, paths.repair(number)) for number in numbers]
+
+
+def taken_back_before(read: Reader, paths: Paths) -> set[int]:
+    """Name the transactions that repairs have taken back since the ledger was last reset."""
+    return {txid for each in since_reset(repairs_of(read, paths)) for txid in taken_back(each)}
 
 
 def next_repair(read: Reader, paths: Paths) -> int:

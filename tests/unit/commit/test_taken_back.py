@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.base.errors import RestateRefused
+from airflow_tx.base.errors import AlreadyFinal, RestateRefused
 from airflow_tx.ledger.audit.rebuild import note_change
 from airflow_tx.ledger.records import Binding, History, Outcome, Skipped
-from airflow_tx.ledger.steps.end import note_readmission
+from airflow_tx.ledger.steps.end import note_readmission, note_skip
 from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.operations.actions.roll_forward import held_by
 from tests.unit.commit.backups import ADA, InSqlite, findings, skipped
@@ -58,6 +58,16 @@ def test_what_was_taken_back_is_not_restated(place: Any, made: Makes) -> None:
     taken_back(run, place, 1)
     with pytest.raises(RestateRefused, match="repair --back has taken it back"):
         begun(made, rows(a=7), instead_of=2)
+
+
+def test_what_was_taken_back_is_not_called_committed(place: Any, made: Makes) -> None:
+    committed(made, rows(a=1))
+    restore = place.backup()
+    run = committed(made, rows(a=5))
+    restore()
+    taken_back(run, place, 1)
+    with pytest.raises(AlreadyFinal, match="Transaction 2 is taken back"):
+        run.spec.ledger(run.spec.memory).run(note_skip, 2, ADA)
 
 
 def test_rows_of_a_later_re_admission_can_be_re_admitted_again(place: Any, made: Makes) -> None:
