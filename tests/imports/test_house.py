@@ -52,10 +52,10 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 45_425,
+    "statements": 45_502,
     "files": 247,
     "rooms": 13,
-    "names that rooms take from each other": 749,
+    "names that rooms take from each other": 750,
     "files that give these names": 23,
     "names that the ledger gives": 179,
     "characters a line of code": 36.4,
