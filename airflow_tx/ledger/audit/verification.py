@@ -679,7 +679,7 @@ def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str)
 
 
 def _unsettled(state: StateEvidence, last: int) -> str | None:
-    """Say why the values of a state are not those of transaction `last`, if its fence says so."""
+    """Say why a state has other values than after transaction `last`, as far as its fence tells."""
     fence = state.fence
     if fence is None or (fence.applied and fence.token.txid == last):
         return None
