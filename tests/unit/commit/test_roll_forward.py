@@ -303,7 +303,7 @@ LEFT_OUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "whether a fence is whole": ((StateHistory, "look", never_behind(StateHistory.look)),),
     "the values as a witness": ((StateHistory, "_compared", lambda self, look, fence, *, undone: look),),
     "who wrote the newest rows": (
-        (StateHistory, "_fits", lambda self, *asked: True),
+        (StateHistory, "_fits", lambda self, *asked, **how: True),
         (Life, "changes_after", lambda self, *a, **how: NOTHING_PENDING),
     ),
     "skips": ((RollForward, "proved", lambda self, *a: [m for m in PROVED(self, *a) if not m.is_skip]),),
