@@ -94,9 +94,10 @@ class StatePlan:
         apart = ", its values are older" if self.look.apart else ""
         found = f"fence {self.look.found or 'none'}{apart}, ledger {self.history.last}"
         yield EffectLine(None, None, f"state {self.name}: {found}; missing: {span} ({numbers})")
+        counting = frozenset(self.counting)
         for each in self.missing[:_SHOWN]:
             noun = "rows" if self.history.state.takes_back_by_txid else "keys"
-            said = _said(each, noun, counts=each.receipt.txid in self.counting)
+            said = _said(each, noun, counts=each.receipt.txid in counting)
             yield EffectLine(each.receipt.txid, each.receipt.run_id, said)
         if len(self.missing) > _SHOWN:
             yield EffectLine(None, None, f"and {len(self.missing) - _SHOWN} more")

@@ -540,6 +540,11 @@ class OneTableStore(FencedStore, Generic[_Found]):
 
     _looked_at = 0.0
 
+    @property
+    def _bare(self) -> sa.Table:
+        """The table of the state without its columns, for a question to the database."""
+        return sa.Table(self._name, sa.MetaData(), schema=self._schema)
+
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         is_due = time.monotonic() - self._looked_at >= LOOK_AGAIN
         changed = is_due or self._shape_now(connection) != self._facts.get(_SHAPE)
@@ -560,9 +565,8 @@ class OneTableStore(FencedStore, Generic[_Found]):
 
         :raises StateDiffers: naming both.
         """
-        bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
         by_schema = dict[str, list[str]]()
-        for schema, name in self._dialect.family(connection, bare):
+        for schema, name in self._dialect.family(connection, self._bare):
             by_schema.setdefault(schema, []).append(name)
         for schema, names in by_schema.items():
             table = fence_table(schema)
@@ -842,8 +846,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
 
     def _look(self, connection: Connection) -> tuple[sa.Table, dict[str, str]]:
         """Read the table, its key types and the lengths of its texts."""
-        bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
-        self._lengths = self._dialect.lengths(connection, bare)
+        self._lengths = self._dialect.lengths(connection, self._bare)
         return existing_table(
             connection,
             self.columns,

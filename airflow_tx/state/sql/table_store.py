@@ -423,14 +423,12 @@ class TableStore(OneTableStore[FoundTable]):
 
         :raises StateDiffers: it is no table for rows of transactions, with the DDL that makes it one.
         """
-        bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
-        declared, _ = self._dialect.found(connection, bare)
-        types = {name: self._dialect.kept_as(kind) for name, kind in declared.items()}
+        types = self._declared(connection)
         for problem, remedy, ddl in self._lacks(connection, types):
             raise _differs(self.state, problem, f"{remedy}, {_AGAIN}: {ddl}")
         inspector = sa.inspect(connection)
         columns = inspector.get_columns(self._name, schema=self._schema)
-        numbered = self._dialect.numbered(connection, bare)
+        numbered = self._dialect.numbered(connection, self._bare)
         filled = numbered.union(each["name"] for each in columns if not each["nullable"])
         generated = frozenset(each["name"] for each in columns if each.get("computed"))
         defaults = (
@@ -449,12 +447,17 @@ class TableStore(OneTableStore[FoundTable]):
             types,
             filled - own,
             required - own,
-            self._dialect.lengths(connection, bare),
-            self._dialect.changes_others(connection, bare),
+            self._dialect.lengths(connection, self._bare),
+            self._dialect.changes_others(connection, self._bare),
             defaults - own,
             generated,
             self._dialect.spelled(connection.dialect),
         )
+
+    def _declared(self, connection: Connection) -> dict[str, str]:
+        """Read the types of the columns in the database."""
+        found, _ = self._dialect.found(connection, self._bare)
+        return {name: self._dialect.kept_as(kind) for name, kind in found.items()}
 
     def _lacks(
         self, connection: Connection, types: Mapping[str, str]
@@ -503,10 +506,7 @@ class TableStore(OneTableStore[FoundTable]):
 
     def _own_changes(self, connection: Connection) -> Iterator[str]:
         if self._has_table(connection, self._name):
-            bare = sa.Table(self._name, sa.MetaData(), schema=self._schema)
-            declared, _ = self._dialect.found(connection, bare)
-            types = {name: self._dialect.kept_as(kind) for name, kind in declared.items()}
-            yield from (ddl for _, _, ddl in self._lacks(connection, types))
+            yield from (ddl for *_, ddl in self._lacks(connection, self._declared(connection)))
         elif not self._types:
             yield f"-- table {self._name}: name the types of its columns in types= of the state"
 
@@ -678,8 +678,7 @@ class TableStore(OneTableStore[FoundTable]):
         return found
 
     def _quoted(self, connection: Connection) -> str:
-        table = sa.Table(self._name, sa.MetaData(), schema=self._schema)
-        return str(connection.dialect.identifier_preparer.format_table(table))
+        return str(connection.dialect.identifier_preparer.format_table(self._bare))
 
 
 def _has_default(column: Mapping[str, Any]) -> bool:
