@@ -9,6 +9,8 @@ import re
 import shlex
 from typing import Any, ClassVar
 
+from airflow_tx.base.remedy import Remedy
+
 # --- root ---------------------------------------------------------------------------------------------------------
 # The root of all errors, and errors of settings, blocks, sources and staged output.
 
@@ -33,20 +35,23 @@ class TxError(Exception):
         self.fields = fields
         for name, value in fields.items():
             setattr(self, name, value)
-        super().__init__(self._worded(self.template))
+        super().__init__(str(Remedy.of(self.template, **fields)))
 
     @property
-    def advice(self) -> str | None:
-        """What to do, as the text says after its first sentence; None: the text is one sentence."""
-        return self._worded(self.template.partition(". ")[2]) or None
+    def problem_text(self) -> str:
+        """Say what is wrong: the text without its advice."""
+        problem, end, _ = self.template.partition(". ")
+        return str(Remedy.of(problem + end.strip(), **self.fields))
+
+    @property
+    def advice(self) -> Remedy | None:
+        """Say what to do: the text after its first sentence; None: the text is one sentence."""
+        return Remedy.of(self.template.partition(". ")[2], **self.fields) or None
 
     @property
     def repairable(self) -> bool:
         """Whether a person, a repair, or a store that comes back ends the refusal: a restatement waits for that."""
         return self.for_good and not self.of_values
-
-    def _worded(self, template: str) -> str:
-        return typed(template.format(**self.fields), str(self.fields.get("topology") or ""))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -346,8 +351,8 @@ class StateRenamed(Refused):
     for_good = True
     template = (
         "Transaction {txid} refused: the DAG updates state {new}, which the ledger does not know, and no longer {old}, "
-        "which has transaction {last}. The same state under another name: airflow tx state rename {topology} {old} "
-        "{new}. Another one, which takes its place: airflow tx state forget {topology} {old}"
+        "which has transaction {last}. The same state under another name: <airflow tx state rename {topology} {old} "
+        "{new}>. Another one, which takes its place: <airflow tx state forget {topology} {old}>"
     )
 
 
@@ -380,7 +385,7 @@ class SkippedTransaction(Refused):
 
     template = (
         "Transaction {txid} of {topology} was skipped. To process its rows: "
-        "airflow tx readmit {topology} {txid} --why TEXT"
+        "<airflow tx readmit {topology} {txid} --why TEXT>"
     )
 
 
@@ -390,7 +395,7 @@ class TopologyClaimed(Refused):
     for_good = True
     template = (
         "Topology {topology!r} belongs to DAG {owner!r}, and DAG {dag_id!r} asks for it. If that DAG was renamed: "
-        "airflow tx rename {topology} --dag-id {dag_id} --why TEXT; if there are two, give one of them another name: "
+        "<airflow tx rename {topology} --dag-id {dag_id} --why TEXT>; if there are two, give one of them another name: "
         "Transaction(topology=...)."
     )
 
@@ -402,7 +407,7 @@ class SourceKindChanged(Refused):
     template = (
         "Topology {topology!r} has open transactions ({first} to {last}) of a {found} source, and the DAG now has a "
         "{expected} one. Drain it first: go back to the old DAG, pause its coordinator and start no new run, until "
-        "airflow tx list {topology} shows none open. Skip transactions that cannot be committed."
+        "<airflow tx list {topology}> shows none open. Skip transactions that cannot be committed."
     )
 
 
@@ -433,7 +438,7 @@ class ChangeRefused(Refused):
 
     template = (
         "Transaction {txid} of {topology} keeps its rows: {problem}. Nothing was changed. {remedy}: "
-        "airflow tx replay {topology} {txid}"
+        "<airflow tx replay {topology} {txid}>"
     )
 
 
@@ -442,7 +447,7 @@ class NotSkipped(Refused):
 
     template = (
         "Transaction {txid} of {topology} cannot be re-admitted: it is {found}. Nothing was changed; "
-        "airflow tx list {topology} shows the skipped ones."
+        "<airflow tx list {topology}> shows the skipped ones."
     )
 
 
@@ -451,7 +456,7 @@ class RestatementSkipped(Refused):
 
     template = (
         "Transaction {txid} of {topology} cannot be re-admitted: it restated transaction {replaces}, which counts. "
-        "Nothing was changed. To restate that again: airflow tx restate {topology} {replaces} --why TEXT"
+        "Nothing was changed. To restate that again: <airflow tx restate {topology} {replaces} --why TEXT>"
     )
 
 
@@ -478,7 +483,7 @@ class Outbid(Refused):
 class UnknownTransaction(Refused):
     """No such topology or transaction in this ledger."""
 
-    template = "No {what} in the ledger at {path}. Check the name with `airflow tx list`, and the root in [tx] root."
+    template = "No {what} in the ledger at {path}. Check the name with `<airflow tx list>`, and the root in [tx] root."
 
 
 class UnknownTxid(UnknownTransaction):
@@ -486,7 +491,7 @@ class UnknownTxid(UnknownTransaction):
 
     template = (
         "No transaction {txid} of topology {topology!r} in the ledger at {path}. To see the transactions that there "
-        "are: airflow tx list {topology}"
+        "are: <airflow tx list {topology}>"
     )
 
 
@@ -507,7 +512,7 @@ class LossRefused(Refused):
 
     template = (
         "Topology {topology!r} has lost nothing: its source can give every row that comes next. Nothing was changed. "
-        "A transaction whose own rows are gone: airflow tx skip {topology} TXID --why TEXT"
+        "A transaction whose own rows are gone: <airflow tx skip {topology} TXID --why TEXT>"
     )
 
 
@@ -541,8 +546,8 @@ class RollingForward(Refused):
     template = (
         "Topology {topology!r} waits: its states are being written again from the journal, since {when}. "
         "Nothing was changed. If that command has died, repeat it: "
-        "airflow tx repair {topology} --roll-forward {states}. "
-        "To give it up, for each state: airflow tx repair {topology} --state-lost STATE"
+        "<airflow tx repair {topology} --roll-forward {states}>. "
+        "To give it up, for each state: <airflow tx repair {topology} --state-lost STATE>"
     )
 
 
@@ -640,8 +645,8 @@ class FenceForeign(StateError):
     template = (
         "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}. "
         "Look first whether its connection names the right ZooKeeper. One state serves one topology: use another "
-        "table. If the DAG was renamed: airflow tx rename OLD {topology} --why TEXT. If this ledger was lost and "
-        "created again: airflow tx repair {topology} --ledger-lost"
+        "table. If the DAG was renamed: <airflow tx rename OLD {topology} --why TEXT>. If this ledger was lost and "
+        "created again: <airflow tx repair {topology} --ledger-lost>"
     )
 
 
@@ -665,7 +670,7 @@ class LedgerBehind(StateError):
     template = (
         "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed "
         "{expected} to it. Look first whether its connection names the right ZooKeeper: of another or an older one, "
-        "correct it and clear the task. If the ledger went back: airflow tx repair {topology} --ledger-lost"
+        "correct it and clear the task. If the ledger went back: <airflow tx repair {topology} --ledger-lost>"
     )
 
 

@@ -440,7 +440,7 @@ class Lane(AnyLane):
             case.begun.attempt,
             case.known.epoch,
             reason=str(error) if for_good else f"the commit: {reason}",
-            remedy=error.advice if isinstance(error, TxError) else None,
+            remedy=str(error.advice) if isinstance(error, TxError) and error.advice else None,
             for_good=for_good,
             checks=getattr(error, "checks", None),
         )

@@ -94,7 +94,7 @@ def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
     """
     noted = topology.rolling
     if noted is not None:
-        states = " ".join(sorted(noted["found"]))
+        states = sorted(noted["found"])
         raise RollingForward(topology=paths.topology, when=noted["when"], states=states)
 
 

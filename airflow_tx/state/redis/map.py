@@ -39,8 +39,8 @@ LONGEST_COMMAND = 7_000
 COMMANDS_AT_ONCE = 5_000
 _PART = (str, bytes, int, float, Decimal)
 
-Command: TypeAlias = Sequence[Any]
-Commands: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Command]]
+RedisCommand: TypeAlias = Sequence[Any]
+RedisCommands: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[RedisCommand]]
 
 
 class RedisGuard(FencedInRedis):
@@ -68,7 +68,7 @@ class RedisGuard(FencedInRedis):
     kind = StateKind.TRANSACTIONAL
     runs_once = "commands"
 
-    def __init__(self, conn_id: str, *, prefix: str, commands: Commands) -> None:
+    def __init__(self, conn_id: str, *, prefix: str, commands: RedisCommands) -> None:
         super().__init__(conn_id, prefix)
         self.prefix = checked_prefix(prefix, "RedisGuard")
         self.commands = commands
@@ -92,7 +92,7 @@ class RedisGuard(FencedInRedis):
 class _CommandsOnce(RedisTransaction):
     """The commands of an update, unless they have run; a skip runs none."""
 
-    def __init__(self, held_by: RedisFence, write: StateWrite, commands: Commands) -> None:
+    def __init__(self, held_by: RedisFence, write: StateWrite, commands: RedisCommands) -> None:
         super().__init__(held_by, write)
         self._make = commands
         self._commands: list[list[bytes]] = []
@@ -149,7 +149,7 @@ class _CommandsOnce(RedisTransaction):
         problem = f"command {number} of transaction {txid} failed: {error}"
         raise StateError(state=state, problem=problem, remedy=remedy)
 
-    def _parts(self, number: int, command: Command) -> list[bytes]:
+    def _parts(self, number: int, command: RedisCommand) -> list[bytes]:
         if isinstance(command, (str, bytes)) or not 0 < len(command) <= LONGEST_COMMAND:
             problem = f"command {number} is {str(command)[:100]!r}: not a sequence of 1 to {LONGEST_COMMAND} parts"
         else:

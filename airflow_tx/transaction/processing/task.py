@@ -227,7 +227,7 @@ def refusal_of(context: Context) -> TxError | None:
 
 def advice_of(refusal: TxError | None) -> str | None:
     """Give what a refusal says to do, for the ledger; None: nothing, or it was another error."""
-    return None if refusal is None or refusal.advice is None else compat.masked(refusal.advice)
+    return None if refusal is None or refusal.advice is None else compat.masked(str(refusal.advice))
 
 
 # --- task ---------------------------------------------------------------------------------------------------------

@@ -604,7 +604,7 @@ def test_what_a_refused_commit_says_to_do_is_kept_until_the_turn_is_taken_again(
         with pytest.raises(AirflowFailException) as raised, final_errors():
             commit_in_turn(commit, store, patience=0)
     failed(run, commit, raised.value)
-    assert found(store).remedy == refusal.advice
+    assert found(store).remedy == str(refusal.advice)
     with monkeypatch.context() as broken:
         broken.setattr(MemoryState, "raise_and_write", raising(AWAY))
         again = run.commit()
