@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any
@@ -123,6 +123,22 @@ def parts_of(what: Remedy | str | None) -> tuple[str | Command, ...]:
     if isinstance(what, Remedy):
         return what.parts
     return (what,) if what else ()
+
+
+def stored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the fields of an error for another process, which reads them with `read_fields`."""
+    return {
+        name: value.as_stored() if isinstance(value, Remedy) else value
+        for name, value in fields.items()
+    }
+
+
+def read_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the fields of an error that `stored_fields` wrote: its remedy has its commands again."""
+    return {
+        name: Remedy.from_stored(value) if name == "remedy" and isinstance(value, list) else value
+        for name, value in stored.items()
+    }
 
 
 def _words(piece: str, fields: dict[str, Any]) -> list[str | Command]:

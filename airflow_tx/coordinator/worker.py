@@ -15,6 +15,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.compat import is_live, text
 from airflow_tx.base.errors import ConfigError, Refused, SourceError
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.coordinator.lane import AnyLane, NoLane
 from airflow_tx.coordinator.plan import (
     Action,
@@ -393,12 +394,16 @@ class Coordination:
     def _block(self, attempt: TransactionAttempt, reason: str) -> None:
         txid = attempt.txid
         self.memory = self.memory.blocked(txid)
-        topology = self.spec.topology
         self._log.error(
-            "Transaction %s is replayed no more: %s. Nothing commits after it until a person has seen to it: "
-            "airflow tx replay %s %s, or airflow tx skip %s %s",
-            attempt, reason, topology, txid, topology, txid,
-        )  # fmt: skip
+            "Transaction %s is replayed no more: %s. Nothing commits after it until a person has seen to it: %s",
+            attempt,
+            reason,
+            Remedy.of(
+                "<airflow tx replay {topology} {txid}>, or <airflow tx skip {topology} {txid} --why TEXT>",
+                topology=self.spec.topology,
+                txid=txid,
+            ),
+        )
 
     def _restate(self, action: Restate) -> None:
         self.memory = self.memory.tried(action.txid)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.base.rows import is_frame, reader_of, reader_of_dicts
 from airflow_tx.ledger import Batch as Batch, Json as Json, Loss as Loss
 from airflow_tx.sources.dates import Interval, Span, span_of
@@ -491,13 +492,13 @@ class Source(Described, ABC):
         """
         return span_of(what, self.zone)
 
-    def command(self, action: str, txid: int | None = None, *options: str) -> str:
-        """Spell a command that a person can copy, for the advice of an error.
+    def command(self, action: str, txid: int | None = None, *options: str) -> Command:
+        """Name a command that a person can copy, for the advice of an error.
 
         :param action: such as ``accept-loss``, or ``skip`` with a txid.
         """
-        of = [] if txid is None else [str(txid)]
-        return " ".join(["airflow tx", action, self.topology, *of, *options, "--why TEXT"])
+        of = () if txid is None else (str(txid),)
+        return Command(action, self.topology, of, (*options, "--why", "TEXT"))
 
     def with_limit(self: _Self, measured: Measured) -> _Self:
         """Return the source that decides the next batch: with the `limit` that its `batch_size` comes to.
@@ -510,11 +511,11 @@ class Source(Described, ABC):
         copied.limit = self.batch_size.limit(measured)
         return copied
 
-    def refused(self, problem: str, remedy: str) -> SourceError:
+    def refused(self, problem: str, remedy: Remedy | str) -> SourceError:
         """Make the error for rows that the source cannot give."""
         return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
-    def rows_refused(self, problem: str, remedy: str) -> RowsRefused:
+    def rows_refused(self, problem: str, remedy: Remedy | str) -> RowsRefused:
         """Make the error for rows that are there, and have a value that no reader takes."""
         return RowsRefused(source=repr(self), problem=problem, remedy=remedy)
 

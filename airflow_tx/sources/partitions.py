@@ -18,6 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.base.rows import dicts_of
 from airflow_tx.ledger import Loss
 from airflow_tx.sources.api import (
@@ -500,15 +501,19 @@ class LimitedSource(Source):
         self.batch_size = size
         self.limit = size.limit()
 
-    def gone_refused(self, gone: Iterable[Gone], problem: str, remedy: str) -> SourceError:
+    def gone_refused(self, gone: Iterable[Gone], problem: str, remedy: Remedy | str) -> SourceError:
         """Make the error for rows that are gone.
 
         :param remedy: for a source that went back alone.
         """
         if any(each.went_back for each in gone):
-            roll = f"airflow tx repair {self.topology} --roll-forward"
-            remedy = f"If the states went back with the source, first: {roll}. {remedy}"
-        return self.refused(problem, f"Nothing was allocated. {remedy}")
+            remedy = Remedy.of(
+                "If the states went back with the source, first: <airflow tx repair {topology} --roll-forward>. "
+                "{remedy}",
+                topology=self.topology,
+                remedy=remedy,
+            )
+        return self.refused(problem, Remedy.of("Nothing was allocated. {remedy}", remedy=remedy))
 
 
 class LogSource(LimitedSource, PartitionedTransactionalSource):
@@ -524,12 +529,12 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         :param positions: of the partitions that took part before.
         """
 
-    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
+    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:
         """Word the problem that the next rows of partitions are gone, and what a person can do about it."""
         named = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
         return (
             f"rows that come next are gone: {named}",
-            f"Bring them back, or: {self.command('accept-loss')}",
+            Remedy.of("Bring them back, or: {accept}", accept=self.command("accept-loss")),
         )
 
     def sizes(self, decision: LogDecision) -> Sequence[int]:
@@ -614,5 +619,5 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
     def _lost(self, name: str, gone: Gone) -> SourceError:
         if not (self.leaves_out_gone and self.kind is SourceKind.OPAQUE):
             return self._refused({name: gone})
-        reason = ". ".join(self.gone_words({name: gone})).rstrip(".")
+        reason = ". ".join(map(str, self.gone_words({name: gone}))).rstrip(".")
         return PartitionUnavailable(partition=name, source=repr(self), reason=reason)

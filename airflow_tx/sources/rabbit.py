@@ -15,6 +15,7 @@ from uuid import uuid4
 from airflow_tx.base.connections import RabbitBroker, require_pika
 from airflow_tx.base.errors import FailedBatch, OtherSource, SourceError
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.base.rows import ColumnType, arrow_types_of, nested_columns_of
 from airflow_tx.ledger import WHOLE, Loss
 from airflow_tx.outputs import TAKEN, open_files, quoted
@@ -193,7 +194,7 @@ class QueueRows:
 
     where: str
     columns: Mapping[str, ColumnType] | None
-    skip: str
+    skip: Command
 
     @property
     def ddl(self) -> str:
@@ -615,7 +616,10 @@ class RabbitQueueSource(Source):
         try:
             return {} if at.ids is None else read_ids(at.ids)
         except FileNotFoundError:
-            remedy = f"Bring them back, or continue without them: {self.command('accept-loss')}"
+            remedy = Remedy.of(
+                "Bring them back, or continue without them: {accept}",
+                accept=self.command("accept-loss"),
+            )
             raise self.refused(f"{_lost_ids(at)}: no message could be recognised", remedy) from None
 
     @property
@@ -654,17 +658,20 @@ class RabbitQueueSource(Source):
 
     def contains(self, metadata: Json, what: str) -> bool | None:
         try:
-            messages = self._read(metadata, "")
+            messages = self._read(metadata, None)
         except SourceError:
             return None  # they were removed after the commit
         return any(each.message_id == what for each in messages)
 
-    def _read(self, metadata: Any, skip: str) -> list[QueueMessage]:
+    def _read(self, metadata: Any, skip: Command | None) -> list[QueueMessage]:
         try:
             return read_taken(metadata["staged"])
         except FileNotFoundError:
             problem = f"the messages that were staged in {metadata['staged']} are gone"
-            remedy = f"Bring them back, then clear the task; if they are gone permanently: {skip}"
+            remedy = Remedy.of(
+                "Bring them back, then clear the task; if they are gone permanently: {skip}",
+                skip=skip,
+            )
             raise self.refused(problem, remedy) from None
 
 

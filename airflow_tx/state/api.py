@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateBehind, StateError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.base.rows import is_frame, lacking
 from airflow_tx.ledger import (
     BEGAN,
@@ -380,25 +381,38 @@ class FencedState(Described, ABC):
         """Whether a roll forward can write again what it lacks, if the journal has it."""
         return False
 
-    def remedy_behind(self, topology: str) -> str:
+    def remedy_behind(self, topology: str) -> Remedy:
         """Say what to do if it lacks transactions that were committed to it."""
         lost = self.remedy_lost(topology)
         if not self.rolls_forward:
             return lost
         if not self.journal_rows:
             return self.remedy_without_rows(topology)
-        command = f"airflow tx repair {topology} --roll-forward {self.name}"
-        return f"Write what it lacks again from the journal: {command}. Or: {lost}"
+        return Remedy.of(
+            "Write what it lacks again from the journal: <airflow tx repair {topology} --roll-forward {state}>. "
+            "Or: {lost}",
+            topology=topology,
+            state=self.name,
+            lost=lost,
+        )
 
-    def remedy_without_rows(self, topology: str) -> str:
+    def remedy_without_rows(self, topology: str) -> Remedy:
         """Say what to do if the journal does not have the rows that a table lacks."""
-        command = f"airflow tx repair {topology} --roll-forward {self.name} --restate"
-        return f"Process what it lacks again: {command}. Or: {self.remedy_lost(topology)}"
+        return Remedy.of(
+            "Process what it lacks again: <airflow tx repair {topology} --roll-forward {state} --restate>. Or: {lost}",
+            topology=topology,
+            state=self.name,
+            lost=self.remedy_lost(topology),
+        )
 
-    def remedy_lost(self, topology: str) -> str:
+    def remedy_lost(self, topology: str) -> Remedy:
         """Say what to do if the journal does not have what it lacks."""
-        restore = self.restored_by or "Restore a newer backup of it and repeat"
-        return f"{restore}, or accept what it lost: airflow tx repair {topology} --state-lost {self.name}"
+        return Remedy.of(
+            "{restore}, or accept what it lost: <airflow tx repair {topology} --state-lost {state}>",
+            restore=self.restored_by or "Restore a newer backup of it and repeat",
+            topology=topology,
+            state=self.name,
+        )
 
     @property
     def added_up(self) -> tuple[str, ...]:

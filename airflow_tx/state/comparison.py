@@ -18,6 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from airflow_tx.base.errors import NotComparable, NotComparableNow
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import digest
 from airflow_tx.state.aggregators import Cells, decode_key, encode_keys
 from airflow_tx.state.api import Fence, FencedState, FenceMoved, QueryableState, StateReading
@@ -134,12 +135,16 @@ class _Pair:
 def _checked(first: FencedState, second: FencedState) -> _Pair:
     """Refuse states that can never be compared."""
     problem = next(filter(None, map(_unfit, (first, second))), "")
-    remedy = "Compare states of PostgreSQL, MySQL, SQLite or Redis that keep values per key."
+    remedy = Remedy.of(
+        "Compare states of PostgreSQL, MySQL, SQLite or Redis that keep values per key."
+    )
     if first.name == second.name:
         problem = "they are the same state"
-        remedy = "Name the state of each DAG: airflow tx diff DAG:STATE DAG:STATE"
+        remedy = Remedy.of("Name the state of each DAG: <airflow tx diff DAG:STATE DAG:STATE>")
     elif first.takes_back_by_txid:
-        remedy = "Compare the rows of two tables in SQL: SELECT ... EXCEPT SELECT ..., without tx_txid and tx_row."
+        remedy = Remedy.of(
+            "Compare the rows of two tables in SQL: SELECT ... EXCEPT SELECT ..., without tx_txid and tx_row."
+        )
     if problem:
         raise NotComparable(first=first.name, second=second.name, problem=problem, remedy=remedy)
     assert isinstance(first, QueryableState)

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_tx import KafkaSource, RedisListSource
 from airflow_tx.base.errors import FailedBatch, RowsRefused
+from airflow_tx.base.remedy import Command
 from airflow_tx.base.rows.arrow import reader_of_dicts
 from airflow_tx.base.rows.nested import arrow_types_of, nested_columns_of, with_objects
 from airflow_tx.ledger.attempt import TransactionAttempt
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 FIRST = TransactionAttempt(1, 1)
 MAP = COLUMNS["MAP<STRING, DECIMAL(10,2)>"]
-QUEUE = QueueRows("queue q", nested_columns_of(SCHEMA), "airflow tx skip q 1")
+QUEUE = QueueRows("queue q", nested_columns_of(SCHEMA), Command("skip", "q", ("1",)))
 
 
 def texts(rows: Iterable[Any]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.base.rows import (
     StringType,
     check_names,
@@ -563,13 +564,14 @@ class FolderSource(FolderArguments):
     def _unreadable(
         self, attempt: TransactionAttempt, problem: str, arguments: str | None = None
     ) -> SourceError:
-        remedy = (
-            f"Correct the file, then: {self.command('replay', attempt.txid, '--changed-rows')}; or "
+        declare = "correct the source's options and schema"
+        if arguments is not None:
+            declare = f"give the source {arguments}"
+        remedy = Remedy.of(
+            "Correct the file, then: {replay}; or {declare}, then clear the task.",
+            replay=self.command("replay", attempt.txid, "--changed-rows"),
+            declare=declare,
         )
-        if arguments is None:
-            remedy += "correct the source's options and schema, then clear the task."
-        else:
-            remedy += f"give the source {arguments}, then clear the task."
         return self.rows_refused(problem, remedy)
 
     def _root(self) -> str:
@@ -645,13 +647,14 @@ class FolderSource(FolderArguments):
             rejects=self.malformed == "reject",
         )
 
-    def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> str:
-        instead = (
-            f"or take its current content: {self.command('replay', attempt.txid, '--changed-rows')}"
-        )
+    def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> Remedy:
+        instead = "or take its current content"
+        step = self.command("replay", attempt.txid, "--changed-rows")
         if gone:
-            instead = f"if it is gone permanently: {self.command('skip', attempt.txid)}"
-        return f"Restore its earlier content, then clear the task; {instead}"
+            instead = "if it is gone permanently"
+            step = self.command("skip", attempt.txid)
+        restore = f"Restore its earlier content, then clear the task; {instead}: "
+        return Remedy((restore, step))
 
     def _look(self, folder: str, name: str) -> Look | None:
         with suppress(OSError):

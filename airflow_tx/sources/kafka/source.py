@@ -22,6 +22,7 @@ from airflow_tx.base.errors import (
     SourceError,
     TxError,
 )
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, RowTypes, SourceKind
 from airflow_tx.sources.kafka import offsets as kafka_rows
@@ -425,8 +426,8 @@ class KafkaTopics(LogSource):
         if "column timestamp" in what:
             remedy = "Read the batch with Spark, without this column"
         skip = self.command("skip", attempt.txid)
-        remedy += f"; or take the batch out of the way: {skip}"
-        return self.rows_refused(f"a message does not fit: {what}", remedy)
+        remedy += "; or take the batch out of the way: "
+        return self.rows_refused(f"a message does not fit: {what}", Remedy((remedy, skip)))
 
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
         """Read the offsets of metadata, and check that Kafka has all of them."""
@@ -521,10 +522,15 @@ class KafkaTopics(LogSource):
             raise self.refused(str(error).rstrip("."), if_unreachable) from None
 
     def _gone_rows(self, attempt: TransactionAttempt, what: str) -> SourceError:
-        remedy = f"If they cannot be had again: {self.command('skip', attempt.txid)}."
+        remedy: Remedy | str = self._without_them("skip", attempt.txid)
         if self.kind is SourceKind.OPAQUE:
             remedy = "Clear begin: the replay has the rows that are left, or says what is lost."
         return self.refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
+
+    def _without_them(self, action: str, txid: int | None = None) -> Remedy:
+        return Remedy.of(
+            "If they cannot be had again: {command}.", command=self.command(action, txid)
+        )
 
 
 # --- source -------------------------------------------------------------------------------------------------------
@@ -594,10 +600,10 @@ class KafkaSource(KafkaTopics):
         starts = {name: usable[name].position["offset"] for name in most}
         return kafka_rows.sample(self._address(), starts, self.timeout) if starts else []
 
-    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
+    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:
         named = "; ".join(each.description for each in list(gone.values())[:_MANY])
         more = " ..." if len(gone) > _MANY else ""
-        remedy = f"If they cannot be had again: {self.command('accept-loss')}."
+        remedy = self._without_them("accept-loss")
         return f"the rows that come next are gone: {named}{more}", remedy
 
     def backlog(self, position: Json) -> int | None:

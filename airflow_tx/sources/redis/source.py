@@ -24,6 +24,7 @@ from airflow_tx.base.errors import (
     RowsRefused,
     SourceError,
 )
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.base.rows import ColumnType, arrow_types_of, nested_columns_of
 from airflow_tx.ledger import MALFORMED
 from airflow_tx.sources.api import EmittedRows, Json, MalformedRow, RowTypes
@@ -81,7 +82,7 @@ class RedisDatabase:
     source: str
     conn_id: str
     parameters: Mapping[str, Any] = field(repr=False)
-    skip: str = ""
+    skip: Command | None = None
 
     @property
     def where(self) -> str:
@@ -268,7 +269,7 @@ class Part:
         return RowsRefused(
             source=database.source,
             problem=f"{named} cannot be read: {why}",
-            remedy=f"Correct it and clear the run, or: {database.skip}",
+            remedy=Remedy.of("Correct it and clear the run, or: {skip}", skip=database.skip),
         )
 
     def _parsed(self, raw: bytes | dict[bytes, bytes]) -> Any:
@@ -373,13 +374,12 @@ class RedisSource(LogSource):
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, RedisLog]:
         return {name: self.log_of(name) for name in self._partitions}
 
-    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
+    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:
         text = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
-        remedy = (
-            f"Bring them back, or let the source do without them: {self.command('accept-loss')}. "
-        )
-        remedy += (
-            "Before the first batch, let NEXT_READ be the number of the first message there is."
+        remedy = Remedy.of(
+            "Bring them back, or let the source do without them: {accept}. Before the first batch, let NEXT_READ be "
+            "the number of the first message there is.",
+            accept=self.command("accept-loss"),
         )
         return f"messages that come next are gone: {text}", remedy
 

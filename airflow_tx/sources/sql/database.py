@@ -21,6 +21,7 @@ from airflow_tx.base.errors import (
     RowsRefused,
     SourceError,
 )
+from airflow_tx.base.remedy import Command, Remedy
 
 # --- database -----------------------------------------------------------------------------------------------------
 
@@ -59,9 +60,9 @@ class TableErrors:
     source: str
     conn_id: str
     partition: str | None = None
-    replay: str = ""
+    replay: Command | None = None
 
-    def refused(self, problem: str, remedy: str) -> SourceError:
+    def refused(self, problem: str, remedy: Remedy | str) -> SourceError:
         """Make the error for what only a person can change."""
         return SourceError(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
 

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Dialect
 
 from airflow_tx.base.errors import SourceError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.base.rows import spark_reader
 from airflow_tx.sources.api import Json, RowTypes
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
@@ -624,9 +625,10 @@ class Shard(PartitionLog):
         after = "the beginning" if rows.after is None else shown(rows.after)
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
         problem += f"{found}: rows were deleted, changed or inserted since the batch was decided"
-        remedy = "Bring the table back to what it was, then clear the task; or take what is left of them: "
-        remedy += (
-            f"{self.errors.replay}; with kind='opaque' clear `begin`: the batch is decided again."
+        remedy = Remedy.of(
+            "Bring the table back to what it was, then clear the task; or take what is left of them: {replay}; with "
+            "kind='opaque' clear `begin`: the batch is decided again.",
+            replay=self.errors.replay,
         )
         return self.errors.refused(problem, remedy)
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_tx.base.errors import ConfigError, PartitionUnavailable
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import WHOLE, Loss, TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, RowTypes, TransactionalSource
 from airflow_tx.sources.partitions import Gone, LimitedSource, LogDecision, LogSource
@@ -79,12 +80,13 @@ class SqlRows(LimitedSource):
         while self._read:
             self._read.pop().close()
 
-    def accept(self) -> str:
+    def accept(self) -> Remedy:
         """Word what a person can do about rows that are in no batch."""
-        correct = (
-            "Correct the table, if these rows can be counted elsewhere or given ids that come last"
+        return Remedy.of(
+            "Correct the table, if these rows can be counted elsewhere or given ids that come last; or accept it: "
+            "{accept}",
+            accept=self.command("accept-loss"),
         )
-        return f"{correct}; or accept it: {self.command('accept-loss')}"
 
     def shard(
         self, conn_id: str, table: str, *, partition: str | None = None, txid: int | None = None
@@ -231,7 +233,7 @@ class PartitionedSqlSource(SqlRows, LogSource):
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, Shard]:
         return {partition: self.shard_of(partition) for partition in self.partitions()}
 
-    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
+    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:
         return "; ".join(
             f"partition {name}: {each.description}" for name, each in gone.items()
         ), self.accept()

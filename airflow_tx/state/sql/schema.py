@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from airflow_tx.base.errors import StateDiffers
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import Receipt
 from airflow_tx.state.aggregators import Columns, CombinerAggregator, encode_key
 from airflow_tx.state.api import StateKind, StoredReceipt
@@ -460,9 +461,9 @@ def existing_table(
         differences.append(f"its key is {sorted(primary)}, expected {keys}")
     if differences:
         problem = f"table {table.name} exists with other columns: {'; '.join(differences)}"
-        remedy = "Give the state another table, or change this one."
+        remedy = Remedy.of("Give the state another table, or change this one.")
         if not primary:
-            remedy += " For the key that it had: airflow tx ddl DAG"
+            remedy += Remedy.of(" For the key that it had: <airflow tx ddl DAG>")
         raise StateDiffers(state=columns.state, problem=problem, remedy=remedy)
     return table, {key: found[key] for key in columns.keys}
 

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from airflow_tx.base.errors import ConfigError, StateError, TxError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.state.aggregators import (
     Aggregator,
     Cells,
@@ -417,7 +418,9 @@ class TridentAggregate(TridentState, QueryableState):
         :raises StateError: a map has no list of its keys.
         """
         if self.columns.keys:
-            remedy = f"Name the keys: airflow tx state get TOPOLOGY {self.name} KEY ..."
+            remedy = Remedy.of(
+                "Name the keys: <airflow tx state get TOPOLOGY {state} KEY ...>", state=self.name
+            )
             raise StateError(state=self.name, problem="a map cannot list its keys", remedy=remedy)
         return [row for row in self.multi_get([()]) if row is not None]
 

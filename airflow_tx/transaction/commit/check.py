@@ -48,15 +48,15 @@ WARN = "warn"
 class ChecksFailed(TxError):
     """Checks of an output that did not pass: it is not committed, unless a person accepts what they found.
 
-    :param problem: the findings in words; `names`: of the checks, as a shell takes these.
+    :param problem: the findings in words; `names`: of the checks.
     :param checks: per check, what was found in which output.
     """
 
     for_good = of_values = True
     template = (
         "Commit of transaction {txid}.{attempt} refused: {problem}. Correct the code, then replay it: "
-        "airflow tx replay {topology} {txid}. Or count its rows nowhere: airflow tx skip {topology} {txid} --why TEXT. "
-        "Or accept the output: airflow tx accept-check {topology} {txid} {names} --why TEXT"
+        "<airflow tx replay {topology} {txid}>. Or count its rows nowhere: <airflow tx skip {topology} {txid} --why "
+        "TEXT>. Or accept the output: <airflow tx accept-check {topology} {txid} {names} --why TEXT>"
     )
 
 

@@ -6,7 +6,6 @@ in its turn (`turn.py`), the tasks of a commit phase (below), and a lane (`coord
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -328,7 +327,7 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
             txid=own.txid,
             attempt=own.attempt,
             problem="; ".join(each.text for each in failed),
-            names=shlex.join(each.check.name for each in failed),
+            names=[each.check.name for each in failed],
             checks={each.check.name: each.to_json() for each in failed},
         )
     return results

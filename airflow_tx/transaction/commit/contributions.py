@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_tx.base.errors import NotTakenBack, StateError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import RowsDigest, TaskTry, TransactionAttempt
 from airflow_tx.state import (
     REFUSALS,
@@ -182,7 +183,7 @@ class DifferenceRows:
         self,
         columns: Columns,
         known: Sequence[str],
-        remedy: str,
+        remedy: Remedy,
         sole: Sole | None = None,
         *,
         done: ReplacedThen = "",
@@ -339,11 +340,13 @@ class StagingPlace:
     task_id: str
 
     @property
-    def remedy(self) -> str:
+    def remedy(self) -> Remedy:
         """Say what to do if the restatement is refused."""
-        return (
+        return Remedy.of(
             "The earlier transaction still counts. To leave this one out: "
-            f"airflow tx skip {self.topology} {self.attempt.txid} --why TEXT"
+            "<airflow tx skip {topology} {txid} --why TEXT>",
+            topology=self.topology,
+            txid=self.attempt.txid,
         )
 
     def new_try(self) -> TryDir:
@@ -367,7 +370,7 @@ class Difference:
     taken: Callable[[], Iterator[list[Cells]]]
     instead: RowsToWrite = ()
     lost: Mapping[str, float] = field(default_factory=dict)
-    remedy: str = ""
+    remedy: Remedy | None = None
     topology: str = ""
 
     def check_taken(self, state: QueryableState) -> None:
@@ -382,8 +385,13 @@ class Difference:
                         state=state.name,
                         problem=f"key {shown_key(state.columns, key)} is missing, although the "
                         "restated transaction wrote it: it was deleted",
-                        remedy="Restore the key. Or accept that it is gone, and replay: airflow tx accept-change "
-                        f"{self.topology} --state {state.name} --why TEXT. {self.remedy}",
+                        remedy=Remedy.of(
+                            "Restore the key. Or accept that it is gone, and replay: <airflow tx accept-change "
+                            "{topology} --state {state} --why TEXT>. {remedy}",
+                            topology=self.topology,
+                            state=state.name,
+                            remedy=self.remedy,
+                        ),
                     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import LedgerView, Life, Receipt, dumps, renamed_since
 from airflow_tx.outputs import Contribution, Entry, JournalArea, StagedFiles
 from airflow_tx.state import (
@@ -248,8 +249,12 @@ def check_entry(
     """
     problem = refused_by_dag(spec, dag, entry, topology)
     if problem is not None:
-        withdraw = f"airflow tx restate {spec.topology} {entry.txid} --withdraw"
-        remedy = f"To withdraw it: {withdraw}. {INSTEAD}"
+        remedy = Remedy.of(
+            "To withdraw it: <airflow tx restate {topology} {txid} --withdraw>. {instead}",
+            topology=spec.topology,
+            txid=entry.txid,
+            instead=INSTEAD,
+        )
         raise RestateRefused(
             txid=entry.txid, topology=spec.topology, problem=problem, remedy=remedy
         )

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_tx.base.errors import RollForwardRefused, StateError, UnreadableRecord
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     NOTHING_PENDING,
     LedgerEvidence,
@@ -116,7 +117,7 @@ class StateHistory:
             and not self.life.is_accepted(txid)
         ]
 
-    def refused(self, problem: str, remedy: str = "") -> RollForwardRefused:
+    def refused(self, problem: str, remedy: Remedy | str = "") -> RollForwardRefused:
         """Make the error of a state that cannot be written again."""
         name = self.state.name
         return RollForwardRefused(
@@ -197,7 +198,10 @@ class StateHistory:
         known = opened is not None and opened.birth == fence.token.birth
         if found > self.ledger.current or not known:
             self._check_by_hand(fence)
-            remedy = f"Repair the ledger first: airflow tx repair {self.ledger.name} --ledger-lost"
+            remedy = Remedy.of(
+                "Repair the ledger first: <airflow tx repair {topology} --ledger-lost>",
+                topology=self.ledger.name,
+            )
             raise self.refused(
                 f"its fence says transaction {found}, which the ledger does not know", remedy
             )

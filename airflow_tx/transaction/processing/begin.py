@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import AheadOfOrder, RestateRefused, SourceError, TxError
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     AlreadyCommitted,
     Batch,
@@ -155,12 +156,14 @@ def order_in(store: Store, paths: Paths) -> datetime | None:
     return None if position is None else order_end(position)
 
 
-def gap(dag_id: str, missing: datetime, after: datetime) -> str:
+def gap(dag_id: str, missing: datetime, after: datetime) -> Remedy:
     """Say what to do about an interval of which there is no run."""
-    return (
-        f"No run for the interval that begins at {missing.isoformat()} is queued or running, and no later one can "
-        f"begin without it. Clear its run, or create it with airflow tx backfill {dag_id} --from "
-        f"{missing.isoformat()} --to {after.isoformat()}"
+    return Remedy.of(
+        "No run for the interval that begins at {missing} is queued or running, and no later one can begin without "
+        "it. Clear its run, or create it with <airflow tx backfill {dag} --from {missing} --to {after}>",
+        dag=dag_id,
+        missing=missing.isoformat(),
+        after=after.isoformat(),
     )
 
 
@@ -384,7 +387,11 @@ def _read_entry(
                 txid=replaces.txid,
                 topology=spec.topology,
                 problem=f"its rows cannot be read again: {gone}",
-                remedy=f"To withdraw it: airflow tx restate {spec.topology} {replaces.txid} --withdraw",
+                remedy=Remedy.of(
+                    "To withdraw it: <airflow tx restate {topology} {txid} --withdraw>",
+                    topology=spec.topology,
+                    txid=replaces.txid,
+                ),
             )
     return RestatedBatch(rows, tuple(states), same=source.keeps_rows)
 

@@ -588,7 +588,7 @@ OR = "or replay it: airflow tx replay numbers 3; to continue without it: airflow
     ],
 )
 def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
-    assert advice("numbers", 3, "r3", state) == text
+    assert str(advice("numbers", 3, "r3", state)) == text
 
 
 def test_what_a_refused_commit_says_to_do_is_kept_until_the_turn_is_taken_again(

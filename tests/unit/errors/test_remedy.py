@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import shlex
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.base.errors import StateRenamed, TopologyClaimed
-from airflow_tx.base.remedy import Command, Remedy
+import airflow_tx
+from airflow_tx.base.errors import SourceError, StateBehind, StateRenamed, TopologyClaimed, TxError
+from airflow_tx.base.remedy import Command, Remedy, read_fields, stored_fields
+from airflow_tx.state import Sum
+from airflow_tx.state.memory import MemoryState
 
 SKIP = "Or: <airflow tx skip {topology} {txid} --why TEXT>. Then go on."
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
@@ -72,6 +79,15 @@ def test_a_stored_remedy_is_read_as_it_was_written(topology: str, value: str) ->
     assert Remedy.from_stored(json.loads(json.dumps(told.as_stored()))) == told
 
 
+@pytest.mark.parametrize("kind", [SourceError, StateBehind])
+def test_an_error_of_another_process_has_its_commands(kind: type[TxError]) -> None:
+    fields = {"source": "s", "problem": "p", "state": "a b", "expected": 2, "found": 1}
+    error = kind(**fields, remedy=Remedy.of("Or: <airflow tx repair t --state-lost {state}>", state="a b"))
+    again = kind(**read_fields(json.loads(json.dumps(stored_fields(error.fields)))))
+    assert str(again) == str(error)
+    assert [each.values("--state-lost") for each in (again.advice or Remedy()).commands] == [("a b",)]
+
+
 def test_a_reader_that_knows_a_topology_by_another_name_reads_its_commands_with_it() -> None:
     (command,) = Remedy.of(SKIP, topology="old", txid=3).named("old", "conn:old").commands
     assert str(command) == "airflow tx skip conn:old 3 --why TEXT"
@@ -80,3 +96,62 @@ def test_a_reader_that_knows_a_topology_by_another_name_reads_its_commands_with_
 def test_words_that_look_like_a_command_are_words() -> None:
     refusal = TopologyClaimed(topology="t", owner="<airflow tx delete t>", dag_id="d")
     assert [each.verb for each in (refusal.advice or Remedy()).commands] == ["rename"]
+
+
+@pytest.mark.parametrize("said", ["remedy_behind", "remedy_without_rows", "remedy_lost"])
+def test_the_remedies_of_a_state_write_its_name_as_a_shell_takes_it(said: str) -> None:
+    state = MemoryState("the totals", values={"n": Sum()})
+    commands = getattr(state, said)("my flights").commands
+    assert commands
+    for command in commands:
+        assert {"my flights", state.name} < set(shlex.split(str(command)))
+
+
+# --- where commands are written -----------------------------------------------------------------------------------
+
+PACKAGE = Path(airflow_tx.__file__).parent
+NOT_YET = ("ledger/", "operations/", "transaction/alarms.py")
+"""Rooms whose advice is not made of commands yet."""
+NAMES = {"base/remedy.py", "lint/report.py", "operations/cli/definition.py"}
+"""Files that name the commands themselves, and advise nothing."""
+STEP = re.compile(r"<airflow tx [^<>]*>")
+COMMAND = re.compile(r"airflow tx(?= ?[a-z{%]| ?$)")
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Give each text of code with its line, and `{}` for the values within it; docstrings are none."""
+    nodes = list(ast.walk(tree))
+    left_out = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    left_out |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        if id(node) not in left_out and all(isinstance(part, (ast.Constant, ast.FormattedValue)) for part in parts):
+            values = [part.value if isinstance(part, ast.Constant) else "{}" for part in parts]
+            if all(isinstance(value, str) for value in values):
+                yield node.lineno, "".join(map(str, values))
+
+
+def test_a_command_in_a_text_is_data() -> None:
+    found = [
+        f"{name}:{line}"
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if not (name := file.relative_to(PACKAGE).as_posix()).startswith(NOT_YET) and name not in NAMES
+        for line, text in texts(ast.parse(file.read_text()))
+        if COMMAND.search(STEP.sub("", text))
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ('to_do = f"To go on: airflow tx replay {txid}"', ["airflow tx"]),
+        ('log("Or: "\n"airflow tx %s", verb)', ["airflow tx"]),
+        ('to_do = " ".join(["airflow tx", verb])', ["airflow tx"]),
+        ('to_do = "To go on: <airflow tx replay {topology}>"', []),
+        ('def f():\n    """See `airflow tx replay`."""', []),
+    ],
+)
+def test_the_look_for_commands_in_texts_finds_them(code: str, found: list[str]) -> None:
+    hits = [hit for _, text in texts(ast.parse(code)) for hit in COMMAND.findall(STEP.sub("", text))]
+    assert hits == found
