@@ -15,7 +15,6 @@ from airflow_tx.ledger import (
     ReadOnlyLedger,
     Store,
     Wish,
-    dumps,
     most_restated,
 )
 from airflow_tx.operations.actions.action import ActionTarget, dated_transactions
@@ -180,7 +179,7 @@ def _loss_line(accepted: Loss) -> render.TableRow:
     return {
         "partition": accepted.partition or None,
         "lost": accepted.description,
-        "goes_on_at": dumps(accepted.resume_at),
+        "goes_on_at": accepted.resume_at,
     }
 
 

@@ -18,12 +18,14 @@ from airflow_tx.base.errors import TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.ledger import (
     Alarms,
     Ledger,
+    Metadata,
     Paths,
     ReadOnlyLedger,
     Store,
     TopologyView,
     TransactionDetails,
     TransactionView,
+    is_shortened,
     topologies,
     topology_view,
     transaction_details,
@@ -263,7 +265,7 @@ def show(args: Namespace) -> None:
     """`airflow tx show TOPOLOGY [TXID]`."""
     with store_of(args) as store:
         if args.txid is not None:
-            row = render.details(_details(args, store))
+            row = render.details(_details(args, store), args.output)
         else:
             found = _readable(store, LedgerPlace(args.topology, conn_id_of(args), paths_of(args)))
             lag = _lags(args, [found]).get(found.view.name)
@@ -277,17 +279,25 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
     from airflow_tx.outputs import JournalArea, forgotten_details
 
     paths = paths_of(args)
+
+    def journal() -> JournalArea:
+        incarnation = ReadOnlyLedger(store, paths).existing_topology().incarnation
+        return JournalArea(staging_of(args), incarnation)
+
     try:
-        details = transaction_details(store, paths, args.txid)
-        return replace(details, transaction=_with_run_end(store, paths, details.transaction))
+        found = transaction_details(store, paths, args.txid)
     except UnknownTransaction:
         with suppress(TxError):  # staging says nothing: the ledger does
-            incarnation = ReadOnlyLedger(store, paths).existing_topology().incarnation
-            journal = JournalArea(staging_of(args), incarnation)
-            found = forgotten_details(store, paths, journal, args.txid)
-            if found is not None:
-                return found
+            forgotten = forgotten_details(store, paths, journal(), args.txid)
+            if forgotten is not None:
+                return forgotten
         raise
+    receipt = found.receipt or {}
+    if found.batch is None and is_shortened(receipt.get("metadata")):
+        with suppress(TxError):  # the digest is what is left
+            entry = journal().read(receipt["journal"] or "")
+            found = replace(found, batch=Metadata(0, entry.metadata, None))
+    return replace(found, transaction=_with_run_end(store, paths, found.transaction))
 
 
 def _with_run_end(store: Store, paths: Paths, view: TransactionView) -> TransactionView:

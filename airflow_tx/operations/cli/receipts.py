@@ -30,9 +30,7 @@ from airflow_tx.ledger import (
     Store,
     TransactionAttempt,
     Verified,
-    batch_in_words,
     counted,
-    dumps,
     is_shortened,
     ledger_evidence,
     restated,
@@ -123,7 +121,7 @@ def receipts(args: Namespace) -> None:
     evidence = _evidence(args)
     found = evidence.receipts(args.first, args.last).values()
     if args.output == "json":
-        print(dumps([each.to_json() for each in found]))
+        print(render.as_json([each.to_json() for each in found]))
     else:
         _print_lines([_line(each, args.output, evidence.restated) for each in found], args)
 
@@ -210,8 +208,7 @@ def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.
         "restated_by": restated.get(receipt.txid),
         "granted": receipt.granted,
         "rows": receipt.rows,
-        "metadata": (output != "json" and batch_in_words(receipt.metadata))
-        or dumps(receipt.metadata),
+        "metadata": render.named_batch(receipt.metadata, output),
         "written": ", ".join(
             f"{name}: {each['keys']} keys" for name, each in sorted(receipt.written.items())
         )

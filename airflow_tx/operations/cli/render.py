@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import base64
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
+
+import msgspec
 
 from airflow_tx.base.errors import without_controls
 from airflow_tx.ledger import (
@@ -16,6 +23,7 @@ from airflow_tx.ledger import (
     TopologyView,
     TransactionDetails,
     TransactionView,
+    batch_in_words,
     check_in_words,
     dumps,
     pace_in_words,
@@ -66,6 +74,53 @@ def has_status(view: TransactionView, status: str | None) -> bool:
     return view.status.lower() == status
 
 
+class Seconds(float):
+    """A duration: a number for a program, with its unit for a person."""
+
+    def __str__(self) -> str:
+        return f"{float(self):.1f} s"
+
+
+def as_json(value: Any) -> str:
+    """Write a value as JSON in one line: numbers as numbers, with all of their digits, and what JSON has not as text.
+
+    Airflow's console writes each number and boolean as a text. A terminal obeys nothing in it.
+    """
+    text = _encoded(_data(value))
+    return re.sub(r"[^\x20-\x7e]", lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def _encoded(data: Any) -> str:
+    return msgspec.json.Encoder(decimal_format="number").encode(data).decode()
+
+
+def _data(value: Any) -> Any:
+    """Give a value as JSON has it."""
+    if isinstance(value, (Lag, Mapping)):
+        named = vars(value) if isinstance(value, Lag) else value
+        return {str(name): _data(each) for name, each in named.items()}
+    if isinstance(value, (list, tuple)):
+        return list(map(_data, value))
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, Decimal) and value.is_finite():
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    is_empty = value is None or isinstance(value, LagUnknown)
+    return None if is_empty else value if isinstance(value, int) else _text(value)
+
+
+def _text(value: Any) -> str:
+    """Give a text that can be written: half of a surrogate pair becomes its number."""
+    return str(value).encode(errors="backslashreplace").decode()
+
+
+def _for_yaml(text: str) -> float | str:
+    """Read a number of JSON; one with more digits than a reader of YAML keeps stays a text."""
+    return float(text) if Decimal(repr(float(text))) == Decimal(text) else text
+
+
 def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = None) -> None:
     """Print rows as table, json, yaml or plain.
 
@@ -73,16 +128,20 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
     """
     from airflow.cli.simple_table import AirflowConsole
 
+    if output == "json":
+        print(as_json(rows))
+        return
+    console = AirflowConsole()
+    if output == "yaml":
+        console.print_as_yaml(json.loads(as_json(rows), parse_float=_for_yaml))
+        return
     if output == "table":
         # A command to copy should not be wrapped for a column in which nothing stands.
         empty = {name for name in _RARE_COLUMNS if not any(row.get(name) for row in rows)}
         rows = [{name: each for name, each in row.items() if name not in empty} for row in rows]
-    if output in ("table", "plain"):
-        rows = [
-            {_shown(name, output): _shown(value, output) for name, value in row.items()}
-            for row in rows
-        ]
-    console = AirflowConsole()
+    rows = [
+        {_shown(name, output): _shown(value, output) for name, value in row.items()} for row in rows
+    ]
     if width is not None:
         console.width = min(width, console.width)
     console.print_as(data=rows, output=output)
@@ -111,11 +170,12 @@ def _shown(value: Any, output: str) -> Any:
     """Give a value as a terminal may show it."""
     from rich.markup import escape
 
-    if isinstance(value, (list, tuple)):
-        return [_shown(each, output) for each in value]
-    if not isinstance(value, (str, dict)):
+    if value is None or isinstance(value, (int, float)):
         return value
-    text = without_controls(str(value))
+    if isinstance(value, (Lag, LagUnknown)):
+        return str(value) if isinstance(value, Lag) else "?"
+    data = _data(value)
+    text = without_controls(_encoded(data) if isinstance(data, (dict, list)) else str(data))
     # A bracket in an error is no style of the table.
     return escape(text) if output == "table" else text
 
@@ -153,15 +213,11 @@ def topology(
         "open": len(view.opened),
         "failed": sum(each.failed for each in view.opened),
         "max_pending": view.record.max_pending,
-        "lag": _lag(lag),
-        "states": dumps(view.record.states),
+        "lag": lag,
+        "states": view.record.states,
         "repairs": len(view.repairs),
         "problem": _problem(view),
     }
-
-
-def _lag(lag: Lag | LagUnknown | None) -> str | None:
-    return None if lag is None else str(lag) if isinstance(lag, Lag) else "?"
 
 
 def topology_details(view: TopologyView, lag: Lag | LagUnknown | None, alarms: Alarms) -> TableRow:
@@ -317,7 +373,12 @@ def _of_attempts(noted: Iterable[PersonOfAttempt]) -> str | None:
     return "; ".join(f"of attempt {each.attempt}: {_person_at(each)}" for each in noted) or None
 
 
-def details(found: TransactionDetails) -> TableRow:
+def named_batch(metadata: Any, output: str) -> Any:
+    """Name a batch in words for a person, and give its metadata to a program."""
+    return (output in ("table", "plain") and batch_in_words(metadata)) or metadata
+
+
+def details(found: TransactionDetails, output: str = "table") -> TableRow:
     """`airflow tx show`."""
     view = found.transaction
     return {
@@ -359,7 +420,7 @@ def details(found: TransactionDetails) -> TableRow:
         "restates": view.restates,
         "restated_by": view.restated_by,
         "restate": _person_at(view.restate),
-        "batch": None if found.batch is None else dumps(found.batch.rows),
+        "batch": named_batch(_batch(found), output),
         "position": _position(found),
         "partitions": _partitions(found),
         "acks": _acks(found) if view.open else None,
@@ -379,10 +440,15 @@ def _acks(found: TransactionDetails) -> str:
     )
 
 
-def _position(found: TransactionDetails) -> str | None:
+def _batch(found: TransactionDetails) -> Any:
+    """Give the metadata of the batch: a final transaction has it in its receipt."""
+    return (found.receipt or {}).get("metadata") if found.batch is None else found.batch.rows
+
+
+def _position(found: TransactionDetails) -> Any:
     batch = found.batch
     # A skipped one keeps its rows alone.
-    return None if batch is None or batch.attempt == 0 else dumps(batch.position)
+    return None if batch is None or batch.attempt == 0 else batch.position
 
 
 def _replay(view: TransactionView) -> str | None:
@@ -404,8 +470,8 @@ def _partitions(found: TransactionDetails) -> str | None:
     return "\n".join(lines) or None
 
 
-def _seconds(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{seconds:.1f} s"
+def _seconds(seconds: float | None) -> Seconds | None:
+    return None if seconds is None else Seconds(seconds)
 
 
 def _time(moment: datetime | None) -> str | None:
@@ -418,4 +484,4 @@ def effect(done: EffectLine, note: str = "") -> TableRow:
 
     :param note: stands before it.
     """
-    return {"txid": done.txid, "run_id": done.run_id or "", "done": f"{note}{done.what}"}
+    return {"txid": done.txid, "run_id": done.run_id, "done": f"{note}{done.what}"}

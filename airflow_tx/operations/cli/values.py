@@ -81,9 +81,7 @@ def get_values(args: Namespace) -> None:
         )
     # Beside the values, which may be piped into another program.
     print(_last(state.name, fence), file=sys.stderr)
-    render.print_rows(
-        [{name: _shown(value) for name, value in row.items()} for row in rows], args.output
-    )
+    render.print_rows(rows, args.output)
     if missing:
         what = "rows of transaction" if state.takes_back_by_txid else "key"
         told = without_controls(f"State {state.name} has no {what} {'; '.join(missing)}.")
@@ -294,7 +292,7 @@ def _pairs(values: Mapping[str, Any] | None) -> str | None:
 
 def _as_data(found: StateComparison, names: tuple[str, str]) -> render.TableRow:
     def listed(keys: KeyDifferences) -> dict[str, Any]:
-        return {"count": keys.count, "keys": [_with_plain_values(vars(each)) for each in keys.keys]}
+        return {"count": keys.count, "keys": list(map(vars, keys.keys))}
 
     return {
         "first": names[0],
@@ -306,13 +304,6 @@ def _as_data(found: StateComparison, names: tuple[str, str]) -> render.TableRow:
         "only_first": listed(found.only_first),
         "only_second": listed(found.only_second),
         "different": listed(found.different),
-    }
-
-
-def _with_plain_values(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if values is None else {column: _plain(each) for column, each in values.items()}
-        for name, values in found.items()
     }
 
 
