@@ -168,6 +168,15 @@ def granted(pipeline: Pipeline, run: str, *states: str) -> Granted:
     return answer
 
 
+def checked(pipeline: Pipeline, run: str, *names: str) -> Begun:
+    """A transaction whose commit was refused, as these checks have failed."""
+    begun = pipeline.begin(run)
+    epoch = pipeline.process(begun).epoch
+    found = {name: {"passed": False, "found": f"{name}: 3 of 9 rows", "digest": f"of {name}"} for name in names}
+    pipeline.ledger.note_commit_failed(begun.attempt, epoch, reason="refused", for_good=True, checks=found)
+    return begun
+
+
 def one_line(told: str) -> str:
     (line,) = told.strip().splitlines()
     return line

@@ -18,7 +18,7 @@ from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter
 from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.outputs.staging.area import StagingArea
-from tests.integration.cli_runs import AUDIT, DAG_ID, Runs, fail, granted, one_line, state_of
+from tests.integration.cli_runs import AUDIT, DAG_ID, Runs, checked, fail, granted, one_line, state_of
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
 
@@ -631,15 +631,6 @@ def test_a_run_that_is_made_anew_has_the_dates_that_the_schedule_gives_it_unless
 
 
 # --- accepted checks
-
-
-def checked(pipeline: Pipeline, run: str, *names: str) -> Begun:
-    """A transaction whose commit was refused, as these checks have failed."""
-    begun = pipeline.begin(run)
-    epoch = pipeline.process(begun).epoch
-    found = {name: {"passed": False, "found": f"{name}: 3 of 9 rows", "digest": f"of {name}"} for name in names}
-    pipeline.ledger.note_commit_failed(begun.attempt, epoch, reason="refused", for_good=True, checks=found)
-    return begun
 
 
 def test_a_failed_check_is_accepted_by_name_and_the_failed_commit_is_cleared(

@@ -16,7 +16,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.steps import end, recovery
 from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.operations.actions.request import ActionName
-from tests.integration.cli_runs import AUDIT, Runs, fail, granted
+from tests.integration.cli_runs import AUDIT, Runs, checked, fail, granted
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
 
@@ -64,9 +64,10 @@ class World:
         """What a person can tell of it."""
         turn = self.pipeline.ledger.turn()
         opened = ReadOnlyLedger(self.pipeline.store, self.pipeline.paths).open_records()
-        found = [(txid, each.attempt, each.phase, each.skip) for txid, each in opened.items()]
+        found = [(txid, each.attempt, each.phase, each.skip, each.checks) for txid, each in opened.items()]
         topology = self.pipeline.ledger.topology()
-        return turn.current, found, topology.losses, topology.yielded, self._rows(self._metadata, "dag", "dag_run")
+        noted = (topology.losses, topology.yielded, topology.accepted, topology.generation)
+        return turn.current, found, noted, self._rows(self._metadata, "dag", "dag_run")
 
     def pause(self, *, paused: bool) -> None:
         """Pause the coordinator, or not."""
@@ -171,6 +172,20 @@ def one_whose_predecessor_moved(world: World) -> None:
     world.runs.make(r2="failed")
 
 
+def one_with_failed_checks(world: World) -> None:
+    checked(world.pipeline, "r1", "positive", "no gaps")
+    world.runs.make(r1="failed")
+    world.runs.fail("r1", "commit")
+
+
+def one_that_was_changed_by_hand(world: World) -> None:
+    world.pipeline.added = ["n"]
+    world.pipeline.run("r1")
+    with sqlite3.connect(world.airflow.database) as handle:
+        handle.execute("UPDATE one SET n = n + 5")
+    handle.close()
+
+
 def one_skipped(world: World) -> None:
     world.pipeline.begin("r1")
     world.pipeline.skip(1)
@@ -224,6 +239,14 @@ COMMITTED = "Transaction 1 is committed. Nothing was changed."
 NOT_SKIPPED = (
     "Transaction 1 of flights cannot be re-admitted: it is {}. Nothing was changed; airflow tx list flights shows the "
     "skipped ones."
+)
+NOT_FAILED = (
+    "Check 'sums' of transaction 1 of flights not accepted: it has not failed in its newest attempt, in which these "
+    "have: 'no gaps', 'positive'. Nothing was changed."
+)
+AS_RECEIPTS_SAY = (
+    "Change of state 'tx_state.two' of topology 'flights' not accepted: its values are what its receipts say. Nothing "
+    "was changed."
 )
 NOTHING_LOST = "Topology 'flights' has lost nothing: *"
 CASES = (
@@ -336,6 +359,38 @@ CASES = (
         refused={None: NOTHING_LOST}, did=NOTHING_LOST,
     ),
     Case(
+        "accept-check", one_with_failed_checks, "accept-check flights 1 positive",
+        {"name": "accept-check", "txids": (1,), "names": ("positive",)},
+        would={1: "positive: failed: positive: 3 of 9 rows"},
+        did={1: "not committed: no gaps failed, too. Accept it as well, or correct the code"},
+    ),
+    Case(
+        "accept-check of all that failed", one_with_failed_checks, "accept-check flights 1 positive",
+        {"name": "accept-check", "txids": (1,), "names": ("no gaps", "positive")},
+        would={1: "positive: failed: positive: 3 of 9 rows"}, did={1: "its failed tasks were cleared"},
+    ),
+    Case(
+        "accept-check of one that has not failed", one_with_failed_checks, "accept-check flights 1 sums",
+        {"name": "accept-check", "txids": (1,), "names": ("sums",)}, refused={1: NOT_FAILED}, did=NOT_FAILED,
+    ),
+    Case(
+        "accept-change", one_that_was_changed_by_hand, "accept-change flights --state tx_state.one",
+        {"name": "accept-change", "names": ("tx_state.one",)},
+        would={None: "column n adds up to 6, and its receipts to 1"},
+        did={None: "accepted: column n adds up to 6, and its receipts to 1"},
+    ),
+    Case(
+        "accept-change of what was not changed", one_that_was_changed_by_hand,
+        "accept-change flights --state tx_state.two", {"name": "accept-change", "names": ("tx_state.two",)},
+        refused={None: AS_RECEIPTS_SAY}, did=AS_RECEIPTS_SAY,
+    ),
+    Case(
+        "accept-change of a state that is not there", one_that_was_changed_by_hand,
+        "accept-change flights --state nosuch", {"name": "accept-change", "names": ("nosuch",)},
+        refused={None: "*the DAG updates tx_state.one, tx_state.two*"},
+        did="*the DAG updates tx_state.one, tx_state.two*",
+    ),
+    Case(
         "pause", a_coordinator, "", {"name": "pause"},
         would={None: "DAG flights_coordinator starts and replays nothing until it is unpaused"},
         did={None: "DAG flights_coordinator is paused"},
@@ -374,18 +429,31 @@ def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
     assert (world.summary() == stood) == (not would)
 
 
-_PREPARED = {"replay": one_failed, "replay-failed": one_failed, "skip": one_failed, "readmit": one_skipped,
-             "accept-loss": one_failed, "pause": a_coordinator, "unpause": a_paused_coordinator}  # fmt: skip
+ONE, STATE = {"txids": (1,)}, {"names": ("tx_state.one",)}
+_ASKED: Mapping[ActionName, tuple[Callable[[World], None], dict[str, Any]]] = {
+    ActionName.REPLAY: (one_failed, ONE),
+    ActionName.REPLAY_FAILED: (one_failed, {}),
+    ActionName.SKIP: (one_failed, ONE),
+    ActionName.READMIT: (one_skipped, ONE),
+    ActionName.RESTATE: (one_committed, ONE),
+    ActionName.WITHDRAW: (one_committed, ONE),
+    ActionName.ACCEPT_LOSS: (one_failed, {}),
+    ActionName.ACCEPT_CHECK: (one_with_failed_checks, {**ONE, "names": ("positive",)}),
+    ActionName.ACCEPT_CHANGE: (one_that_was_changed_by_hand, STATE),
+    ActionName.PAUSE: (a_coordinator, {}),
+    ActionName.UNPAUSE: (a_paused_coordinator, {}),
+}
 
 
-@pytest.mark.parametrize("name", [each.value for each in ActionName])
+@pytest.mark.parametrize("name", ActionName, ids=lambda name: str(name.value))
 def test_an_action_on_a_version_that_no_preview_gave_is_refused_and_changes_nothing(
-    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, name: str
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, name: ActionName
 ) -> None:
     world = World(airflow, pipeline, runs)
-    _PREPARED.get(name, one_committed)(world)
+    prepare, named = _ASKED[name]
+    prepare(world)
     before = world.everything()
-    request = {"name": name, "txids": (1,) if name in ("replay", "skip", "readmit", "restate", "withdraw") else ()}
+    request = {"name": name.value, **named}
     done = ask(airflow, zookeeper_root, request, "execute", who="ann", why="bad file", version="nonsense")
     assert str(done).endswith(
         "of topology 'flights' has changed since. Nothing was done; have another look, then repeat."

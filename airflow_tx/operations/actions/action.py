@@ -263,10 +263,13 @@ def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
 class PersonalAction(ABC):
     """One action on one topology: `plan` decides, and nothing else does.
 
+    :cvar needs_reason: whether a person has to say why; the ledger keeps it.
+    :cvar asks_dag: whether it asks the source or the states, which only the DAG file names.
     :cvar subject: what has changed if the version has, of an action that claims no transactions.
     """
 
     needs_reason = False
+    asks_dag = False
     subject = ""
 
     def __init__(self, target: ActionTarget) -> None:

@@ -208,7 +208,7 @@ class TransactionRestatement(PersonalAction):
     :ivar chosen: what is, or was to be, restated when it was done.
     """
 
-    needs_reason = True
+    needs_reason = asks_dag = True
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class NotInEffect(TxError):
 class TransactionSkip(PersonalAction):
     """Takes a transaction out of the way at its turn."""
 
-    needs_reason = True
+    needs_reason = asks_dag = True
 
     def __init__(self, target: ActionTarget, txid: int) -> None:
         super().__init__(target)

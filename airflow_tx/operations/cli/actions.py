@@ -78,10 +78,11 @@ def _act(
     name: str,
     txids: Sequence[int] = (),
     *,
+    names: Sequence[str] = (),
     confirmed: bool = False,
     **options: bool,
 ) -> None:
-    """Do what the board does for the same request."""
+    """Do what the Transactions page does for the same request."""
     from airflow_tx.operations.actions.request import ActionName, ActionRequest
 
     request = ActionRequest(
@@ -93,10 +94,12 @@ def _act(
         txids=tuple(txids),
         force=options.get("force", False),
         changed_rows=options.get("changed_rows", False),
+        names=tuple(names),
     )
     if request.needs_reason:
         changed = ["--changed-rows"] if request.changed_rows else []
-        check_reason(args, " ".join([name, args.topology, *map(str, txids), *changed]))
+        named = shlex.join([*map(str, txids), *names, *changed])
+        check_reason(args, f"{name} {args.topology} {named}")
     with store_of(args) as store:
         do(request.action(target_of(store, args)), args, confirmed=confirmed)
 
@@ -104,7 +107,7 @@ def _act(
 @action
 def accept_loss(args: Namespace) -> None:
     """`airflow tx accept-loss TOPOLOGY --why TEXT`."""
-    from airflow_tx.operations.actions.request import LossAcceptance
+    from airflow_tx.operations.actions.loss import LossAcceptance
 
     check_reason(args, f"accept-loss {args.topology}")
     with store_of(args) as store:
@@ -118,7 +121,7 @@ def accept_loss(args: Namespace) -> None:
 @action
 def accept_change(args: Namespace) -> None:
     """`airflow tx accept-change TOPOLOGY --state STATE --why TEXT`."""
-    from airflow_tx.operations.actions.request import ChangeAcceptance
+    from airflow_tx.operations.actions.changed_values import ChangeAcceptance
 
     check_reason(args, f"accept-change {args.topology} --state {args.state}")
     with store_of(args) as store:
@@ -129,12 +132,7 @@ def accept_change(args: Namespace) -> None:
 @action
 def accept_check(args: Namespace) -> None:
     """`airflow tx accept-check TOPOLOGY TXID NAME [NAME ...] --why TEXT`."""
-    from airflow_tx.operations.actions.request import CheckAcceptance
-
-    named = shlex.join([str(args.txid), *args.names])
-    check_reason(args, f"accept-check {args.topology} {named}")
-    with store_of(args) as store:
-        do(CheckAcceptance(target_of(store, args), args.txid, args.names), args, confirmed=True)
+    _act(args, "accept-check", [args.txid], names=args.names, confirmed=True)
 
 
 def target_of(store: Store, args: Namespace) -> ActionTarget:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Depends, HTTPException, status
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from sqlalchemy.exc import DBAPIError
 
 from airflow_tx.base import compat
@@ -42,14 +42,24 @@ log = logging.getLogger(__name__)
 
 MOST_TXIDS = 100
 """Each one is read on its own; of more, `replay-failed` is the action."""
+MOST_NAMES = 100
+
+
+def _printable(name: str) -> str:
+    if without_controls(name) != name or "\n" in name:
+        raise ValueError("no name has control characters")
+    return name
+
 
 Txid = Annotated[int, Field(ge=1)]
+CheckOrState = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_printable)]
 
 
 class PreviewBody(BaseModel):
     """The action to preview.
 
-    :param txids: of replay one or several, of skip and readmit one, else none.
+    :param txids: of replay one or several, of skip, readmit and accept-check one, else none.
+    :param names: of accept-check the checks, of accept-change the state.
     :param force: of replay: also transactions whose run is queued or running.
     :param changed_rows: of replay and restate: take the current rows.
     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
@@ -62,6 +72,7 @@ class PreviewBody(BaseModel):
     changed_rows: bool = False
     first: str = Field(default="", max_length=40)
     last: str = Field(default="", max_length=40)
+    names: list[CheckOrState] = Field(default=[], max_length=MOST_NAMES)
 
 
 class ActionBody(PreviewBody):
@@ -219,6 +230,7 @@ def _request(
         changed_rows=body.changed_rows,
         first=body.first,
         last=body.last,
+        names=tuple(body.names),
         may_create=access.may(CREATE_RUNS, snapshot.record.dag_id),
         sees_audit=access.may(SEE_AUDIT, snapshot.record.dag_id),
     )

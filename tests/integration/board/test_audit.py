@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from airflow_tx.ledger.api import Create, Put
@@ -13,6 +14,7 @@ from airflow_tx.ledger.steps.recovery import note_person
 from airflow_tx.ledger.steps.replay import WishRequest, note_changed, want
 from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.operations.actions.request import ActionName
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.transaction.commit.handoff import take_skip
 from tests.integration.board.routes import address, routes
@@ -68,10 +70,12 @@ def answers(board: Board, user: str) -> dict[str, str]:
                 for txid in (1, 2, 3, 4):
                     to = address(path, "flights", txid).replace("runs/r1", f"runs/r{txid}")
                     found[to] = client.get(to).text
-        for action in ("replay", "skip", "readmit", "restate", "withdraw", "replay-failed", "accept-loss"):
-            for txids in ([], [2], [3], [4]):
-                to = f"/api/v1/topologies/flights/actions/{action}/preview"
-                found[f"{to} {txids}"] = client.post(to, json={"txids": txids}, headers=SAME_ORIGIN).text
+        for action in ActionName:
+            for txids, names in product(([], [2], [3], [4]), ([], ["positive"], ["tx_state.one"])):
+                to = f"/api/v1/topologies/flights/actions/{action.value}/preview"
+                body = {"txids": txids, "names": names}
+                said = client.post(to, json=body, headers=SAME_ORIGIN).text
+                found[f"{to} {txids}"] = found.get(f"{to} {txids}", "") + said
     return found
 
 

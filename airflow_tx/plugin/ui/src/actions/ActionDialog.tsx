@@ -14,6 +14,8 @@ interface Props {
   topology: string;
   action: ActionName;
   txids: number[];
+  /** Of checks or states. */
+  names?: string[];
   /** Of restate, instead of txids. */
   days?: Days;
   /** Whether the box for the current rows is ticked at first. */
@@ -22,11 +24,11 @@ interface Props {
   onClose: (done: boolean) => void;
 }
 
-export function ActionDialog({ topology, action, txids, days, changedRows = false, onClose }: Props) {
+export function ActionDialog({ topology, action, txids, names = [], days, changedRows = false, onClose }: Props) {
   const queries = useQueryClient();
   const [why, setWhy] = useState("");
   const [options, setOptions] = useState({ force: false, changed_rows: changedRows });
-  const body: PreviewBody = { txids, ...days, ...options };
+  const body: PreviewBody = { txids, names, ...days, ...options };
   const preview = useQuery({
     gcTime: 0,
     // A box that is ticked asks again: the dialog stays until the answer is there.
@@ -59,7 +61,7 @@ export function ActionDialog({ topology, action, txids, days, changedRows = fals
         <Dialog.Positioner>
           <Dialog.Content mx={3}>
             <Dialog.Header>
-              <Dialog.Title>{titleOf(action, topology, txids, days)}</Dialog.Title>
+              <Dialog.Title>{titleOf(action, topology, txids, days, names)}</Dialog.Title>
             </Dialog.Header>
             <Dialog.Body aria-label="Preview" role="region" tabIndex={0}>
               <Stack gap={4}>

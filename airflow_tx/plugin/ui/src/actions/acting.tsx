@@ -5,15 +5,20 @@ import { useState, type ReactNode } from "react";
 import type { AdvisedAction } from "../api/client";
 import { ActionDialog } from "./ActionDialog";
 
-export interface Asked extends AdvisedAction {
-  topology: string;
-}
+export type Asked = AdvisedAction & { topology: string; names?: string[] };
 
 /** Gives what a button calls, and the dialog that it opens. */
 export function useActing(): [act: (asked: Asked) => void, dialog: ReactNode] {
   const [asked, setAsked] = useState<Asked | null>(null);
   const dialog = asked && (
-    <ActionDialog action={asked.action} changedRows={asked.changed_rows} onClose={() => setAsked(null)} topology={asked.topology} txids={asked.txids} />
+    <ActionDialog
+      action={asked.action}
+      changedRows={asked.changed_rows}
+      names={asked.names}
+      onClose={() => setAsked(null)}
+      topology={asked.topology}
+      txids={asked.txids}
+    />
   );
   return [setAsked, dialog];
 }

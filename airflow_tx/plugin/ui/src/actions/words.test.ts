@@ -8,6 +8,8 @@ describe("what a button is about", () => {
     expect(aboutWords("flights", [7])).toBe("transaction 7 of flights");
     expect(titleOf("replay", "flights", [7, 8])).toBe("Replay: transactions 7, 8 of flights");
     expect(titleOf("accept-loss", "flights", [])).toBe("Accept a loss: flights");
+    expect(titleOf("accept-check", "flights", [7], undefined, ["positive", "no gaps"])).toBe("Accept the check: positive, no gaps of transaction 7 of flights");
+    expect(titleOf("accept-change", "flights", [], undefined, ["tx_state.totals"])).toBe("Accept the change: tx_state.totals of flights");
   });
 
   it("is the log of an instance of a mapped task", () => {

@@ -10,6 +10,8 @@ export const WORDS: Record<ActionName, { button: string; grave?: boolean }> = {
   restate: { button: "Restate", grave: true },
   withdraw: { button: "Do not restate" },
   "accept-loss": { button: "Accept a loss", grave: true },
+  "accept-check": { button: "Accept the check", grave: true },
+  "accept-change": { button: "Accept the change", grave: true },
   pause: { button: "Pause the coordinator" },
   unpause: { button: "Unpause the coordinator" },
 };
@@ -20,13 +22,14 @@ export interface Days {
   last: string;
 }
 
-/** Says which transactions an action is about, behind its name. */
-export function titleOf(action: ActionName, topology: string, txids: readonly number[], days?: Days): string {
-  const what = days ? `${days.first} to ${days.last} of ${topology}` : aboutWords(topology, txids);
+/** Says which transactions, checks or states an action is about, behind its name. */
+export function titleOf(action: ActionName, topology: string, txids: readonly number[], days?: Days, names: readonly string[] = []): string {
+  const what = days ? `${days.first} to ${days.last} of ${topology}` : aboutWords(topology, txids, names);
   return `${WORDS[action].button}: ${what}`;
 }
 
-/** Names transactions, or their topology where there are none. */
-export function aboutWords(topology: string, txids: readonly number[]): string {
-  return txids.length === 0 ? topology : `transaction${txids.length > 1 ? "s" : ""} ${txids.join(", ")} of ${topology}`;
+/** Names checks or states and transactions, or their topology where there are none. */
+export function aboutWords(topology: string, txids: readonly number[], names: readonly string[] = []): string {
+  const transactions = txids.length === 0 ? "" : `transaction${txids.length > 1 ? "s" : ""} ${txids.join(", ")}`;
+  return [names.join(", "), transactions, topology].filter((each) => each !== "").join(" of ");
 }

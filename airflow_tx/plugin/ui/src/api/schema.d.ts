@@ -328,6 +328,11 @@ export interface components {
              */
             last: string;
             /**
+             * Names
+             * @default []
+             */
+            names: string[];
+            /**
              * Txids
              * @default []
              */
@@ -345,7 +350,7 @@ export interface components {
          * @description The actions of a person on the transactions of a topology.
          * @enum {string}
          */
-        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "restate" | "withdraw" | "pause" | "unpause";
+        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "restate" | "withdraw" | "pause" | "unpause";
         /**
          * Activity
          * @description How much happened when, from the oldest transaction that the ledger remembers until now.
@@ -941,7 +946,8 @@ export interface components {
          * PreviewBody
          * @description The action to preview.
          *
-         *     :param txids: of replay one or several, of skip and readmit one, else none.
+         *     :param txids: of replay one or several, of skip, readmit and accept-check one, else none.
+         *     :param names: of accept-check the checks, of accept-change the state.
          *     :param force: of replay: also transactions whose run is queued or running.
          *     :param changed_rows: of replay and restate: take the current rows.
          *     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
@@ -967,6 +973,11 @@ export interface components {
              * @default
              */
             last: string;
+            /**
+             * Names
+             * @default []
+             */
+            names: string[];
             /**
              * Txids
              * @default []

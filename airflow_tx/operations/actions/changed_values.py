@@ -1,0 +1,256 @@
+"""Acceptance of changed values by a person: rows of a state that were corrected or deleted on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from airflow_tx.base.errors import (
+    AcceptanceRefused,
+    JournalError,
+    StateError,
+    StateUnavailable,
+)
+from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger import (
+    ACCEPT_CHANGE,
+    CHANGE,
+    Audit,
+    ColumnTotal,
+    LedgerEvidence,
+    LedgerView,
+    Life,
+    RepairRecord,
+    Repairs,
+    RowCount,
+    StateEvidence,
+    changed_values,
+    digest,
+    gone_in_words,
+    ledger_evidence,
+    renamed_since,
+)
+from airflow_tx.operations.actions.action import (
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+)
+from airflow_tx.outputs import Entry, JournalArea
+from airflow_tx.state import FencedState, QueryableState
+from airflow_tx.transaction import contributions, old_side
+
+MOST_ENTRIES = 10_000
+"""Entries of the journal that are read for the keys that are gone."""
+MOST_KEYS = 1_000_000
+MOST_GONE = 10_000
+"""Keys that are gone: a record in ZooKeeper names each of them."""
+
+
+def evidence_of(states: Mapping[str, FencedState], *, values: bool) -> tuple[StateEvidence, ...]:
+    """Read what states say of themselves.
+
+    :param values: whether to add up their values, too.
+    """
+    return tuple(_evidence_of(name, state, values=values) for name, state in sorted(states.items()))
+
+
+def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidence:
+    columns = state.columns
+    # Read the fence after the totals: it shows whether another commit has written since.
+    totals = state.totals(columns.added_up) if values and columns is not None else None
+    rows = state.rows_by_txid() if values else None
+    return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals, rows)
+
+
+def missing_keys(
+    journal: JournalArea, state: FencedState, repairs: Sequence[RepairRecord]
+) -> list[str] | None:
+    """Name the keys that entries of the journal have, and the state does not: a person has deleted them.
+
+    An entry that cannot be read can take nothing back.
+
+    :param repairs: of the ledger, which say what name a state has now.
+    :return: None: these are too many to look them up.
+    """
+    if not isinstance(state, QueryableState):
+        return []
+    names = journal.names()
+    found = set[str]()
+    looked_up = 0
+    if len(names) > MOST_ENTRIES:
+        return None
+    for name in names:
+        try:
+            gone, count = _missing(journal.read(name), state, repairs)
+        except StateUnavailable:
+            raise
+        except (JournalError, StateError):
+            continue
+        looked_up += count
+        found |= gone
+        if looked_up > MOST_KEYS or len(found) > MOST_GONE:
+            return None
+    return sorted(found)
+
+
+def _missing(
+    entry: Entry, state: QueryableState, repairs: Sequence[RepairRecord]
+) -> tuple[set[str], int]:
+    """Name the keys of one entry that are missing, and count all of them."""
+    found = set[str]()
+    renamed = renamed_since(repairs, entry.contributions, entry.txid)
+    old = contributions(entry, renamed).get(state.name)
+    if old is None:
+        return found, 0
+    side = old_side(state, old)
+    for keys in side.keys():
+        values = state.multi_get(keys)
+        found |= {
+            side.key_name(key) for key, each in zip(keys, values, strict=True) if each is None
+        }
+    return found, old.count
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The changes, the last receipt at the comparison, and the keys that are gone, as `missing_keys` gives them.
+
+    :param unmarked: the number of an acceptance that has died before the fence of the state noted it; 0: none has.
+    """
+
+    changes: tuple[ColumnTotal | RowCount, ...]
+    receipt: str
+    keys: list[str] | None
+    unmarked: int = 0
+
+    @property
+    def shown(self) -> list[str]:
+        """Say what is changed, and what is gone."""
+        if self.unmarked:
+            return [f"its fence is to name the change that repair {self.unmarked} accepted"]
+        shown = [each.told for each in self.changes]
+        if self.keys is None:
+            shown.append(
+                "no transaction until now can be restated: its journal is too large to find lost keys"
+            )
+        elif self.keys:
+            shown.append(
+                f"{gone_in_words(len(self.keys))}, of which no restatement takes anything back"
+            )
+        return shown
+
+    @property
+    def version(self) -> str:
+        return digest(
+            [
+                self.receipt,
+                self.keys,
+                [each.told for each in self.changes],
+            ]
+        )
+
+
+class ChangeAcceptance(PersonalAction):
+    """Lets `airflow tx verify --values` compare a state with the values that it has now."""
+
+    needs_reason = asks_dag = True
+
+    def __init__(self, target: ActionTarget, state: str, *, made_after: int | None = None) -> None:
+        """Choose a state.
+
+        :param made_after: the transaction behind which its values were changed; None: the last final one.
+        """
+        super().__init__(target)
+        self.state = state
+        self.made_after = made_after
+        self.subject = f"State {state!r}"
+
+    def plan(self) -> ActionPlan:
+        try:
+            found = self._find()
+        except AcceptanceRefused as refused:
+            return self.refused("", refused)
+        what = "; ".join(found.shown)
+        sentence = (
+            f"Accept what state {self.state} of topology {self.target.topology} holds now: {what}."
+        )
+        lines = [EffectLine(None, None, each) for each in found.shown]
+        return ActionPlan(
+            found.version, sentence, [PlannedEffect(lines, partial(self._accept, found))]
+        )
+
+    def _accept(self, found: _Found, audit: Audit) -> Iterator[EffectLine]:
+        columns = dict[str, int]()
+        rows = dict[int, int]()
+        for change in found.changes:
+            if isinstance(change, RowCount):
+                rows[change.txid] = change.rows
+            else:
+                columns[change.column] = change.total - change.expected
+        ledger = self.target.ledger
+        spec, states = self.target.dag()
+        state = states[self.state]
+        if not found.unmarked:
+            Repairs(ledger).note_change(
+                self.state,
+                columns,
+                rows=rows,
+                keys=found.keys,
+                made_after=self.made_after,
+                marked=state.names_changes,
+                receipt=found.receipt,
+                audit=audit,
+            )
+        failpoint("accept_change.noted", state=self.state)
+        accepted = [each for each in self._repairs if each.change.get("state") == self.state]
+        record = next(each for each in reversed(accepted) if each.what == ACCEPT_CHANGE)
+        # The fence comes last: until then no transaction is committed, and a repetition does the rest.
+        JournalArea(spec.staging(), ledger.incarnation()).keep_change(record)
+        failpoint("accept_change.kept", state=self.state)
+        if state.names_changes:
+            state.accept_values(record.number)
+        for each in found.shown:
+            yield EffectLine(None, None, f"accepted: {each}")
+
+    def _find(self) -> _Found:
+        """:raises AcceptanceRefused: the DAG has no such state, its values are unknown, or as the receipts say."""
+        ledger = ledger_evidence(self.target.ledger.store, self.target.ledger.paths)
+        spec, states = self.target.dag()
+        if self.state not in states:
+            raise self._refusal(f"the DAG updates {', '.join(sorted(states)) or 'no state'}")
+        changes = changed_values(ledger, evidence_of(states, values=True), self.state)
+        journal = JournalArea(spec.staging(), ledger.topology.incarnation)
+        keys = missing_keys(journal, states[self.state], ledger.repairs)
+        life = Life.of(self.state, ledger.topology, ledger.repairs)
+        known = life.gone(0)
+        unmarked = self._unmarked(ledger, states[self.state])
+        if unmarked and not changes and known.issuperset(keys or ()):
+            return _Found((), ledger.topology.receipt, [], unmarked)
+        if self.made_after is not None and not 0 <= self.made_after < ledger.current:
+            raise self._refusal(
+                f"transaction {self.made_after} is none of 0 to {ledger.current - 1}"
+            )
+        # Keys alone are enough: a restatement that takes them back has raised the fence when it is refused.
+        if known.issuperset(keys or ()):
+            if isinstance(changes, str):
+                raise self._refusal(f"its values cannot be compared, since {changes}")
+            if not changes:
+                raise self._refusal("its values are what its receipts say")
+        compared = () if isinstance(changes, str) else tuple(changes)
+        return _Found(compared, ledger.topology.receipt, keys)
+
+    def _unmarked(self, ledger: LedgerEvidence, state: FencedState) -> int:
+        """Give the newest accepted change if the fence of the state does not name it; 0: it does."""
+        number: int = ledger.topology.accepted.get(self.state, {}).get(CHANGE, 0)
+        fence = state.fence()
+        return number if fence is not None and fence.change < number else 0
+
+    @property
+    def _repairs(self) -> Sequence[RepairRecord]:
+        return LedgerView(self.target.ledger.store, self.target.ledger.paths).repairs()
+
+    def _refusal(self, problem: str) -> AcceptanceRefused:
+        return AcceptanceRefused(state=self.state, topology=self.target.topology, problem=problem)
