@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import (
@@ -59,7 +60,7 @@ class CheckAcceptance(PersonalAction):
                 failed=", ".join(map(repr, record.checks)) or "none",
             )
             return self.refused(version, refusal, self.txid, record.run_id)
-        found = [check_in_words(name, record.checks[name]) for name in self.names]
+        found = [check_in_words(name, self._seen(record.checks[name])) for name in self.names]
         sentence = (
             f"Commit transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run "
             f"{record.run_id}) although checks have failed: {'; '.join(found)}."
@@ -67,6 +68,12 @@ class CheckAcceptance(PersonalAction):
         lines = [EffectLine(self.txid, record.run_id, each) for each in found]
         effect = PlannedEffect(lines, partial(self._accept, record))
         return ActionPlan(version, sentence, [effect], [self.txid])
+
+    def _seen(self, noted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leave out who accepted a check before, and why, for people who may not read that."""
+        if self.target.sees_audit:
+            return noted
+        return {name: each for name, each in noted.items() if name != "accepted"}
 
     def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
         """Note it, and let the commit be tried again, once no other check stands in its way."""
