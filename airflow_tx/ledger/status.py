@@ -29,6 +29,7 @@ from airflow_tx.ledger.steps.processing import (
     must_ack,
     unproven_rows,
 )
+from airflow_tx.ledger.steps.recovery import COORDINATOR
 
 # --- person -------------------------------------------------------------------------------------------------------
 # What people read and did: texts that may quote an error, and who did something, when and why.
@@ -50,6 +51,8 @@ class Redaction:
 REDACTION = Redaction()
 Words = Annotated[str, REDACTION]
 """A text that may quote an error."""
+UNSEEN = "the log of its task says why"
+"""Stands for an error that the viewer may not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +151,8 @@ class TransactionView:
     :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
     :param begun: whether a run has begun it; else its run is about to be started.
     :param checks: what its checks found, as the receipt keeps it; of an open one, only the failed checks.
+    :param told: whether its error is a permanent refusal, whose words quote no row.
+    :param unquoted: `waiting_for` without the words of an error; None: it quotes none.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
     """
 
@@ -192,6 +197,27 @@ class TransactionView:
     run_end: str | None = None
     to_do: str | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    told: bool = False
+    unquoted: str | None = None
+
+    def without_errors(self) -> TransactionView:
+        """Leave out what errors said, for people who may not read the logs of tasks: an error may quote rows."""
+        skip = self.skip
+        if skip is not None and skip.who == COORDINATOR:
+            skip = replace(skip, why=UNSEEN)
+        replays = tuple({**each, "why": UNSEEN} for each in self.replays)
+        view = replace(self, replays=replays, skip=skip, replay=None)
+        if self.told:
+            return view
+        is_advised = self.remedy is not None and self.blocked is None
+        return replace(
+            view,
+            error=self.error and UNSEEN,
+            blocked=self.blocked and UNSEEN,
+            remedy=None,
+            waiting_for=self.unquoted or self.waiting_for,
+            to_do=None if is_advised else self.to_do,
+        )
 
     @property
     def waits(self) -> str | None:
@@ -297,6 +323,8 @@ def view_open(
         key=record.key,
         begun=record.request != "",
         checks={**((record.claim or {}).get("checks") or {}), **record.checks},
+        told=record.remedy is not None and record.for_good > 0,
+        unquoted=_unquoted(topology, waiting, record),
     )
 
 
@@ -330,7 +358,8 @@ def with_run_end(
         return view
     otherwise = ", or unpause the backfill" if strands else ", or clear the run"
     to_do = f"airflow tx replay {topology} {view.txid}{'' if state is None else otherwise}"
-    return replace(view, waiting_for=f"a replay, since {end}: {to_do}", to_do=to_do)
+    waiting_for = f"a replay, since {end}: {to_do}"
+    return replace(view, waiting_for=waiting_for, to_do=to_do, unquoted=None)
 
 
 def view_final(history: History, skipped: Skipped | None) -> TransactionView:
@@ -400,14 +429,26 @@ def _seconds(start: datetime | None, end: datetime | None) -> float | None:
     return None if start is None or end is None else max((end - start).total_seconds(), 0.0)
 
 
+_PERSON = "a person"
+
+
 @dataclass(frozen=True)
 class _Waiting:
-    """The next event of a transaction, and `to_do`: the help of a person for it."""
+    """The next event of a transaction, and `to_do`: the help of a person for it.
+
+    :param error: the words of an error, which follow the event; "": none do.
+    """
 
     what: str
     to_do: str | None = None
+    error: str = ""
 
     def __str__(self) -> str:
+        return replace(self, what=f"{self.what}{self.error}").unquoted
+
+    @property
+    def unquoted(self) -> str:
+        """Say it without the words of an error."""
         return self.what if self.to_do is None else f"{self.what}: {self.to_do}"
 
 
@@ -418,7 +459,7 @@ def _waiting_for(
     replay = f"airflow tx replay {topology} {txid}"
     if (reason := _blocked(txid, ledger)) is not None:
         to_do = f"{replay}, or airflow tx skip"
-        return _Waiting(f"a person: it is replayed no more ({reason})", to_do)
+        return _Waiting("a person: it is replayed no more", to_do, f" ({reason})")
     if txid in ledger.stale:
         return _Waiting(f"a replay: transaction {txid - 1} ended elsewhere than its batch starts")
     if record.run_id in ledger.topology.yielded and record.skip is None:
@@ -428,12 +469,12 @@ def _waiting_for(
         is_next = txid == ledger.current or not ledger.first
         return _Waiting("its skip" if is_next else f"{ledger.first}, then it is skipped")
     if record.remedy is not None:
-        return _Waiting("a person", record.remedy)
+        return _Waiting(_PERSON, record.remedy)
     if record.phase is Phase.FAILED:
         return _Waiting("a replay", f"{replay}, or clear its failed task")
     note = record.replay or {}
     if record.request == "" and note.get("attempt") == record.attempt:
-        return _Waiting(f"its run, which is not there yet: {note['reason']}")
+        return _Waiting("its run, which is not there yet", error=f": {note['reason']}")
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
         trees = sum(entry.trees for entry in acks.values())
@@ -447,6 +488,13 @@ def _waiting_for(
         return _Waiting("its committer, which has failed", f"{replay}, or clear its failed task")
     is_behind = txid > ledger.current and ledger.first
     return _Waiting(str(ledger.first) if is_behind else "its committer")
+
+
+def _unquoted(topology: str, waiting: _Waiting, record: TransactionRecord) -> str | None:
+    """Say what a transaction waits for without words that may quote a row; None: it has no such words."""
+    if waiting.to_do is not None and waiting.to_do == record.remedy:
+        return _PERSON
+    return typed(waiting.unquoted, topology) if waiting.error else None
 
 
 def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:

@@ -226,6 +226,7 @@ class SearchedLedger:
 
     :param zone: of the schedule, in which a date is a day.
     :param opened: the open transactions; `final`: the txids of the final ones.
+    :param quotes: whether the person may read what errors said; the open transactions are as the person sees them.
     """
 
     store: Store
@@ -233,6 +234,7 @@ class SearchedLedger:
     zone: str
     opened: Sequence[TransactionView]
     final: Sequence[int]
+    quotes: bool = True
 
     def look(
         self,
@@ -256,7 +258,8 @@ class SearchedLedger:
                 break
             looked += 1
             unknown += is_shortened(metadata)
-            match = None if view is None else wanted.match(view, metadata, self.zone)
+            shown = view if view is None or self.quotes else view.without_errors()
+            match = None if shown is None else wanted.match(shown, metadata, self.zone)
             if match is not None:
                 found.append(match)
         is_whole = looked == total and len(found) <= most_found

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -21,10 +21,11 @@ from airflow.api_fastapi.auth.managers.models.resource_details import (
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
-from fastapi import Depends, HTTPException, Request, status
-from pydantic import AfterValidator
+from fastapi import Depends, HTTPException, Request, Response, status
+from pydantic import AfterValidator, GetCoreSchemaHandler, SerializationInfo, TypeAdapter
+from pydantic_core.core_schema import wrap_serializer_function_ser_schema
 
-from airflow_tx.ledger import AcceptedLoss, ChangedRows, Person, RepairRecord, Words
+from airflow_tx.ledger import Person, RepairRecord, Words
 
 # --- access -------------------------------------------------------------------------------------------------------
 
@@ -52,8 +53,12 @@ CREATE_RUNS = Right("POST", DagAccessEntity.RUN)
 PAUSE = Right("PUT", None)
 SEE_TASKS = Right("GET", DagAccessEntity.TASK_INSTANCE)
 SEE_XCOMS = Right("GET", DagAccessEntity.XCOM)
+SEE_LOGS = Right("GET", DagAccessEntity.TASK_LOGS)
 SEE_AUDIT = Right("GET", DagAccessEntity.AUDIT_LOG)
 SEE_VERSIONS = Right("GET", DagAccessEntity.VERSION)
+PARTS = (SEE_TASKS, SEE_LOGS, SEE_XCOMS, SEE_AUDIT, SEE_VERSIONS)
+"""The rights by which answers about one topology differ."""
+Rights = frozenset[Right]
 
 
 class Access:
@@ -109,6 +114,19 @@ class Access:
         """Ask whether the user may read the runs of a DAG, and has this right."""
         return dag_id in self.having(right, [dag_id])
 
+    def parts(self, dag_id: str) -> Rights:
+        """List the parts of answers about a DAG that the user may read: one request for a user who reads all."""
+        if not self.may_read(dag_id):
+            return frozenset()
+        new = [(right, dag_id) for right in PARTS if (right, dag_id) not in self._found]
+        if new and self._may_all(new):
+            self._found.update(dict.fromkeys(new, True))
+        return frozenset(right for right in PARTS if self.may(right, dag_id))
+
+    def with_logs(self, dag_ids: Iterable[str]) -> set[str]:
+        """Find the DAGs whose tasks' logs the user may read: Airflow shows a log beside its task instance."""
+        return self.having(SEE_LOGS, self.having(SEE_TASKS, dag_ids))
+
     def _know(self, dag_ids: Sequence[str]) -> None:
         """Look up the teams of these DAGs, all of them at once."""
         wanted = [dag_id for dag_id in dag_ids if dag_id not in self._teams]
@@ -134,20 +152,20 @@ class Access:
         new = [dag_id for dag_id in dag_ids if (right, dag_id) not in self._found]
         for at_once in (len(new), _FEWER, 1):
             for some in _parts(new, at_once):
-                if self._may_all(right, some):
+                if self._may_all([(right, dag_id) for dag_id in some]):
                     self._found.update({(right, dag_id): True for dag_id in some})
                 elif len(some) == 1:
                     self._found[right, some[0]] = False
             new = [dag_id for dag_id in new if (right, dag_id) not in self._found]
 
-    def _may_all(self, right: Right, dag_ids: Sequence[str]) -> bool:
+    def _may_all(self, wanted: Sequence[tuple[Right, str]]) -> bool:
         requests: list[IsAuthorizedDagRequest] = [
             {
                 "method": right.method,
                 "access_entity": right.entity,
                 "details": DagDetails(id=dag_id, team_name=self._teams[dag_id]),
             }
-            for dag_id in dag_ids
+            for right, dag_id in wanted
         ]
         return get_auth_manager().batch_is_authorized_dag(requests, user=self.user)
 
@@ -216,8 +234,55 @@ def check_same_origin(request: Request) -> None:
         raise HTTPException(status.HTTP_403_FORBIDDEN, "This request comes from another site.")
 
 
+# --- parts --------------------------------------------------------------------------------------------------------
+# What an answer shows only to some of its viewers: the type of a field names the right, and the serializer asks for it.
+
+
+@dataclass(frozen=True)
+class OnlyFor:
+    """Marks a field of an answer that needs a right: null, or an empty list, for a viewer without it.
+
+    An answer that is sent in another way than by `sent` has no such field for anyone.
+    """
+
+    right: Right
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schema = handler(source)
+
+        def shown(value: Any, write: Callable[[Any], Any], info: SerializationInfo) -> Any:
+            if self.right in (info.context or ()):
+                return write(value)
+            return [] if isinstance(value, list) else None
+
+        write = wrap_serializer_function_ser_schema(shown, info_arg=True, schema=schema)
+        return {**schema, "serialization": write}
+
+
+Who = Annotated[str | None, OnlyFor(SEE_AUDIT)]
+"""Who did something."""
+Why = Annotated[Words | None, OnlyFor(SEE_AUDIT)]
+"""The reason of a person."""
+
+
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+def body(answer: Any, rights: Rights) -> bytes:
+    """Write an answer for viewers who have these rights."""
+    kind = type(answer)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind].dump_json(answer, context=rights)
+
+
+def sent(body: bytes) -> Response:
+    """Send a body."""
+    return Response(body, media_type="application/json")
+
+
 # --- audit --------------------------------------------------------------------------------------------------------
-# What people did, for viewers: who did it and why only where the viewer may read the audit log of the DAG.
+# What people did, for viewers.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,9 +292,9 @@ class DeedLine:
     :param who: null, as is `why`: the viewer may not read the audit log.
     """
 
-    who: str | None
+    who: Who
     when: datetime
-    why: Words | None
+    why: Why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,59 +321,19 @@ class RepairLine(DeedLine):
     done: Words
 
 
-@dataclass(frozen=True)
-class AuditView:
-    """The part of the actions of people that a viewer sees.
+def deed_line(done: Person | None) -> DeedLine | None:
+    """Describe an action; None: it was not done."""
+    return None if done is None else DeedLine(**vars(done))
 
-    :param shown: whether the viewer may read the audit log of the DAG.
-    """
 
-    shown: bool
-
-    def deed(self, done: Person | None) -> DeedLine | None:
-        """Describe an action; None: it was not done."""
-        if done is None:
-            return None
-        return DeedLine(who=self._seen(done.who), when=done.when, why=self._seen(done.why))
-
-    def changed(self, noted: Sequence[ChangedRows]) -> list[ChangedLine]:
-        """Describe who let rows be decided again."""
-        return [
-            ChangedLine(
-                who=self._seen(each.who),
-                when=each.when,
-                why=self._seen(each.why),
-                attempt=each.attempt,
-            )
-            for each in noted
-        ]
-
-    def losses(self, accepted: Sequence[AcceptedLoss]) -> list[LossLine]:
-        """Describe which rows were accepted as lost."""
-        return [
-            LossLine(
-                who=self._seen(each.who),
-                when=each.when,
-                why=self._seen(each.why),
-                partition=each.partition,
-                description=each.description,
-            )
-            for each in accepted
-        ]
-
-    def repairs(self, records: Sequence[RepairRecord]) -> list[RepairLine]:
-        """Describe what people did to the ledger."""
-        return [
-            RepairLine(
-                who=self._seen(each.who),
-                when=datetime.fromisoformat(each.when),
-                why=self._seen(each.why),
-                number=each.number,
-                what=each.what,
-                done=each.told,
-            )
-            for each in records
-        ]
-
-    def _seen(self, text: str) -> str | None:
-        return text if self.shown else None
+def repair_line(record: RepairRecord) -> RepairLine:
+    """Describe what a person did to the ledger."""
+    when = datetime.fromisoformat(record.when)
+    return RepairLine(
+        who=record.who,
+        when=when,
+        why=record.why,
+        number=record.number,
+        what=record.what,
+        done=record.told,
+    )

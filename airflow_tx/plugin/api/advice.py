@@ -19,7 +19,7 @@ from airflow_tx.ledger import (
     transaction_remedy,
 )
 from airflow_tx.operations import ActionName
-from airflow_tx.plugin.api.access import SEE_TASKS, Access
+from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, failed_tasks
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
@@ -99,7 +99,7 @@ def topology_advice(snapshots: Sequence[TopologySnapshot], access: Access) -> Ma
         for each in snapshots
         if (view := in_trouble[each.name]) is not None and view.run_id
     }
-    seen = access.having(SEE_TASKS, {dag_id for dag_id, _ in runs})
+    seen = access.with_logs({dag_id for dag_id, _ in runs})
     failed = failed_tasks({(dag_id, run_id) for dag_id, run_id in runs if dag_id in seen})
     found = {}
     for each in snapshots:
@@ -123,7 +123,7 @@ def transaction_advice(
 ) -> Advice:
     """Say what a person can do about a transaction.
 
-    :param tries: of the tasks of its newest attempt that the user may see.
+    :param tries: of the tasks of its newest attempt whose logs the user may read.
     """
     remedy = transaction_remedy(snapshot.name, view) if view.open else None
     is_failed = view.failed or view.blocked is not None or view.stale

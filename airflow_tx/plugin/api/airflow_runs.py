@@ -23,7 +23,8 @@ from airflow.utils.types import DagRunType
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from airflow_tx.ledger import LIVE_RUN_STATES, Outcome, ReadOnlyLedger, Wish, Words
+from airflow_tx.ledger import LIVE_RUN_STATES, Outcome, ReadOnlyLedger, Wish
+from airflow_tx.plugin.api.access import Who, Why
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.sources import interval_of_key, key_of_interval
 
@@ -309,7 +310,8 @@ class JobLine:
     """A job.
 
     :param first: of a backfill, its first date; `last`: its last one.
-    :param who: wanted it; null: Airflow does not know. `why`: "" if no reason was asked for.
+    :param who: wanted it; null: Airflow does not know. `why`: "" if no reason was asked for. Both are null for a
+        viewer who may not read the audit log.
     :param total: how many transactions it has; of `tx-backfill`: how many runs were created until now.
     :param done: how many of them are committed; `left_out`: skipped; `waiting`: no run of theirs has been started.
     :param failed: how many have failed, of which `failed_txids` can be replayed.
@@ -319,9 +321,9 @@ class JobLine:
     kind: JobKind
     first: datetime | None
     last: datetime | None
-    who: str | None
+    who: Who
     since: datetime
-    why: Words
+    why: Why
     total: int
     done: int
     failed: int

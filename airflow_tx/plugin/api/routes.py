@@ -6,7 +6,7 @@ import hashlib
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -15,7 +15,6 @@ from typing import Annotated, Any
 from airflow.utils.state import State
 from fastapi import APIRouter, HTTPException, Query, Request, Response, status
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused, TxError
@@ -43,7 +42,15 @@ from airflow_tx.operations import (
     WantedText,
     ledger_places,
 )
-from airflow_tx.plugin.api.access import SEE_TASKS, SEE_XCOMS, Access, AccessDep, Name
+from airflow_tx.plugin.api.access import (
+    SEE_TASKS,
+    SEE_XCOMS,
+    Access,
+    AccessDep,
+    Name,
+    body,
+    sent,
+)
 from airflow_tx.plugin.api.activity import Activity, RowFilterDep, activity
 from airflow_tx.plugin.api.advice import NO_ADVICE, Advice, log_link, said_advice, waited_for
 from airflow_tx.plugin.api.airflow_runs import Jobs, TaskBar, jobs_of, task_tries, xcoms
@@ -247,7 +254,12 @@ class _SearchOfAll:
 
         def question(store: Store) -> TextFound:
             ledger = SearchedLedger(
-                store, snapshot.paths, snapshot.record.zone, snapshot.opened, snapshot.final
+                store,
+                snapshot.paths,
+                snapshot.record.zone,
+                snapshot.opened,
+                snapshot.final,
+                snapshot.quotes,
             )
             most_found = MOST_FOUND - len(self._found)
             return ledger.look(self._wanted, most=most, most_found=most_found, until=self._until)
@@ -371,7 +383,7 @@ def run_answer(
     may_see = access.may(SEE_TASKS, dag_id)
     why = _why(own, run_id, run_state, begin, shown) if may_see else _unseen()
     if may_see and own is not None and begin is not None and why.code in _SAID:
-        log = log_link(dag_id, run_id, begin)
+        log = log_link(dag_id, run_id, begin) if access.with_logs([dag_id]) else None
         why = replace(why, advice=said_advice(own, shown, access, log))
     return RunAnswer(
         dag_id=dag_id,
@@ -526,10 +538,6 @@ class Problem:
     detail: Words
 
 
-_TIMELINE = TypeAdapter(Timeline)
-_ACTIVITY = TypeAdapter(Activity)
-_FIGURES = TypeAdapter(Figures)
-_JOBS = TypeAdapter(Jobs)
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
 PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (409, 429, 504)
@@ -579,7 +587,21 @@ def topology_for(access: Access, name: str) -> TopologySnapshot:
     found = ledger_snapshots().find(name)
     if found is None or not access.may_read(found.record.dag_id):
         raise no_such("such topology")
-    return found
+    return _as_seen(access, [found])[0]
+
+
+def _sent(access: Access, snapshot: TopologySnapshot, answer: Any) -> Response:
+    """Send an answer about a topology, with the parts that the user may read."""
+    return sent(body(answer, access.parts(snapshot.record.dag_id)))
+
+
+def _shared(
+    access: Access, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], Any]
+) -> Response:
+    """Send an answer that is the same for all who may read as much of it."""
+    rights = access.parts(snapshot.record.dag_id)
+    found = ledger_snapshots().shared(snapshot, (key, rights), lambda: body(answer(), rights))
+    return sent(found)
 
 
 @topology_router.get("/topologies")
@@ -598,7 +620,13 @@ def list_topologies(
 def _readable_topologies(access: Access) -> list[TopologySnapshot]:
     every = ledger_snapshots().all()
     readable = access.readable(each.record.dag_id for each in every)
-    return [each for each in every if each.record.dag_id in readable]
+    return _as_seen(access, [each for each in every if each.record.dag_id in readable])
+
+
+def _as_seen(access: Access, readable: Sequence[TopologySnapshot]) -> list[TopologySnapshot]:
+    """Leave out the errors of tasks whose logs the user may not read."""
+    logs = access.with_logs(each.record.dag_id for each in readable)
+    return [each if each.record.dag_id in logs else each.without_errors() for each in readable]
 
 
 @topology_router.get("/search", responses=PROBLEMS_OF_SEARCHES)
@@ -618,14 +646,16 @@ def search_topologies(
     return searched_all(part.select(_readable_topologies(access)).some, what)
 
 
-@topology_router.get("/topologies/{topology:path}/transactions/{txid}")
-def get_transaction(access: AccessDep, topology: Name, txid: int) -> TransactionPage:
+@topology_router.get(
+    "/topologies/{topology:path}/transactions/{txid}", response_model=TransactionPage
+)
+def get_transaction(access: AccessDep, topology: Name, txid: int) -> Response:
     """Show one transaction, whole."""
     snapshot = topology_for(access, topology)
     found = ledger_snapshots().transaction(snapshot, txid)
     if found is None:
         raise no_such("such transaction")
-    return transaction_page(snapshot, found, access)
+    return _sent(access, snapshot, transaction_page(snapshot, found, access))
 
 
 @topology_router.get("/topologies/{topology:path}/transactions", response_model=Timeline)
@@ -649,26 +679,17 @@ def list_transactions_of(
     window = TimelineWindow(since, until, before, limit).rounded()
     with_tasks = access.may(SEE_TASKS, snapshot.record.dag_id)
 
-    def answer() -> bytes:
-        found = timeline(snapshot, window, wanted, with_tasks=with_tasks, with_earlier=earlier)
-        return _TIMELINE.dump_json(found)
+    def answer() -> Timeline:
+        return timeline(snapshot, window, wanted, with_tasks=with_tasks, with_earlier=earlier)
 
-    # The same for everybody who may read as much of it.
-    key = ("timeline", window, wanted, earlier, with_tasks)
-    body = ledger_snapshots().shared(snapshot, key, answer)
-    return Response(body, media_type="application/json")
+    return _shared(access, snapshot, ("timeline", window, wanted, earlier), answer)
 
 
 @topology_router.get("/topologies/{topology:path}/activity", response_model=Activity)
 def get_activity(access: AccessDep, topology: Name) -> Response:
     """Count the transactions over all the time that the ledger remembers."""
     snapshot = topology_for(access, topology)
-
-    def answer() -> bytes:
-        return _ACTIVITY.dump_json(activity(snapshot))
-
-    body = ledger_snapshots().shared(snapshot, "activity", answer)
-    return Response(body, media_type="application/json")
+    return _shared(access, snapshot, "activity", lambda: activity(snapshot))
 
 
 @topology_router.get("/topologies/{topology:path}/figures", response_model=Figures)
@@ -684,27 +705,24 @@ def get_figures(
     lag_board().ask_for([snapshot])
     window = TimelineWindow(since, until).rounded()
 
-    def answer() -> bytes:
+    def answer() -> Figures:
         board = lag_board()
-        found = figures(
+        return figures(
             snapshot,
             FigureSpan.of(window),
             board.seen(snapshot),
             lag_unit=board.lag_line(snapshot).unit,
             limits=board.limits(snapshot),
         )
-        return _FIGURES.dump_json(found)
 
-    body = ledger_snapshots().shared(snapshot, ("figures", window), answer)
-    return Response(body, media_type="application/json")
+    return _shared(access, snapshot, ("figures", window), answer)
 
 
 @topology_router.get("/topologies/{topology:path}/jobs", response_model=Jobs)
 def get_jobs(access: AccessDep, topology: Name) -> Response:
     """List what persons wanted of many transactions at once, and what became of it: restatements and backfills."""
     snapshot = topology_for(access, topology)
-    body = ledger_snapshots().shared(snapshot, "jobs", lambda: _JOBS.dump_json(jobs_of(snapshot)))
-    return Response(body, media_type="application/json")
+    return _shared(access, snapshot, "jobs", lambda: jobs_of(snapshot))
 
 
 @topology_router.get("/topologies/{topology:path}/search", responses=PROBLEMS_OF_SEARCHES)
@@ -722,12 +740,12 @@ def _check_zones(*moments: datetime | None) -> None:
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Give times with their zone.")
 
 
-@topology_router.get("/topologies/{topology:path}")
-def get_topology(access: AccessDep, topology: Name) -> TopologyPage:
+@topology_router.get("/topologies/{topology:path}", response_model=TopologyPage)
+def get_topology(access: AccessDep, topology: Name) -> Response:
     """Show one topology."""
     found = topology_for(access, topology)
     lag_board().ask_for([found])
-    return topology_page(found, access)
+    return _sent(access, found, topology_page(found, access))
 
 
 @topology_router.get("/dags/{dag_id}")
@@ -764,7 +782,8 @@ def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
 def get_run(access: AccessDep, dag_id: Name, run_id: Name) -> RunAnswer:
     """Tell which transaction a run is, or why it is none."""
     if access.may_read(dag_id):
-        found = run_answer(ledger_snapshots().of_dag(dag_id), dag_id, run_id, access)
+        snapshots = _as_seen(access, ledger_snapshots().of_dag(dag_id))
+        found = run_answer(snapshots, dag_id, run_id, access)
         if found is not None:
             return found
     raise no_such("transaction of this run")

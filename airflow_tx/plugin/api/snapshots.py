@@ -270,6 +270,7 @@ class TopologySnapshot:
     :param finals: what is known of final transactions; shared by all snapshots of a ledger.
     :param unwatched: the store without a memory, for what never changes; None: `store`.
     :param problem: why it cannot be read.
+    :param quotes: whether it has the words of errors, which may quote rows.
     """
 
     record: TopologyRecord
@@ -281,6 +282,7 @@ class TopologySnapshot:
     finals: FinalViews = field(default_factory=FinalViews)
     unwatched: Store | None = None
     problem: str | None = None
+    quotes: bool = True
     _hours: dict[datetime, list[int]] = field(default_factory=dict, init=False, compare=False)
 
     @property
@@ -290,6 +292,17 @@ class TopologySnapshot:
     @property
     def paths(self) -> Paths:
         return self.place.paths
+
+    def without_errors(self) -> TopologySnapshot:
+        """Leave out what errors said, for a viewer who may not read the logs of its tasks."""
+        if self.view is None:
+            return replace(self, quotes=False)
+        shown = tuple(each.without_errors() for each in self.view.transactions)
+        return replace(self, quotes=False, view=replace(self.view, transactions=shown))
+
+    def shown(self, view: TransactionView) -> TransactionView:
+        """Give what the viewer of this snapshot may see of a transaction that was read for it."""
+        return view if self.quotes else view.without_errors()
 
     @property
     def opened(self) -> tuple[TransactionView, ...]:
@@ -322,7 +335,7 @@ class TopologySnapshot:
             found = LedgerView(store, self.paths).final_transaction(txid)
             if found is not None:
                 self.finals.note(found)
-        return found
+        return None if found is None else self.shown(found)
 
     def transaction_views(self, txids: Iterable[int]) -> list[TransactionView]:
         """Read transactions, with the names of their batches, and their restatements, if they are remembered."""
@@ -526,10 +539,13 @@ class LedgerSnapshots:
                 return None
 
         found = self._asked(read, snapshot.place.conn_id)
-        if found is None or snapshot.view is None:
-            return found
-        alone = replace(snapshot.view, transactions=(found.transaction,))
-        return replace(found, transaction=with_run_ends([alone])[0].transactions[0])
+        if found is None:
+            return None
+        view = found.transaction
+        if snapshot.view is not None:
+            alone = replace(snapshot.view, transactions=(view,))
+            view = with_run_ends([alone])[0].transactions[0]
+        return replace(found, transaction=snapshot.shown(view))
 
     def unremembered(self, snapshot: TopologySnapshot, question: Callable[[Store], T]) -> T:
         """Ask about a name that one viewer gives: the answer is not kept, and no watch is set.
@@ -552,10 +568,14 @@ class LedgerSnapshots:
     def shared(
         self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], bytes]
     ) -> bytes:
-        """Give the body of an answer about a topology to all who ask the same within a second."""
+        """Give the body of an answer about a topology to all who ask the same within a second.
+
+        :param key: what was asked, and the rights by which the answer differs.
+        """
         conn_id = snapshot.place.conn_id
+        whose = (snapshot.name, snapshot.record.dag_id, snapshot.quotes)
         return self._answers.get(
-            (snapshot.name, key), lambda: self._asked(lambda store: answer(), conn_id)
+            (*whose, key), lambda: self._asked(lambda store: answer(), conn_id)
         )
 
     def _check(self, conn_id: str) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Annotated, Any
 
 from airflow_tx.base import compat
 from airflow_tx.ledger import (
@@ -23,12 +23,14 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.operations import BEGIN, ledger_places
 from airflow_tx.plugin.api.access import (
-    SEE_AUDIT,
+    SEE_TASKS,
     Access,
-    AuditView,
     DeedLine,
     LossLine,
+    OnlyFor,
     RepairLine,
+    deed_line,
+    repair_line,
 )
 from airflow_tx.plugin.api.activity import (
     EVERY_ROW,
@@ -218,7 +220,6 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     record = snapshot.record
     view = snapshot.view
     paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
-    audit = AuditView(access.may(SEE_AUDIT, record.dag_id))
     skipped = [] if view is None else [each for each in view.transactions if each.can_be_readmitted]
     return TopologyPage(
         **vars(_line(snapshot, access, paused, topology_advice([snapshot], access)[snapshot.name])),
@@ -228,15 +229,15 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
         states=[
             StateLine(name=name, last_txid=txid) for name, txid in sorted(record.states.items())
         ],
-        losses=[] if view is None else audit.losses(view.losses),
+        losses=[] if view is None else [LossLine(**vars(each)) for each in view.losses],
         skipped=[
             SkippedLine(
-                txid=each.txid, run_id=each.run_id, skip=skip, readmit=audit.deed(each.readmit)
+                txid=each.txid, run_id=each.run_id, skip=skip, readmit=deed_line(each.readmit)
             )
             for each in skipped
-            if (skip := audit.deed(each.skip)) is not None
+            if (skip := deed_line(each.skip)) is not None
         ],
-        repairs=[] if view is None else audit.repairs(view.repairs),
+        repairs=[] if view is None else [repair_line(each) for each in view.repairs],
         waiting_runs=waiting_runs(record),
     )
 
@@ -347,7 +348,7 @@ class TimelineRow:
     open: bool
     attempt: int
     attempts: list[AttemptBar]
-    tasks: list[TaskBar]
+    tasks: Annotated[list[TaskBar], OnlyFor(SEE_TASKS)]
     waiting: WaitBar | None
     commit: CommitBar | None
     rows: int | None

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from airflow.models.dag_version import DagVersion
@@ -30,13 +30,17 @@ from airflow_tx.ledger import (
 from airflow_tx.operations import ActionName
 from airflow_tx.plugin.api.access import (
     SEE_AUDIT,
+    SEE_LOGS,
     SEE_TASKS,
     SEE_VERSIONS,
     SEE_XCOMS,
     Access,
-    AuditView,
     ChangedLine,
     DeedLine,
+    OnlyFor,
+    Who,
+    Why,
+    deed_line,
 )
 from airflow_tx.plugin.api.advice import (
     Advice,
@@ -74,7 +78,7 @@ class AttemptTask:
     states: dict[str, int]
     tries: int
     seconds: float | None
-    log: LogLink | None
+    log: Annotated[LogLink | None, OnlyFor(SEE_LOGS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +97,8 @@ class AttemptLine:
     outcome: str
     why: Words | None
     size: Words | None
-    dag_versions: list[str]
-    tasks: list[AttemptTask]
+    dag_versions: Annotated[list[str], OnlyFor(SEE_VERSIONS)]
+    tasks: Annotated[list[AttemptTask], OnlyFor(SEE_TASKS)]
 
 
 def attempt_lines(
@@ -305,9 +309,9 @@ class AuditLine:
     """An action of a person on the transaction."""
 
     what: str
-    who: str
+    who: Who
     when: datetime
-    why: Words | None
+    why: Why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,7 +356,7 @@ class TransactionPage(TimelineRow):
     work: list[TaskWork]
     checks: list[CheckLine]
     states: list[StateWork]
-    new_values: list[NewValuesLine]
+    new_values: Annotated[list[NewValuesLine], OnlyFor(SEE_XCOMS)]
     losses: list[Words]
     changed: list[ChangedLine]
     skip: DeedLine | None
@@ -364,7 +368,7 @@ class TransactionPage(TimelineRow):
     previous: int | None
     following: int | None
     receipt: ReceiptLine | None
-    audit: list[AuditLine]
+    audit: Annotated[list[AuditLine], OnlyFor(SEE_AUDIT)]
     links: TransactionLinks
 
 
@@ -383,7 +387,6 @@ def transaction_page(
     )
     previous, following = snapshot.neighbours(view.txid)
     may_act = access.may_act(dag_id)
-    audit = AuditView(access.may(SEE_AUDIT, dag_id))
     return TransactionPage(
         **vars(row),
         topology=snapshot.name,
@@ -392,7 +395,9 @@ def transaction_page(
         actions=_actions(view) if may_act else [],
         waits=view.waits,
         reason=reason(view),
-        advice=transaction_advice(snapshot, view, access, _of_newest(row)),
+        advice=transaction_advice(
+            snapshot, view, access, _of_newest(row) if access.with_logs([dag_id]) else ()
+        ),
         comparison=attempt_lines(dag_id, view, row.attempts, row.tasks, versions),
         batch=_batch(found),
         digest=view.digest or None,
@@ -404,9 +409,9 @@ def transaction_page(
         states=_states(snapshot, found),
         new_values=_new_values(dag_id, view.run_id, tries) if access.may(SEE_XCOMS, dag_id) else [],
         losses=list(view.lost),
-        changed=audit.changed(view.changed),
-        skip=audit.deed(view.skip),
-        readmit=audit.deed(view.readmit),
+        changed=[ChangedLine(**vars(each)) for each in view.changed],
+        skip=deed_line(view.skip),
+        readmit=deed_line(view.readmit),
         readmitted_as=view.readmitted_as,
         pinned=view.pinned,
         stale=view.stale,
@@ -414,7 +419,7 @@ def transaction_page(
         previous=previous,
         following=following,
         receipt=_receipt(found),
-        audit=audit_lines(view) if audit.shown else [],
+        audit=audit_lines(view),
         links=_links(dag_id, view, seen),
     )
 

@@ -7,6 +7,7 @@ DuckDB, over the rows of one acked output.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,9 +65,9 @@ class ChecksFailed(TxError):
 class FailedCheck:
     """A check that did not pass.
 
-    :param found: in numbers, and without a row: receipts keep it.
+    :param found: in numbers, and without a value of a row: errors, records and receipts keep it.
     :param digest: of the rule and the rows that it was found in; "": a person cannot accept it.
-    :param samples: rows that failed, for the log and the error.
+    :param samples: rows that failed, or values of rows, for the log of the task alone.
     """
 
     check: Check
@@ -76,9 +77,13 @@ class FailedCheck:
 
     @property
     def text(self) -> str:
-        """Say it in one clause, with the samples."""
-        such = f", such as {'; '.join(self.samples)}" if self.samples else ""
-        return f"check {self.check.name!r} failed: {self.found}{such}"
+        """Say it in one clause."""
+        return f"check {self.check.name!r} failed: {self.found}"
+
+    def log_samples(self, log: logging.Logger) -> None:
+        """Say which rows failed, to those who may read the log of the task."""
+        if self.samples:
+            log.warning("Rows that check %r refuses: %s", self.check.name, "; ".join(self.samples))
 
     def to_json(self) -> dict[str, Any]:
         """Give it as records and receipts keep it."""
@@ -308,6 +313,8 @@ SAMPLES = 3
 _SAMPLE = 200
 """Characters of a row in a message."""
 _FOUND = 300
+_COUNTS = ("count(", "count_star(", "approx_count_distinct(", "sum(", "avg(", "mean(")
+"""Aggregates that say how many rows there are, or how much they are together; another one may be a value of a row."""
 _RELATION = "output"
 _SETTINGS = {
     "threads": "1",
@@ -403,10 +410,20 @@ class SqlCheck(Check):
         elif values[0] is True:
             text = ""
         else:
-            pairs = zip(self.parsed.aggregates, values[1:], strict=True)
-            known = ", ".join(f"{name} is {_shown(each)}" for name, each in pairs)
-            text = f"{sql} is {_shown(values[0])}: {known}"
+            known = [text for text, is_count in self._aggregates(values) if is_count]
+            text = ": ".join(filter(None, (f"{sql} is {_shown(values[0])}", ", ".join(known))))
         return shortened_reason(text, _FOUND)
+
+    def values_of_rows(self, values: Sequence[Any]) -> tuple[str, ...]:
+        """Say which aggregates have the value of a row, as `max(name)` has: what it found leaves them out."""
+        return tuple(text for text, is_count in self._aggregates(values) if not is_count)
+
+    def _aggregates(self, values: Sequence[Any]) -> Iterator[tuple[str, bool]]:
+        """Give each aggregate with its value, and whether that counts or adds up rows."""
+        pairs = zip(self.parsed.aggregates, values[1:], strict=True) if self.of_all else ()
+        for name, each in pairs:
+            is_count = each is None or name.lower().startswith(_COUNTS)
+            yield f"{name} is {shortened_reason(_shown(each), _SAMPLE)}", is_count
 
     def refused(self, remedy: str) -> ConfigError:
         """Make the error that names the condition."""
@@ -433,7 +450,8 @@ class SqlPass:
             for each in checks:
                 own = [values.pop(0) for _ in each.selected]
                 if found := each.found(total, own):
-                    yield FailedCheck(each, found, self._digest_for(each), self._samples(each))
+                    samples = (*each.values_of_rows(own), *self._samples(each))
+                    yield FailedCheck(each, found, self._digest_for(each), samples)
 
     def _bind(self, each: SqlCheck) -> None:
         """Try a condition without rows: its names and its type."""

@@ -148,10 +148,9 @@ def test_an_output_that_fails_is_refused_for_good_before_any_state_is_touched(
 ) -> None:
     run = worked(make("r1"), rows(a=3, b=-1))
     assert refused(run, POSITIVE, SOME) == (
-        "Commit of transaction 1.1 refused: check 'positive' failed: count > 0 does not hold for 1 of 2 rows, such as "
-        "(word='b', count=-1). Correct the code, then replay it: airflow tx replay numbers 1. Or count its rows "
-        "nowhere: airflow tx skip numbers 1 --why TEXT. Or accept the output: airflow tx accept-check numbers 1 "
-        "positive --why TEXT"
+        "Commit of transaction 1.1 refused: check 'positive' failed: count > 0 does not hold for 1 of 2 rows. Correct "
+        "the code, then replay it: airflow tx replay numbers 1. Or count its rows nowhere: airflow tx skip numbers 1 "
+        "--why TEXT. Or accept the output: airflow tx accept-check numbers 1 positive --why TEXT"
     )
     assert (counts(state), state.fence()) == ({}, None)
     record = found(store)
@@ -159,6 +158,20 @@ def test_an_output_that_fails_is_refused_for_good_before_any_state_is_touched(
     noted = record.checks["positive"]
     assert (noted["found"], list(record.checks)) == ("count > 0 does not hold for 1 of 2 rows", ["positive"])
     assert "accepted" not in noted
+
+
+def test_the_log_of_the_task_alone_shows_the_rows_that_failed(make: Any, log: Any) -> None:
+    run = worked(make("r1"), rows(a=3, b=-1))
+    longest = check("longest", OUTPUT, value="max(word) < 'b' AND count(*) > 0")
+    text = refused(run, POSITIVE, longest)
+    assert "max(word) < 'b' AND count(*) > 0 is false: count(*) is 2. Correct" in text
+    kept = text + str(found(run.spec.memory))
+    assert "(word='b', count=-1)" not in kept
+    assert "max(word) is" not in kept.lower()
+    assert log.lines[-2:] == [
+        "Rows that check 'positive' refuses: (word='b', count=-1)",
+        "Rows that check 'longest' refuses: max(word) is 'b'",
+    ]
 
 
 def test_the_remedy_names_each_failed_check_as_a_shell_takes_it(make: Any) -> None:
@@ -303,7 +316,8 @@ def test_a_warning_is_noted_and_the_output_is_committed(make: Any, state: Memory
         "positive": {"passed": False, "found": "count > 0 does not hold for 1 of 1 rows", "severity": "warn"},
         "some rows": {"passed": True},
     }
-    assert any("check 'positive' failed" in line and "(word='a', count=-3)" in line for line in log.lines)
+    assert "Rows that check 'positive' refuses: (word='a', count=-3)" in log.lines
+    assert any("check 'positive' failed" in line and "word" not in line for line in log.lines)
     assert check_in_words("positive", receipt(run)["checks"]["positive"]).startswith("positive: warning: ")
 
 

@@ -342,25 +342,27 @@ def test_a_task_may_reject_up_to_the_limit(makes: Any, aside: DeltaTable, most: 
         run.commit_now()
     assert str(refused.value).startswith(
         "Commit of transaction 1.1 refused: check 'rejected' failed: task count rejected 2 of 10 rows, and "
-        f"max_rejected is {most}, such as 2 x 'odd' ('x')"
+        f"max_rejected is {most}. Correct the code"
     )
     assert refused.value.for_good
     assert aside.read() == []
 
 
-def test_the_three_commonest_reasons_are_named_with_a_row_each(makes: Any) -> None:
+def test_the_log_of_the_task_alone_names_the_three_commonest_reasons_with_a_row_each(makes: Any, log: Any) -> None:
     reasons = ["a", "b", "b", "c", "c", "c", "d", "d", "d", "d"]
     rejected = [({"n": number, "long": "x" * 500}, reason) for number, reason in enumerate(reasons)]
     run = begun(makes(max_rejected=1), *rejected)
     with pytest.raises(ChecksFailed) as refused:
         run.commit_now()
-    text = str(refused.value)
+    (text,) = (line for line in log.lines if "Rows that check" in line)
     assert [text.find(f"{count} x '{reason}' (") > 0 for count, reason in ((4, "d"), (3, "c"), (2, "b"))] == [
         True, True, True,
     ]  # fmt: skip
     assert "'a'" not in text
     assert len(text) < 1500
     assert "\n" not in text
+    kept = f"{refused.value}{refused.value.fields['checks']}"
+    assert [part for part in ("'d'", "xxx") if part in kept] == []
 
 
 def test_the_limit_is_of_each_task(makes: Any, aside: DeltaTable) -> None:
