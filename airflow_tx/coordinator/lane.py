@@ -40,7 +40,14 @@ from airflow_tx.ledger import (
     TransactionAttempt,
     WindowFull,
 )
-from airflow_tx.transaction import CommitCase, allocate, clean_up, commit_in_turn, send_failure
+from airflow_tx.transaction import (
+    CommitCase,
+    allocate,
+    clean_up,
+    commit_in_turn,
+    send_failure,
+    without_rows,
+)
 
 if TYPE_CHECKING:
     from airflow_tx.ledger import Store
@@ -439,7 +446,7 @@ class Lane(AnyLane):
         noted = self._ledger.note_commit_failed(
             case.begun.attempt,
             case.known.epoch,
-            reason=str(error) if for_good else f"the commit: {reason}",
+            reason=str(without_rows(error)) if for_good else f"the commit: {reason}",
             remedy=str(error.advice) if isinstance(error, TxError) and error.advice else None,
             for_good=for_good,
             checks=getattr(error, "checks", None),
@@ -454,7 +461,7 @@ class Lane(AnyLane):
 
     def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
         """Let a transaction go: the coordinator makes an ordinary run of it, unless its refusal is permanent."""
-        reason = compat.masked(f"{type(error).__name__}: {error}")
+        reason = compat.masked(f"{type(error).__name__}: {without_rows(error)}")
         try:
             reason = note(reason)
         except TxError as refusal:

@@ -52,7 +52,7 @@ REDACTION = Redaction()
 Words = Annotated[str, REDACTION]
 """A text that may quote an error."""
 UNSEEN = "the log of its task says why"
-"""Stands for an error that the viewer may not read."""
+"""Replaces an error that the viewer may not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class TransactionView:
     :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
     :param begun: whether a run has begun it; else its run is about to be started.
     :param checks: what its checks found, as the receipt keeps it; of an open one, only the failed checks.
-    :param told: whether its error is a permanent refusal, whose words quote no row.
+    :param refused: whether its error is a permanent refusal, which quotes no row.
     :param unquoted: `waiting_for` without the words of an error; None: it quotes none.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
     """
@@ -197,7 +197,7 @@ class TransactionView:
     run_end: str | None = None
     to_do: str | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    told: bool = False
+    refused: bool = False
     unquoted: str | None = None
 
     def without_errors(self) -> TransactionView:
@@ -207,7 +207,7 @@ class TransactionView:
             skip = replace(skip, why=UNSEEN)
         replays = tuple({**each, "why": UNSEEN} for each in self.replays)
         view = replace(self, replays=replays, skip=skip, replay=None)
-        if self.told:
+        if self.refused:
             return view
         is_advised = self.remedy is not None and self.blocked is None
         return replace(
@@ -323,7 +323,7 @@ def view_open(
         key=record.key,
         begun=record.request != "",
         checks={**((record.claim or {}).get("checks") or {}), **record.checks},
-        told=record.remedy is not None and record.for_good > 0,
+        refused=record.remedy is not None and record.for_good > 0,
         unquoted=_unquoted(topology, waiting, record),
     )
 

@@ -157,6 +157,7 @@ if TYPE_CHECKING:
         noted_reason as noted_reason,
         refusal_of as refusal_of,
         stage_frames as stage_frames,
+        without_rows as without_rows,
     )
     from airflow_tx.transaction.spec import (
         COMMIT_KEY as COMMIT_KEY,

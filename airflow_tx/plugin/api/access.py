@@ -235,7 +235,7 @@ def check_same_origin(request: Request) -> None:
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
-# What an answer shows only to some of its viewers: the type of a field names the right, and the serializer asks for it.
+# Some fields are not for every viewer of an answer: their types name the right, and the serializer asks for it.
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class FailedCheck:
         return f"check {self.check.name!r} failed: {self.found}"
 
     def log_samples(self, log: logging.Logger) -> None:
-        """Say which rows failed, to those who may read the log of the task."""
+        """Name the rows that failed, in the log of the task."""
         if self.samples:
             log.warning("Rows that check %r refuses: %s", self.check.name, "; ".join(self.samples))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -213,8 +214,26 @@ def failure_reason(context: Context) -> str:
 def noted_reason(context: Context, refusal: TxError | None) -> str:
     """Give the reason that the ledger keeps: a refusal that only a person can end has its own words."""
     if refusal is not None and refusal.for_good:
-        return compat.masked(str(refusal))
+        return compat.masked(str(without_rows(refusal)))
     return failure_reason(context)
+
+
+# A value of a row follows this, in a refusal of rows or keys.
+_BEFORE_A_VALUE = re.compile(r" = |['\"{\[]| in the row | is (?=.* in the row )")
+
+
+def without_rows(error: BaseException) -> BaseException:
+    """Leave out of a refusal which value it refuses: the log of the task says it, and not everybody may read that."""
+    problem = (
+        error.fields.get("problem") if isinstance(error, TxError) and error.of_values else None
+    )
+    if problem is None or not isinstance(error, TxError) or "checks" in error.fields:
+        return error
+    place, *value = _BEFORE_A_VALUE.split(problem, maxsplit=1)
+    if not value:
+        return error
+    told = f"{place.rstrip(' :(,')} has a value that the log of its task shows"
+    return type(error)(**{**error.fields, "problem": told})
 
 
 def refusal_of(context: Context) -> TxError | None:

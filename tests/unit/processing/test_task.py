@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -224,9 +226,40 @@ def test_a_batch_that_is_refused_for_its_rows_is_noted_as_one_that_no_replay_can
     context["exception"] = refused.value
     task_failed(context)
     record = files.record()
-    assert (record.phase, record.error, record.for_good) == (Phase.FAILED, str(refused.value), 1)
+    problem = f"{tmp_path}/a.csv: line 2: n has a value that the log of its task shows"
+    kept = str(RowsRefused(**{**refused.value.fields, "problem": problem}))
+    assert (record.phase, record.error, record.for_good) == (Phase.FAILED, kept, 1)
     before_task(files.context("first", files.payload))
     assert (files.record().error, files.record().for_good) == (None, 0)
+
+
+SECRET = "Jane Doe: 7"
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "place"),
+    [
+        ("a.csv", f"n,m\n{SECRET},1\n", "a.csv: line 2: n"),
+        ("a.json", json.dumps({"n": SECRET, "m": 1}), "a.json: line 1: n"),
+        ("a.json", json.dumps({"n": {SECRET: 1}, "m": 1}), "a.json: line 1: n"),
+        ("n=1/a.json", json.dumps({"n": SECRET, "m": 1}), "a.json: line 1: n"),
+    ],
+)
+def test_the_ledger_says_where_a_refused_value_is_and_not_which_one(
+    store: CountingStore, tmp_path: Path, name: str, row: str, place: str
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(row)
+    files = Dag(store, FileSource(f"{tmp_path}/**/*", format=name[-4:].strip("."), schema="n INT, m INT"))
+    files.begin()
+    context = files.context("first", files.payload)
+    before_task(context)
+    with pytest.raises(RowsRefused, match=re.escape(SECRET)) as refused:
+        list(CurrentBatch(Processing.of(context)).read())
+    context["exception"] = refused.value
+    task_failed(context)
+    error = files.record().error or ""
+    assert (place in error, SECRET in error) == (True, False)
 
 
 def test_of_an_error_in_the_jvm_the_ledger_has_the_root_cause(numbers: Dag) -> None:
