@@ -104,7 +104,9 @@ class TransactionCommittedSensor(BaseSensorOperator):
         if "skipped" in found:
             # Another team may read the log of this task.
             was = f"Transaction {found['txid']} of {self.topology} was skipped"
-            self._fail(f"{was}. To read who did it: airflow tx show {self.topology} {found['txid']}")
+            self._fail(
+                f"{was}. To read who did it: airflow tx show {self.topology} {found['txid']}"
+            )
         self.log.info("Transaction %s of %s is committed", found["txid"], self.topology)
         return int(found["txid"])
 

@@ -54,6 +54,9 @@ class _Open:
     def __exit__(self, *_: object) -> None: ...
 
 
+SKIPPED = "Transaction 1 of numbers was skipped. To read who did it: airflow tx show numbers 1"
+
+
 def begin(store: CountingStore, *run_ids: str) -> None:
     Stage(store).begun(*run_ids)
 
@@ -212,7 +215,7 @@ def test_the_sensor_fails_if_it_is_skipped_or_the_source_cannot_tell(store: Coun
     begin(store, "r1")
     turn(store, 2)
     skip(store, 1)
-    with pytest.raises(AirflowFailException, match="Transaction 1 of numbers was skipped. To read who did it: airflow tx show numbers 1"):
+    with pytest.raises(AirflowFailException, match=SKIPPED):
         TransactionCommittedSensor(task_id="wait", topology="numbers", txid="1").execute({})
     with pytest.raises(AirflowFailException, match="cannot tell whether it has reached '5'"):
         TransactionCommittedSensor(task_id="wait", topology="numbers", up_to="5", source=Numbers()).execute({})
@@ -227,7 +230,7 @@ def test_a_sensor_that_may_fail_softly_is_skipped_whether_it_was_deferred_or_not
     skip(store, 1)
     options: dict[str, Any] = {option: True}
     sensor = TransactionCommittedSensor(task_id="wait", topology="numbers", txid=1, **options)
-    with pytest.raises(AirflowSkipException, match="Transaction 1 of numbers was skipped. To read who did it: airflow tx show numbers 1"):
+    with pytest.raises(AirflowSkipException, match=SKIPPED):
         sensor.execute({})
     with pytest.raises(AirflowSkipException):
         sensor.resume_execution("execute_again", {"event": {"txid": 1}}, {})
