@@ -126,6 +126,7 @@ def answered(ti: LittleTi) -> dict[str, Any]:
         "runs_of": runs_of,
         "run_state": lambda own, dag_id, run_id: ti.asks("run_state", dag_id, run_id),
         "is_paused": lambda dag_id: False,
+        "why_none_starts": lambda dag_id: None,
         "is_current_try": lambda task_try: bool(ti.asks("is_current", task_try.partition(".")[0])),
         "sends_metrics": lambda: False,
         "skip_tasks": skip_tasks,

@@ -55,6 +55,16 @@ with create_session() as session:
 """
 
 
+_HELD_UP = {
+    "paused": (["is_paused"], "DAG the_dag is paused and starts no run: airflow dags unpause the_dag"),
+    "broken": (
+        ["is_stale", "has_import_errors"],
+        "DAG the_dag starts no run, since its file cannot be imported: airflow dags list-import-errors",
+    ),
+    "gone": (["is_stale"], "DAG the_dag is not in Airflow and starts no run: let a DAG file define it"),
+}
+
+
 class Runs:
     """The runs of the DAG, as Airflow's database has them."""
 
@@ -101,6 +111,22 @@ class Runs:
     def pause(self, *, paused: bool) -> None:
         """Pause the DAG, or not."""
         self._sql("UPDATE dag SET is_paused = ? WHERE dag_id = 'the_dag'", str(int(paused)))
+
+    @contextmanager
+    def held_up(self, why: str, dag_id: str = "the_dag") -> Iterator[str]:
+        """Let Airflow start no run of a DAG within the block; what is then said of it.
+
+        :param why: it is paused, its file is broken, or it is gone.
+        """
+        columns, said = _HELD_UP[why]
+        put = "UPDATE dag SET {} = ? WHERE dag_id = ?"
+        for each in columns:
+            self._sql(put.format(each), "1", dag_id)
+        try:
+            yield said.replace("the_dag", dag_id)
+        finally:
+            for each in columns:
+                self._sql(put.format(each), "0", dag_id)
 
     def strand(self, run_id: str) -> None:
         """Put a run into a backfill that is paused, as a cancelled one is."""

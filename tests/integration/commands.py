@@ -96,6 +96,7 @@ class Commands:
             **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             # Files of one name follow one another within a second.
             "PYTHONDONTWRITEBYTECODE": "1",
             "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": json.dumps({"conn_type": "zookeeper", "host": server.hosts}),

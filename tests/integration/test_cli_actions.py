@@ -36,6 +36,15 @@ with DAG("exact", schedule=None, max_active_runs=16):
         state = SqlState("tx_state", table="exact", keys=["key"], values={"n": Sum()}, kind="transactional")
         CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state=state)])
 """
+_DATED = """
+from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow_tx import CommitOperator, Transaction
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+
+with DAG("dated", schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), max_active_runs=16):
+    with Transaction(source=DataIntervalSource(), topology="dated"):
+        CommitOperator(task_id="commit", updates=[])
+"""
 _DAILY = """
 from airflow.sdk import DAG, CronDataIntervalTimetable
 daily = DAG("daily", schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"))
@@ -47,7 +56,8 @@ def airflow(commands: Commands) -> Commands:
     logged = _EXACT.replace('FileSource("/nowhere/*.csv")', 'RedisStreamSource("nowhere", "stream")')
     logged = logged.replace("sources.files.source import FileSource", "sources.redis.stream import RedisStreamSource")
     logged = logged.replace('"exact"', '"logged"')
-    commands.begin({"the_dag.py": DAG, "exact.py": _EXACT, "logged.py": logged, "daily.py": _DAILY}, known=True)
+    files = {"the_dag.py": DAG, "exact.py": _EXACT, "logged.py": logged, "daily.py": _DAILY, "dated.py": _DATED}
+    commands.begin(files, known=True)
     return commands
 
 
@@ -609,6 +619,7 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
     assert pipeline.totals() == [9, 9]
 
     airflow.run(*delete, "--yes", root=root)
+    runs.pause(paused=False)
     with pytest.raises(FenceForeign):
         pipeline.run("r1")
     assert [event for event, _ in runs.audited()].count("cli_delete") >= 5
@@ -711,3 +722,15 @@ def test_a_queued_run_of_a_paused_dag_is_told_with_the_command_that_starts_it(
     runs.pause(paused=False)
     told = "its run, which is queued while its DAG is paused: airflow dags unpause the_dag"
     assert listed["waiting_for"] == told
+
+
+@pytest.mark.parametrize("why", ["paused", "broken", "gone"])
+def test_a_backfill_says_that_airflow_starts_no_run_before_it_creates_one(
+    airflow: Commands, runs: Runs, zookeeper_root: str, why: str
+) -> None:
+    backfill = ("tx", "backfill", "dated", "--from", "2026-05-01", "--to", "2026-05-02")
+    with runs.held_up(why, "dated") as held_up:
+        shown = airflow.run(*backfill, "--dry-run", root=zookeeper_root)
+        refused = airflow.run(*backfill, root=zookeeper_root, fails=True)
+    assert shown.startswith(f"{held_up}.\n")
+    assert one_line(refused) == f"{held_up}, then repeat this command."

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -178,6 +179,36 @@ def test_while_the_dag_is_paused_nothing_is_wanted(
     assert wishes(committed.store, committed.paths) == ()
 
 
+@pytest.mark.parametrize("why", ["paused", "broken", "gone"])
+def test_a_restatement_says_before_and_afterwards_that_airflow_starts_no_run(
+    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str, why: str
+) -> None:
+    runs.make(r1="success", r2="success")
+    with runs.held_up(why) as held_up:
+        shown = act(airflow, zookeeper_root, "restate", 1)
+        done = act(airflow, zookeeper_root, "restate", 1, version=shown["version"], who="ann", why="a bug")
+        taken_back = act(airflow, zookeeper_root, "withdraw", 1)
+        command = airflow.json("tx", "restate", "flights", "1", "--dry-run", root=zookeeper_root)
+    assert shown["sentence"].endswith(f" {held_up}.")
+    assert shown["effects"][-1]["what"] == done[-1]["what"] == command[-1]["done"] == held_up
+    assert held_up not in taken_back["sentence"]
+
+
+def test_a_restatement_without_room_says_that_its_coordinator_is_paused(
+    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+) -> None:
+    for number in range(3, 10):
+        committed.commit(f"r{number}")
+    runs.make(**{f"r{number}": "success" for number in range(1, 10)})
+    all_but_the_unreadable = (1, *range(3, 10))
+    asked = partial(act, airflow, zookeeper_root, "restate", *all_but_the_unreadable, coordinator="the_dag")
+    version = asked()["version"]
+    with runs.held_up("paused") as held_up:
+        done = asked(version=version, who="ann", why="a bug")
+    later = f"by the coordinator, or by airflow tx restate flights --why TEXT ({held_up})"
+    assert any(each["what"].endswith(later) for each in done), done
+
+
 _ACT = """
 import json
 from airflow_tx.operations.actions.dag_server import DagServer
@@ -189,9 +220,15 @@ except TxError as error:
 """
 
 
-def act(airflow: Commands, root: str, name: str, *txids: int, **more: str) -> Any:
+def act(airflow: Commands, root: str, name: str, *txids: int, coordinator: str = "", **more: str) -> Any:
     """Ask for a preview, or with a version for the action itself, as the page does."""
-    request = {"topology": "flights", "conn_id": "zookeeper_default", "root": root, "coordinator": "", "name": name}
+    request = {
+        "topology": "flights",
+        "conn_id": "zookeeper_default",
+        "root": root,
+        "coordinator": coordinator,
+        "name": name,
+    }
     asked = {"what": "execute" if more else "preview", "request": {**request, "txids": txids}, **more}
     return json.loads(airflow.run("python", _ACT, json.dumps(asked), root=root).splitlines()[-1])
 

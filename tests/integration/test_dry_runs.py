@@ -461,6 +461,44 @@ def test_an_action_on_a_version_that_no_preview_gave_is_refused_and_changes_noth
     assert world.everything() == before
 
 
+_STARTS_RUNS = ("replay", "replay-failed", "readmit", "unpause")
+_OF_A_JOURNAL = ("restate", "withdraw")  # see test_cli_restate.py
+
+
+def doable(name: str) -> tuple[Callable[[World], None], dict[str, Any]]:
+    """Find a topology in which an action can be done, and the request."""
+    for case in CASES:
+        if case.request["name"] == name and case.would:
+            return case.prepare, case.request
+    return _PREPARED[name], {"name": name}
+
+
+@pytest.mark.parametrize("why", ["paused", "broken", "gone"])
+@pytest.mark.parametrize("name", [each.value for each in ActionName if each.value not in _OF_A_JOURNAL])
+def test_an_action_that_starts_runs_says_before_and_afterwards_that_airflow_starts_none(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, name: str, why: str
+) -> None:
+    world = World(airflow, pipeline, runs)
+    prepare, request = doable(name)
+    prepare(world)
+    with runs.held_up(why) as held_up:
+        preview = ask(airflow, zookeeper_root, request, "preview")
+        version = preview["version"]
+        done = ask(airflow, zookeeper_root, request, "execute", who="ann", why="bad file", version=version)
+    told = name in _STARTS_RUNS
+    assert (preview["sentence"].endswith(f" {held_up}."), said(preview["effects"]).get(None) == held_up) == (told, told)
+    assert (done[-1]["what"] == held_up) == told
+
+
+def test_what_is_refused_says_nothing_of_a_paused_dag(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    one_committed(World(airflow, pipeline, runs))
+    with runs.held_up("paused"):
+        preview = ask(airflow, zookeeper_root, {"name": "replay", "txids": (1,)}, "preview")
+    assert (preview["effects"], "paused" in preview["sentence"]) == ([], False)
+
+
 def ask(airflow: Commands, root: str, request: dict[str, Any], what: str, **more: Any) -> Any:
     """Ask the process of the DAG files for a preview, or for the action, as the page does."""
     place = {"conn_id": "zookeeper_default", "root": root, "coordinator": "flights_coordinator"}

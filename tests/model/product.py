@@ -312,6 +312,7 @@ def installed() -> Iterator[None]:
             restart_dead=_restart_dead,
             runs_of=_runs_of,
             is_paused=lambda dag_id: False,
+            why_none_starts=lambda dag_id: None,
             is_current_try=lambda task_try: bool(_Current.env.ask("current")),
             sends_metrics=lambda: False,
         ),

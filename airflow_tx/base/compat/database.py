@@ -232,6 +232,25 @@ def is_paused_there(dag_id: str) -> bool | None:
     return None if found is None else bool(found.is_paused)
 
 
+def why_none_starts(dag_id: str, *, once_unpaused: bool = False) -> str | None:
+    """Say why Airflow starts no run of a DAG, and what to do; None: it starts them.
+
+    :param once_unpaused: leave out that the DAG is paused.
+    """
+
+    with sessions.create_session() as session:
+        model = models.DagModel
+        columns = (model.is_paused, model.is_stale, model.has_import_errors)
+        found = session.execute(sa.select(*columns).where(model.dag_id == dag_id)).first()
+    if found is not None and found.has_import_errors:
+        return f"DAG {dag_id} starts no run, since its file cannot be imported: airflow dags list-import-errors"
+    if found is None or found.is_stale:
+        return f"DAG {dag_id} is not in Airflow and starts no run: let a DAG file define it"
+    if found.is_paused and not once_unpaused:
+        return f"DAG {dag_id} is paused and starts no run: airflow dags unpause {dag_id}"
+    return None
+
+
 def connection_exists(conn_type: str) -> bool:
     """Whether the metadata database holds a connection of this type."""
     from airflow.models.connection import Connection

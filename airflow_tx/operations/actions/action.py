@@ -207,6 +207,7 @@ class ActionTarget:
 
     :param dag: parses the DAG of the topology, for its source and its states; called only where they are needed.
     :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
+    :param coordinator: the DAG that coordinates it; "": nobody has looked for it.
     """
 
     ledger: Ledger
@@ -214,6 +215,7 @@ class ActionTarget:
     dag: Callable[[], ParsedDag]
     may_create: bool = True
     sees_audit: bool = True
+    coordinator: str = ""
 
     @property
     def topology(self) -> str:
@@ -266,10 +268,12 @@ class PersonalAction(ABC):
     :cvar needs_reason: whether a person has to say why; the ledger keeps it.
     :cvar asks_dag: whether it asks the source or the states, which only the DAG file names.
     :cvar subject: what has changed if the version has, of an action that claims no transactions.
+    :cvar starts_runs: whether its effects are of use only once runs of the DAG start.
     """
 
     needs_reason = False
     asks_dag = False
+    starts_runs = False
     subject = ""
 
     def __init__(self, target: ActionTarget) -> None:
@@ -289,7 +293,11 @@ class PersonalAction(ABC):
         lines: dict[bool, list[EffectLine]] = {False: [], True: []}  # by whether they are refused
         for effect in plan.effects:
             lines[effect.is_refused] += map(self.target.typed, effect.would)
-        sentence = typed(plan.sentence, self.target.topology)
+        sentence = plan.sentence
+        if lines[False] and (held_up := self._held_up()):
+            lines[False].append(EffectLine(None, None, held_up))
+            sentence += f" {held_up}."
+        sentence = typed(sentence, self.target.topology)
         return PreviewAnswer(
             plan.version, sentence, tuple(lines[False]), tuple(lines[True]), self.needs_reason
         )
@@ -306,8 +314,17 @@ class PersonalAction(ABC):
             self.target.take(plan.claimed, version)
         elif version not in (None, plan.version):
             raise PreviewOutdated(what=self.subject, topology=self.target.topology)
+        is_done = False
         for effect in plan.effects:
-            yield from effect.deed(audit)
+            for line in effect.deed(audit):
+                is_done = is_done or not effect.is_refused
+                yield line
+        if is_done and (held_up := self._held_up()):
+            yield EffectLine(None, None, held_up)
+
+    def _held_up(self) -> str | None:
+        """Say why the runs that it starts would only wait; None: they start."""
+        return compat.why_none_starts(self.target.record.dag_id) if self.starts_runs else None
 
     def refused(
         self, version: str, why: Refused, txid: int | None = None, run_id: str | None = None

@@ -251,7 +251,9 @@ class DagServer:
             parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id, option="DAG")
             return self._reader.read(record.dag_id, parse)
 
-        target = ActionTarget(ledger, record, parsed, request.may_create, request.sees_audit)
+        target = ActionTarget(
+            ledger, record, parsed, request.may_create, request.sees_audit, request.coordinator
+        )
         return request.action(target)
 
 

@@ -87,6 +87,10 @@ class LedgerPlaces:
         self._refresh()
         return self._coordinators.get(place) or coordinator_id(place.paths.topology)
 
+    def coordinator_at(self, conn_id: str, paths: Paths) -> str:
+        """Name the DAG that coordinates the topology at these paths, as `coordinator` does."""
+        return self.coordinator(self._place(paths.topology, conn_id, paths.root))
+
     def begun_by(self, dag_id: str) -> LedgerPlace | None:
         """Give the place of the transactions that the runs of a DAG begin, also if none has begun yet; None: none."""
         return self._named_in(dag_id, begins=True)

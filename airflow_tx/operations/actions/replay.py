@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 class RunReplay(PersonalAction):
     """Starts the runs of open transactions again."""
 
+    starts_runs = True
+
     def _start(
         self, txid: int, record: TransactionRecord, audit: Audit, *notes: Callable[[], object]
     ) -> str:

@@ -77,6 +77,12 @@ class CoordinatorPause(PersonalAction):
         )
         return ActionPlan(str(is_paused), sentence, [effect])
 
+    def _held_up(self) -> str | None:
+        if self.paused:
+            return None
+        why = compat.why_none_starts(self.dag_id, once_unpaused=True)
+        return why or compat.why_none_starts(self.target.record.dag_id)
+
     def _pause(self, audit: Audit) -> Iterator[EffectLine]:
         if not compat.pause_dag(self.dag_id, self.paused):
             raise PreviewOutdated(what=self.subject, topology=self.target.topology)

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused, RestateRefused, TxError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
@@ -208,7 +209,7 @@ class TransactionRestatement(PersonalAction):
     :ivar chosen: what is, or was to be, restated when it was done.
     """
 
-    needs_reason = asks_dag = True
+    needs_reason = asks_dag = starts_runs = True
 
     def __init__(
         self,
@@ -307,7 +308,10 @@ class TransactionRestatement(PersonalAction):
         state = self._states([wish])[wish.run_id]
         if state in LIVE_RUN_STATES:
             return f"its run is {state}, and takes its rows again"
-        return _LATER.format(self.target.topology)
+        later = _LATER.format(self.target.topology)
+        coordinator = self.target.coordinator
+        held_up = compat.why_none_starts(coordinator) if coordinator else None
+        return later if held_up is None else f"{later} ({held_up})"
 
     def _wishes(self) -> tuple[Wish, ...]:
         self.ledger.store.sync()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
+from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused, SkipRefused, StaleBatch, StateUnavailable, TxError
 from airflow_tx.ledger import (
     AlreadySkipped,
@@ -148,7 +149,7 @@ class TransactionSkip(PersonalAction):
         except StaleBatch:
             assert record is not None
             how = self.target.runs.start(record.run_id, record.key, past_limit=True)
-            return EffectLine(txid, run_id, f"{_after_replay(txid)}: {how}"), None
+            return EffectLine(txid, run_id, f"{self._after_replay(txid)}: {how}"), None
         if isinstance(answer, NotYet):
             return self._later(txid, run_id), None
         return EffectLine(
@@ -162,8 +163,14 @@ class TransactionSkip(PersonalAction):
             what = "skipped at once, and its rows are counted nowhere until they are re-admitted"
             details = transaction_details(self.ledger.store, self.ledger.paths, self.txid)
             if details.transaction.stale:  # its predecessor ended elsewhere than its batch starts
-                what = _after_replay(self.txid)
+                what = self._after_replay(self.txid)
         yield EffectLine(self.txid, record.run_id, what)
+
+    def _after_replay(self, txid: int) -> str:
+        why = f"transaction {txid - 1} ended elsewhere than its batch starts"
+        held_up = compat.why_none_starts(self.target.record.dag_id)
+        then = "" if held_up is None else f" ({held_up})"
+        return f"{why}, so it is replayed first, and then skipped{then}"
 
     def _later(self, txid: int, run_id: str | None) -> EffectLine:
         done = f"to be skipped at its turn; it waits for {self._first()}{self._red(run_id)}"
@@ -196,6 +203,7 @@ class Readmission(PersonalAction):
     """Processes the rows of a skipped transaction, as a new one."""
 
     needs_reason = True
+    starts_runs = True
 
     def __init__(self, target: ActionTarget, txid: int) -> None:
         super().__init__(target)
@@ -235,11 +243,6 @@ def _shown(rows: Any) -> str:
         return name
     text = dumps(rows)
     return text if len(text) <= _ROWS_SHOWN else f"{text[:_ROWS_SHOWN]} ..."
-
-
-def _after_replay(txid: int) -> str:
-    why = f"transaction {txid - 1} ended elsewhere than its batch starts"
-    return f"{why}, so it is replayed first, and then skipped"
 
 
 def _reason(error: TxError) -> str:

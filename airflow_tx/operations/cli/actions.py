@@ -190,6 +190,7 @@ def _loss_line(accepted: Loss) -> render.TableRow:
 @action
 def restate(args: Namespace) -> None:
     """`airflow tx restate TOPOLOGY [TXID ... | --from DATE --to DATE] --why TEXT | --withdraw`."""
+    from airflow_tx.operations.actions.ledger_places import ledger_places
     from airflow_tx.operations.actions.restatement import TransactionRestatement, WishWithdrawal
 
     _check_usage(args)
@@ -198,6 +199,8 @@ def restate(args: Namespace) -> None:
         if args.withdraw:
             do(WishWithdrawal(target, args.txids), args)
             return
+        coordinator = ledger_places().coordinator_at(conn_id_of(args), paths_of(args))
+        target = replace(target, coordinator=coordinator)
         dated = args.first is not None
         txids = dated_transactions(target, args.first, args.last) if dated else args.txids
         restatement = TransactionRestatement(
@@ -221,12 +224,8 @@ def _check_usage(args: Namespace) -> None:
 
 
 def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Namespace) -> None:
-    dag_id = target.record.dag_id
-    if compat.is_paused_there(dag_id):
-        unpause = f"airflow dags unpause {dag_id}"
-        raise SystemExit(
-            f"DAG {dag_id} is paused and starts no run: {unpause}, then repeat this command."
-        )
+    if held_up := compat.why_none_starts(target.record.dag_id):
+        raise SystemExit(f"{held_up}, then repeat this command.")
     show_effects(restatement.execute(audit_of(args)), args)
     work = RestatedWork(target, restatement.chosen)
     if not work.read():

@@ -31,11 +31,14 @@ def backfill(args: Namespace) -> None:
     with ZooKeeperHook(spec.conn_id).store() as store:
         dates = BackfilledDates(spec, spec.ledger(store), *logical_dates(args, spec.zone))
         dates.check_order(note=not args.dry_run)
+        held_up = compat.why_none_starts(spec.dag_id)
         if args.dry_run:
+            if held_up and args.output == "table":
+                print(f"{held_up}.")
             render.print_rows([_row(each) for each in dates.read()], args.output)
             return
-        if compat.is_paused_there(spec.dag_id):
-            raise SystemExit(_paused(spec, dates.order))
+        if held_up:
+            raise SystemExit(f"{_stands(spec, dates.order)}{held_up}, then repeat this command.")
         progress = Progress(dates, spec.window if args.in_flight is None else args.in_flight)
         try:
             left = progress.follow()
@@ -222,12 +225,8 @@ def _misplaced(date: datetime, remedy: str) -> ConfigError:
     return ConfigError(option="--from", value=date.isoformat(), remedy=remedy)
 
 
-def _paused(spec: TransactionSpec, order: datetime | None) -> str:
-    stands = (
-        "" if order is None else f"The order of {spec.topology} stands at {order.isoformat()}. "
-    )
-    unpause = f"airflow dags unpause {spec.dag_id}"
-    return f"{stands}DAG {spec.dag_id} is paused and starts no run: {unpause}, then repeat this command."
+def _stands(spec: TransactionSpec, order: datetime | None) -> str:
+    return "" if order is None else f"The order of {spec.topology} stands at {order.isoformat()}. "
 
 
 def _row(each: BackfilledDate) -> render.TableRow:

@@ -59,7 +59,9 @@ def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
     """Find out which of these DAGs are paused; DAGs that Airflow does not know are left out."""
     with create_session() as session:
         rows = session.execute(
-            select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids))
+            select(DagModel.dag_id, DagModel.is_paused).where(
+                DagModel.dag_id.in_(dag_ids), DagModel.is_stale.is_(False)
+            )
         )
         return {dag_id: bool(paused) for dag_id, paused in rows}
 

@@ -77,6 +77,7 @@ class World:
         self.most = 4
         monkeypatch.setattr(compat, "runs_of", lambda dag_id, run_ids: self._states_of(run_ids))
         monkeypatch.setattr(compat, "clear_run", self._clear)
+        monkeypatch.setattr(compat, "why_none_starts", lambda dag_id: None)
 
     def _states_of(self, run_ids: Any) -> dict[str, str]:
         return {each: self.states[each] for each in run_ids if each in self.states}
