@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import ConfigError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import Paths
 
 if TYPE_CHECKING:
@@ -103,10 +104,13 @@ class TransactionCommittedSensor(BaseSensorOperator):
             self._fail(f"{told} What each source can be asked, and how: docs/waiting.md.")
         if "skipped" in found:
             # Another team may read the log of this task.
-            was = f"Transaction {found['txid']} of {self.topology} was skipped"
-            self._fail(
-                f"{was}. To read who did it: airflow tx show {self.topology} {found['txid']}"
+            skipped = Remedy.of(
+                "Transaction {txid} of {topology} was skipped. To read who did it: "
+                "<airflow tx show {topology} {txid}>",
+                topology=self.topology,
+                txid=found["txid"],
             )
+            self._fail(str(skipped))
         self.log.info("Transaction %s of %s is committed", found["txid"], self.topology)
         return int(found["txid"])
 

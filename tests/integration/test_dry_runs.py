@@ -470,7 +470,8 @@ def doable(name: str) -> tuple[Callable[[World], None], dict[str, Any]]:
     for case in CASES:
         if case.request["name"] == name and case.would:
             return case.prepare, case.request
-    return _PREPARED[name], {"name": name}
+    prepare, named = _ASKED[ActionName(name)]
+    return prepare, {"name": name, **named}
 
 
 @pytest.mark.parametrize("why", ["paused", "broken", "gone"])
