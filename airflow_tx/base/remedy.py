@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any
 
-COMMAND = "airflow tx"
-_STEP = re.compile(rf"<{COMMAND} ([^>]*)>")
+_COMMAND = "airflow tx"
+_STEP = re.compile(rf"<{_COMMAND} ([^>]*)>")
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Command:
         names = [shlex.quote(each) for each in (self.topology, *self.arguments) if each]
         options = [shlex.quote(each) for each in self.options]
         if any(each.startswith("-") for each in (self.topology, *self.arguments)):
-            return " ".join([COMMAND, self.verb, *options, "--", *names])
-        return " ".join([COMMAND, self.verb, *names, *options])
+            return " ".join([_COMMAND, self.verb, *options, "--", *names])
+        return " ".join([_COMMAND, self.verb, *names, *options])
 
     def values(self, option: str) -> tuple[str, ...]:
         """Give what stands behind an option, up to the next one."""
@@ -139,6 +139,11 @@ def read_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
         name: Remedy.from_stored(value) if name == "remedy" and isinstance(value, list) else value
         for name, value in stored.items()
     }
+
+
+def with_remedy(problem: str | None, remedy: Remedy | None) -> str:
+    """Write what to do behind what is wrong, as people read it."""
+    return " ".join(filter(None, (problem, str(remedy or ""))))
 
 
 def _words(piece: str, fields: dict[str, Any]) -> list[str | Command]:

@@ -42,9 +42,11 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.transaction import (
     CommitCase,
+    advice_of,
     allocate,
     clean_up,
     commit_in_turn,
+    problem_of,
     send_failure,
     without_rows,
 )
@@ -374,7 +376,7 @@ class Lane(AnyLane):
             self._window.drop(begun.txid)
             raise
         except (Exception, SystemExit, AirflowTaskTimeout) as error:  # noqa: BLE001 - of the user's code
-            refusal = error if isinstance(error, TxError) and error.for_good else None
+            refusal = error if isinstance(error, TxError) else None
             self._leave(begun, partial(transaction.fail, refusal=refusal), error)
         else:
             if not done:
@@ -446,8 +448,10 @@ class Lane(AnyLane):
         noted = self._ledger.note_commit_failed(
             case.begun.attempt,
             case.known.epoch,
-            reason=str(without_rows(error)) if for_good else f"the commit: {reason}",
-            remedy=str(error.advice) if isinstance(error, TxError) and error.advice else None,
+            reason=compat.masked(problem_of(without_rows(error)))
+            if for_good
+            else f"the commit: {reason}",
+            remedy=advice_of(error),
             for_good=for_good,
             checks=getattr(error, "checks", None),
         )
@@ -461,7 +465,7 @@ class Lane(AnyLane):
 
     def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
         """Let a transaction go: the coordinator makes an ordinary run of it, unless its refusal is permanent."""
-        reason = compat.masked(f"{type(error).__name__}: {without_rows(error)}")
+        reason = compat.masked(f"{type(error).__name__}: {problem_of(without_rows(error))}")
         try:
             reason = note(reason)
         except TxError as refusal:

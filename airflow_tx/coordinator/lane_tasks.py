@@ -27,6 +27,7 @@ from airflow_tx.transaction import (
     check_returned,
     describe_batch,
     emitted_refs,
+    problem_of,
     processed_step,
     returned,
     with_files,
@@ -310,14 +311,15 @@ class LaneTransaction:
     def fail(self, reason: str, refusal: TxError | None = None) -> str:
         """Note that the task under way has failed; gives the reason with its name.
 
-        :param refusal: what only a person can end; None: another error.
+        :param refusal: what failed it; None: an error of another kind.
         :raises Refused: another attempt has replaced this one.
         """
         if self._current is None:
             return reason
         reason = f"task {self._current.task.task_id}: {reason}"
         if self._current.started:
-            self._current.fail(str(refusal) if refusal else reason, refusal)
+            noted = problem_of(refusal) if refusal and refusal.for_good else reason
+            self._current.fail(noted, refusal)
         return reason
 
     def _processing(self, task: LaneTask | LaneApplication) -> LaneProcessing:

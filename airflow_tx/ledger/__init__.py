@@ -210,7 +210,6 @@ if TYPE_CHECKING:
         TopologyState as TopologyState,
         TopologyView as TopologyView,
         TransactionDetails as TransactionDetails,
-        failure as failure,
         listed_topologies as listed_topologies,
         topologies as topologies,
         topology_health as topology_health,

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.base.errors import UnreadableRecord, shortened_reason, without_controls
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import digest, dumps
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class TransactionRecord:
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why, and the attempt whose rows they replace.
     :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
-    :param error: why the last try failed, until another one works on it; `remedy`: what its refusal says to do.
+    :param error: what failed in the last try, until another one works on it; `remedy`: what its refusal says to do.
     :param acks: the name of the folder with the acks of this attempt, unique in all lives of a ledger.
     :param replays: of earlier attempts, when and why each was replayed, its `rows` if they were counted, else its
         `size`, `by` which person; `counted`: rows of the first complete one.
@@ -212,7 +213,7 @@ class TransactionRecord:
     replays: list[dict[str, Any]] = field(default_factory=list)
     claim: dict[str, Any] | None = None
     counted: dict[str, Any] | None = None
-    remedy: str | None = None
+    remedy: Remedy | None = None
     for_good: int = 0
     asked: dict[str, Any] | None = None
     journal: str = ""
@@ -227,19 +228,22 @@ class TransactionRecord:
         return {name: each for name, each in self.checks.items() if "accepted" in each}
 
     def with_failure(
-        self, op: str, reason: str, remedy: str | None, *, repairable: bool
+        self, op: str, reason: str, remedy: Remedy | None, *, repairable: bool
     ) -> TransactionRecord:
-        """Note one more failure, for people: the beginning of its reason, and the end, which says what to do."""
+        """Note one more failure, for people: what failed, and apart from that what to do about it."""
         return replace(
             self,
             failures=self.failures + 1,
-            error=shortened_reason(without_controls(reason), MOST_OF_REASON),
-            remedy=None
-            if remedy is None
-            else shortened_reason(without_controls(remedy), MOST_OF_REASON),
+            error=_kept(reason),
+            remedy=None if remedy is None else remedy.worded(_kept),
             repairable=repairable and self.replaces is not None,
             op=op,
         )
+
+    @property
+    def failure(self) -> str:
+        """Say what failed, as a part of another sentence."""
+        return (self.error or "no reason noted").removesuffix(".")
 
     @property
     def to_change(self) -> dict[str, Any] | None:
@@ -380,7 +384,11 @@ class RepairRecord:
 
 def encode(record: Any) -> bytes:
     """Write a record as compact, sorted JSON with its format version."""
-    said = {name: each for name, each in vars(record).items() if each or name not in _LEFT_OUT}
+    said = {
+        name: each.as_stored() if isinstance(each, Remedy) else each
+        for name, each in vars(record).items()
+        if each or name not in _LEFT_OUT
+    }
     return dumps({"format": RECORD_FORMAT, **said}).encode()
 
 
@@ -399,7 +407,10 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
         )
     try:
         return cls(
-            **{name: _ENUMS[name](item) if name in _ENUMS else item for name, item in value.items()}
+            **{
+                name: _READ[name](item) if name in _READ and item is not None else item
+                for name, item in value.items()
+            }
         )
     except (TypeError, ValueError) as error:
         known = f"{cls.__name__} ({', '.join(f.name for f in fields(cls))})"
@@ -412,7 +423,11 @@ _LEFT_OUT = frozenset(
 )
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 
-_ENUMS: dict[str, Any] = {"phase": Phase, "outcome": Outcome}
+_READ: dict[str, Any] = {"phase": Phase, "outcome": Outcome, "remedy": Remedy.from_stored}
+
+
+def _kept(words: str) -> str:
+    return shortened_reason(without_controls(words), MOST_OF_REASON)
 
 
 # --- output -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from airflow_tx.base.errors import typed
+from airflow_tx.base.remedy import Remedy, with_remedy
 from airflow_tx.ledger.api import digest
 from airflow_tx.ledger.attempt import batch_in_words, counted, of_lane
 from airflow_tx.ledger.audit.loss import shortened
@@ -53,6 +53,8 @@ Words = Annotated[str, REDACTION]
 """A text that may quote an error."""
 UNSEEN = "the log of its task says why"
 """Replaces an error that the viewer may not read."""
+Steps = Annotated[Remedy, REDACTION]
+"""What to do about an error, which may quote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +127,8 @@ class TransactionView:
     :param processed: when the last task acked; `granted` when the newest grant was given; `ended` when it became final.
     :param rows: rows of the batch, if counted; `digest`: of these, per form.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
-    :param waiting_for: what has to happen next, in words; None: nothing.
-    :param to_do: the end of `waiting_for` that says what a person can do; None: it names no action.
+    :param waits: what has to happen next, in words; None: nothing.
+    :param to_do: what a person can do about that; None: nothing.
     :param pinned: it has a batch that was skipped: its rows stay, unless a person lets them be decided again.
     :param stale: its predecessor ended elsewhere than its batch starts, so it must be replayed.
     :param blocked: why it is replayed no more unless a person asks for it.
@@ -168,7 +170,7 @@ class TransactionView:
     ack_val: str
     failures: int
     error: str | None
-    waiting_for: str | None
+    waits: str | None
     open: bool
     pinned: bool = False
     stale: bool = False
@@ -186,7 +188,7 @@ class TransactionView:
     replays: tuple[Mapping[str, Any], ...] = ()
     lane: bool = False
     batch: str = ""
-    remedy: str | None = None
+    remedy: Remedy | None = None
     unproven: tuple[str, ...] = ()
     asked: PersonOfAttempt | None = None
     restates: int | None = None
@@ -195,7 +197,7 @@ class TransactionView:
     key: str = ""
     begun: bool = True
     run_end: str | None = None
-    to_do: str | None = None
+    to_do: Remedy | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     refused: bool = False
     unquoted: str | None = None
@@ -215,16 +217,31 @@ class TransactionView:
             error=self.error and UNSEEN,
             blocked=self.blocked and UNSEEN,
             remedy=None,
-            waiting_for=self.unquoted or self.waiting_for,
-            to_do=None if is_advised else self.to_do,
+            waits=self.unquoted or self.waits,
+            to_do=None if is_advised else self._to_do_alone,
         )
 
     @property
-    def waits(self) -> str | None:
-        """Say what has to happen next, without what a person can do about it; None: nothing."""
-        if self.waiting_for is None or self.to_do is None:
-            return self.waiting_for
-        return self.waiting_for.removesuffix(f": {self.to_do}")
+    def _to_do_alone(self) -> Remedy | None:
+        """Leave out of `to_do` what its refusal says."""
+        if self.to_do is None or self.remedy is None:
+            return self.to_do
+        return Remedy(self.to_do.parts[-_TO_CONTINUE:])
+
+    @property
+    def waiting_for(self) -> str | None:
+        """Say what has to happen next, and what a person can do about it; None: nothing."""
+        return self.waits if self.to_do is None else f"{self.waits}: {self.to_do}"
+
+    @property
+    def cause(self) -> str | None:
+        """Say why it has failed; None: it has not, or that is not known."""
+        return self.error or self.run_end
+
+    @property
+    def said(self) -> str | None:
+        """Give its error and what to do about it, as people read it; None: it has none."""
+        return with_remedy(self.error, self.remedy) or None
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
@@ -259,8 +276,7 @@ class TransactionView:
     @property
     def failed(self) -> bool:
         """Whether its newest attempt has failed, or its committer, or its run is over: no work on it is running."""
-        reasons = (self.error, self.run_end)
-        return self.open and (self.status == Phase.FAILED.value or reasons != (None, None))
+        return self.open and (self.status == Phase.FAILED.value or self.cause is not None)
 
     @property
     def needs_run(self) -> bool:
@@ -297,8 +313,8 @@ def view_open(
         ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
         failures=record.failures,
         error=record.error,
-        waiting_for=typed(str(waiting), topology),
-        to_do=None if waiting.to_do is None else typed(waiting.to_do, topology),
+        waits=f"{waiting.what}{waiting.error}",
+        to_do=waiting.to_do,
         open=True,
         pinned=record.pinned,
         stale=txid in ledger.stale,
@@ -324,7 +340,7 @@ def view_open(
         begun=record.request != "",
         checks={**((record.claim or {}).get("checks") or {}), **record.checks},
         refused=record.remedy is not None and record.for_good > 0,
-        unquoted=_unquoted(topology, waiting, record),
+        unquoted=waiting.what if waiting.error else None,
     )
 
 
@@ -332,10 +348,10 @@ def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionR
     """Leave out what a refusal says to do, if a repair has been made since: it may be done."""
     if record.remedy is None or record.for_good in (0, topology.generation):
         return record
-    error = (record.error or "").removesuffix(record.remedy).strip()
-    return replace(
-        record, error=f"{error} A repair was made since." if error else None, remedy=None
-    )
+    return replace(record, error=with_remedy(record.error, _REPAIRED), remedy=None)
+
+
+_REPAIRED = Remedy(("A repair was made since.",))
 
 
 def with_run_end(
@@ -357,9 +373,13 @@ def with_run_end(
     if named or (is_over and (view.error or view.status == Phase.FAILED.value)):
         return view
     otherwise = ", or unpause the backfill" if strands else ", or clear the run"
-    to_do = f"airflow tx replay {topology} {view.txid}{'' if state is None else otherwise}"
-    waiting_for = f"a replay, since {end}: {to_do}"
-    return replace(view, waiting_for=waiting_for, to_do=to_do, unquoted=None)
+    to_do = replay_of(topology, view.txid) + ("" if state is None else otherwise)
+    return replace(view, waits=f"a replay, since {end}", to_do=to_do, unquoted=None)
+
+
+def replay_of(topology: str, txid: int) -> Remedy:
+    """Give the command that replays a transaction."""
+    return Remedy.of("<airflow tx replay {topology} {txid}>", topology=topology, txid=txid)
 
 
 def view_final(history: History, skipped: Skipped | None) -> TransactionView:
@@ -381,7 +401,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         ack_val=history.ack_val,
         failures=history.failures,
         error=None,
-        waiting_for=_waiting_for_readmission(skipped),
+        waits=_waiting_for_readmission(skipped),
         open=False,
         skip=person(history.skip),
         readmit=None if skipped is None else person(skipped.readmit),
@@ -440,28 +460,21 @@ class _Waiting:
     """
 
     what: str
-    to_do: str | None = None
+    to_do: Remedy | None = None
     error: str = ""
-
-    def __str__(self) -> str:
-        return replace(self, what=f"{self.what}{self.error}").unquoted
-
-    @property
-    def unquoted(self) -> str:
-        """Say it without the words of an error."""
-        return self.what if self.to_do is None else f"{self.what}: {self.to_do}"
 
 
 def _waiting_for(
     topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]
 ) -> _Waiting:
     record = _of_now(ledger.opened[txid], ledger.topology)
-    replay = f"airflow tx replay {topology} {txid}"
+    replay = replay_of(topology, txid)
     if (reason := _blocked(txid, ledger)) is not None:
-        to_do = f"{replay}, or airflow tx skip"
+        to_do = _to_continue(topology, txid, record.remedy)
         return _Waiting("a person: it is replayed no more", to_do, f" ({reason})")
     if txid in ledger.stale:
-        return _Waiting(f"a replay: transaction {txid - 1} ended elsewhere than its batch starts")
+        since = f"a replay, since transaction {txid - 1} ended elsewhere than its batch starts"
+        return _Waiting(since, replay)
     if record.run_id in ledger.topology.yielded and record.skip is None:
         before = f"the run of transaction {record.yielded}, to which it gave its run slot"
         return _Waiting(f"{before}; then it is started again")
@@ -471,7 +484,7 @@ def _waiting_for(
     if record.remedy is not None:
         return _Waiting(_PERSON, record.remedy)
     if record.phase is Phase.FAILED:
-        return _Waiting("a replay", f"{replay}, or clear its failed task")
+        return _Waiting("a replay", replay + ", or clear its failed task")
     note = record.replay or {}
     if record.request == "" and note.get("attempt") == record.attempt:
         return _Waiting("its run, which is not there yet", error=f": {note['reason']}")
@@ -485,16 +498,23 @@ def _waiting_for(
         )
         return _Waiting(f"an ack of {', '.join(shortened(tasks))}" if tasks else messages)
     if record.error is not None:
-        return _Waiting("its committer, which has failed", f"{replay}, or clear its failed task")
+        return _Waiting("its committer, which has failed", replay + ", or clear its failed task")
     is_behind = txid > ledger.current and ledger.first
     return _Waiting(str(ledger.first) if is_behind else "its committer")
 
 
-def _unquoted(topology: str, waiting: _Waiting, record: TransactionRecord) -> str | None:
-    """Say what a transaction waits for without words that may quote a row; None: it has no such words."""
-    if waiting.to_do is not None and waiting.to_do == record.remedy:
-        return _PERSON
-    return typed(waiting.unquoted, topology) if waiting.error else None
+_TO_CONTINUE = 3
+"""The parts of "replay, or skip"."""
+
+
+def _to_continue(topology: str, txid: int, remedy: Remedy | None) -> Remedy:
+    """Say how a transaction continues that is replayed no more: what its refusal says comes first."""
+    return Remedy.of(
+        "{first}<airflow tx replay {topology} {txid}>, or <airflow tx skip {topology} {txid} --why TEXT>",
+        first=Remedy() if remedy is None else remedy + " Then: ",
+        topology=topology,
+        txid=txid,
+    )
 
 
 def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:

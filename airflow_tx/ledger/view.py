@@ -10,7 +10,8 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord, typed
+from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord
+from airflow_tx.base.remedy import Remedy, with_remedy
 from airflow_tx.ledger.api import Paths, Store, decode_name, txids_below
 from airflow_tx.ledger.attempt import ASIDE, of_lane, rejected_of, tasks_of
 from airflow_tx.ledger.ledger import ReadOnlyLedger
@@ -33,6 +34,7 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.status import (
     AcceptedLoss,
+    Steps,
     TransactionView,
     WaitingRun,
     Words,
@@ -41,6 +43,7 @@ from airflow_tx.ledger.status import (
     forgotten,
     moment,
     person,
+    replay_of,
     view_final,
     view_open,
 )
@@ -397,10 +400,10 @@ class TopologyState:
     since: datetime | None = None
     txid: int | None = None
     sentence: Words
-    remedy: Words | None = None
+    remedy: Steps | None = None
 
     def __str__(self) -> str:
-        return self.sentence if self.remedy is None else f"{self.sentence} {self.remedy}"
+        return with_remedy(self.sentence, self.remedy)
 
 
 def topology_health(view: TopologyView, alarms: Alarms | None = None) -> TopologyState:
@@ -409,8 +412,6 @@ def topology_health(view: TopologyView, alarms: Alarms | None = None) -> Topolog
     :param alarms: the raised ones, see `protocol.alarm`.
     """
     health = _by_transactions(view)
-    if health.remedy is not None:
-        health = replace(health, remedy=typed(health.remedy, view.name))
     late = (alarms or {}).get("late")
     if late is None or health.code.urgency < HealthCode.LATE.urgency:
         return health
@@ -438,31 +439,34 @@ def _by_transactions(view: TopologyView) -> TopologyState:
 
 
 def _rolling(view: TopologyView, noted: Mapping[str, Any]) -> TopologyState:
-    states = " ".join(sorted(noted["found"]))
+    states = sorted(noted["found"])
+    sentence = f"State {' '.join(states)} is being written again from the journal."
     return TopologyState(
         code=HealthCode.WAITS,
-        sentence=f"State {states} is being written again from the journal. Nothing commits until that is done.",
+        sentence=f"{sentence} Nothing commits until that is done.",
         since=moment(noted["when"]),
-        remedy=f"If that command has died, repeat it: airflow tx repair {view.name} --roll-forward {states}",
+        remedy=Remedy.of(
+            "If that command has died, repeat it: <airflow tx repair {topology} --roll-forward {states}>",
+            topology=view.name,
+            states=states,
+        ),
     )
 
 
 def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:
     mark = view.record.blocked or {}
-    why = str(blocked.blocked)
-    if blocked.remedy is not None:
-        why = why.replace(blocked.remedy, "").strip()
     return TopologyState(
         code=HealthCode.BLOCKED,
-        sentence=f"Transaction {blocked.txid} is replayed no more: {_ended(why)} Nothing commits after it.",
+        sentence=f"Transaction {blocked.txid} is replayed no more: {_ended(str(blocked.blocked))} "
+        "Nothing commits after it.",
         since=moment(mark.get("when")),
         txid=blocked.txid,
-        remedy=transaction_remedy(view.name, blocked),
+        remedy=blocked.to_do,
     )
 
 
 def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
-    why = "its predecessor ended elsewhere than its batch starts" if first.stale else failure(first)
+    why = "its predecessor ended elsewhere than its batch starts" if first.stale else first.cause
     what = "must be replayed" if first.stale else "has failed"
     sentence = _ended(f"Transaction {first.txid} {what}{f': {why}' if why else ''}")
     if first.skip is not None:
@@ -476,29 +480,16 @@ def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
     )
 
 
-def failure(view: TransactionView) -> str | None:
-    """Say why a transaction has failed, without what to do about it; None: that is not known."""
-    if view.error is None or view.remedy is None:
-        return view.error or view.run_end
-    # The error ends with its remedy.
-    return view.error.removesuffix(view.remedy).strip()
-
-
-def transaction_remedy(name: str, view: TransactionView) -> str | None:
+def transaction_remedy(name: str, view: TransactionView) -> Remedy | None:
     """Say what a person can do about an open transaction; None: nothing needs to be done.
 
     :param name: of its topology, for commands.
     """
-    replay = f"airflow tx replay {name} {view.txid}"
     if view.blocked:
-        either = f"{replay}, or airflow tx skip {name} {view.txid} --why TEXT"
-        return either if view.remedy is None else f"{view.remedy} Then: {either}"
+        return view.to_do
     if not view.failed and not view.stale:
         return None
-    if view.remedy is not None:
-        return view.remedy
-    otherwise = (view.to_do or "").partition(", or ")[2]
-    return f"{replay}, or {otherwise}" if otherwise else replay
+    return view.remedy or view.to_do or replay_of(name, view.txid)
 
 
 def _ended(sentence: str) -> str:

@@ -548,7 +548,12 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             self._wait_in_order(context, ahead)
         except TxError as error:
             # For the board: a task without a transaction has no other record than this text.
-            ti.xcom_push(key=WHY_NOT, value=str(error)[:_WHY_KEPT])
+            advice = advice_of(error)
+            said = {
+                "problem": error.problem_text[:_WHY_KEPT],
+                "advice": advice and advice.as_stored(),
+            }
+            ti.xcom_push(key=WHY_NOT, value=said)
             if isinstance(error, Refused):
                 raise AirflowFailException(str(error)) from None
             raise

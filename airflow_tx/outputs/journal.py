@@ -701,7 +701,7 @@ def _view(entry: Entry) -> TransactionView:
         ack_val="",
         failures=0,
         error=None,
-        waiting_for=None,
+        waits=None,
         open=False,
         restates=None if entry.replaces is None else entry.replaces["txid"],
         key=entry.key,

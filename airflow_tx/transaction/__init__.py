@@ -155,6 +155,7 @@ if TYPE_CHECKING:
         digest_of_callable as digest_of_callable,
         hook_up as hook_up,
         noted_reason as noted_reason,
+        problem_of as problem_of,
         refusal_of as refusal_of,
         stage_frames as stage_frames,
         without_rows as without_rows,

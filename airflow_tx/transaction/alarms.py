@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx.base.errors import typed
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.transaction.metrics import oldest_seconds
 
 if TYPE_CHECKING:
@@ -150,12 +150,14 @@ class AlarmTopology:
         ):
             return None
         txid = mark["txid"]
-        reason = str(mark["reason"])
-        remedy = f"To continue: airflow tx replay {self.name} {txid}, or airflow tx skip {self.name} {txid} --why TEXT"
-        if record.remedy is not None:
-            reason = reason.replace(f" {record.remedy}", "")
-            remedy = f"{record.remedy} Then: airflow tx replay {self.name} {txid}"
-        reason = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits: {reason}"
+        template = (
+            _CONTINUE
+            if record.remedy is None
+            else "{remedy} Then: <airflow tx replay {name} {txid}>"
+        )
+        remedy = Remedy.of(template, name=self.name, txid=txid, remedy=record.remedy)
+        what = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits"
+        reason = f"{what}: {mark['reason']}"
         return self._alarm(AlarmKind.BLOCKED, reason, remedy, txid, record)
 
     def _late(
@@ -170,20 +172,21 @@ class AlarmTopology:
                 f"Transaction {txid}.{record.attempt} of {self.name} has been open for {_words(age)}, longer than "
                 f"late_after = {_words(limits.late_after)}."
             )
-            remedy = f"Why: airflow tx show {self.name} {txid}"
+            remedy = Remedy.of("Why: <airflow tx show {name} {txid}>", name=self.name, txid=txid)
             return self._alarm(AlarmKind.LATE, reason, remedy, txid, record)
         if limits.max_lag is not None and lag is not None and lag.count > limits.max_lag:
             reason = (
                 f"The source of {self.name} is {lag} ahead, more than max_lag = {limits.max_lag}."
             )
-            return self._alarm(AlarmKind.LATE, reason, f"Why: airflow tx show {self.name}")
+            remedy = Remedy.of("Why: <airflow tx show {name}>", name=self.name)
+            return self._alarm(AlarmKind.LATE, reason, remedy)
         return None
 
     def _alarm(
         self,
         kind: AlarmKind,
         reason: str,
-        remedy: str,
+        remedy: Remedy,
         txid: int | None = None,
         record: TransactionRecord | None = None,
     ) -> Alarm:
@@ -192,11 +195,16 @@ class AlarmTopology:
             topology=self.name,
             dag_id=self.dag_id,
             reason=reason,
-            remedy=typed(remedy, self.name),
+            remedy=str(remedy),
             txid=txid,
             attempt=None if record is None else record.attempt,
             run_id=None if record is None else record.run_id,
         )
+
+
+_CONTINUE = (
+    "To continue: <airflow tx replay {name} {txid}>, or <airflow tx skip {name} {txid} --why TEXT>"
+)
 
 
 def _words(seconds: float) -> str:

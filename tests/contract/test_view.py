@@ -251,7 +251,9 @@ def test_a_batch_whose_predecessor_ended_elsewhere_waits_for_a_replay(pipeline: 
     request = BeginRequest(pipeline.request, "r1", "r1", "999999", False, {})
     pipeline.ledger.begin(request, Outside(decide=lambda _, position: Batch([1, 2], 2), run_state=lambda _: None))
     assert [of(pipeline, txid).stale for txid in (1, 2, 3)] == [False, True, False]
-    assert of(pipeline, 2).waiting_for == "a replay: transaction 1 ended elsewhere than its batch starts"
+    assert of(pipeline, 2).waiting_for == (
+        "a replay, since transaction 1 ended elsewhere than its batch starts: airflow tx replay flights 2"
+    )
 
 
 def test_automatic_replays_are_told_and_a_block_until_a_person_replays(pipeline: Pipeline) -> None:
@@ -268,7 +270,8 @@ def test_automatic_replays_are_told_and_a_block_until_a_person_replays(pipeline:
     blocked = of(pipeline, 1)
     assert blocked.blocked == "it broke again"
     assert blocked.waiting_for == (
-        "a person: it is replayed no more (it broke again): airflow tx replay flights 1, or airflow tx skip"
+        "a person: it is replayed no more (it broke again): airflow tx replay flights 1, "
+        "or airflow tx skip flights 1 --why TEXT"
     )
     pipeline.begin("r1")
     assert of(pipeline, 1).blocked is None

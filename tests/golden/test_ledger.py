@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Granted, Loss, Processed
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.audit import loss
@@ -86,7 +87,12 @@ def test_the_checks_of_transactions_are_written_as_ever(topology: Topology) -> N
         processed = run.committer().processed()
         assert isinstance(processed, Processed)
         ledger.note_commit_failed(
-            run.attempt, processed.epoch, reason="refused", remedy="accept", for_good=True, checks={"positive": failed}
+            run.attempt,
+            processed.epoch,
+            reason="refused",
+            remedy=Remedy(("accept",)),
+            for_good=True,
+            checks={"positive": failed},
         )
         ledger.accept_checks(begun.txid, {"positive": "of the rows"}, audit=AUDIT)
         if begun.txid == 1:

@@ -18,6 +18,7 @@ from airflow_tx.base.errors import (
     StaleTry,
     UnreadableRecord,
 )
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, NotYet, Processed, Restarted
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps.move import Mover
@@ -328,7 +329,12 @@ class TestAcceptedChecks:
         run.processed(2, {"a": 2})
         processed = run.committer().processed()
         assert isinstance(processed, Processed)
-        refusal: Any = {"reason": "refused", "remedy": "accept it", "for_good": True, "checks": {"positive": found}}
+        refusal: Any = {
+            "reason": "refused",
+            "remedy": Remedy(("accept it",)),
+            "for_good": True,
+            "checks": {"positive": found},
+        }
         topology.ledger().note_commit_failed(run.attempt, processed.epoch, **refusal)
         return run
 

@@ -12,6 +12,7 @@ from airflow_tx.base.errors import (
     RowsChanged,
     UnreadableRecord,
 )
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import (
     AlreadyCommitted,
     Committed,
@@ -109,9 +110,7 @@ def acquire(
     if isinstance(record, AlreadyCommitted):
         return Decision(record)
     if record.phase is Phase.FAILED and record.skip is None:
-        raise FailedTransaction(
-            txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted"
-        )
+        raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.failure)
     current = read.get(Counter, paths.current)
     if current.txid != attempt.txid:
         if current.txid > attempt.txid:
@@ -221,7 +220,7 @@ def note_commit_failed(
     epoch: int | None,
     *,
     reason: str,
-    remedy: str | None = None,
+    remedy: Remedy | None = None,
     for_good: bool = False,
     repairable: bool = False,
     checks: Mapping[str, dict[str, Any]] | None = None,

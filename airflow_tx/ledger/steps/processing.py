@@ -18,6 +18,7 @@ from airflow_tx.base.errors import (
     StaleTry,
     UnknownTransaction,
 )
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
 from airflow_tx.ledger.api import Create, Paths, Put, ack_element, ack_name, digest
 from airflow_tx.ledger.attempt import RowsDigest, TaskTry, TransactionAttempt, counted
@@ -456,9 +457,8 @@ def ack(
     path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
     found = _own(read, path, attempt, task, "ack")
     if record.phase is not Phase.PROCESSING and not found.done:
-        raise FailedTransaction(
-            txid=attempt.txid, attempt=attempt.attempt, reason=record.error or record.phase.value
-        )
+        reason = record.failure if record.error else record.phase.value
+        raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=reason)
     acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
     entry = replace(
         found,
@@ -483,7 +483,7 @@ def fail(
     task: TaskTry,
     *,
     reason: str,
-    remedy: str | None = None,
+    remedy: Remedy | None = None,
     for_good: bool = False,
     repairable: bool = False,
 ) -> Decision[FailureNoted]:
@@ -529,7 +529,7 @@ def _failed(
     record: TransactionRecord,
     reason: str,
     *,
-    remedy: str | None = None,
+    remedy: Remedy | None = None,
     repairable: bool = False,
 ) -> Decision[FailureNoted]:
     failed = replace(
@@ -564,9 +564,7 @@ def processed(
     if isinstance(record, AlreadyCommitted):
         return Decision(record)
     if record.phase is Phase.FAILED:
-        raise FailedTransaction(
-            txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted"
-        )
+        raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.failure)
     if record.rows_digest != rows_digest:
         raise RowsChanged(
             txid=attempt.txid, attempt=attempt.attempt, digest=rows_digest, found=record.rows_digest

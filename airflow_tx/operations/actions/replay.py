@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ChangeRefused, Refused
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     Audit,
@@ -318,6 +319,6 @@ def _with_run_ends(view: TopologyView, ends: Mapping[tuple[str, str], str | None
 
 def _with_state(view: TopologyView, opened: TransactionView, state: str | None) -> TransactionView:
     if state == compat.DAG_PAUSED:
-        to_do = f"airflow dags unpause {view.record.dag_id}"
-        return replace(opened, waiting_for=f"its run, which is {state}: {to_do}", to_do=to_do)
+        to_do = Remedy((f"airflow dags unpause {view.record.dag_id}",))
+        return replace(opened, waits=f"its run, which is {state}", to_do=to_do)
     return with_run_end(view.name, opened, state, strands=state == compat.STRANDED)

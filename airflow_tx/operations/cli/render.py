@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from airflow_tx.base.errors import without_controls
+from airflow_tx.base.remedy import with_remedy
 from airflow_tx.ledger import (
     Alarms,
     HealthCode,
@@ -248,12 +249,14 @@ def _accepted(view: TopologyView) -> Iterator[str]:
 def _problem(view: TopologyView) -> str | None:
     blocked = next((each for each in view.opened if each.blocked), None)
     if blocked is not None:
-        return f"blocked at transaction {blocked.txid}: {blocked.blocked}"
+        return (
+            f"blocked at transaction {blocked.txid}: {with_remedy(blocked.blocked, blocked.remedy)}"
+        )
     failed = next((each for each in view.opened if each.failed), None)
     return (
         None
         if failed is None
-        else f"transaction {failed.txid} has failed: {failed.error or failed.run_end or 'no reason noted'}"
+        else f"transaction {failed.txid} has failed: {failed.said or failed.run_end or 'no reason noted'}"
     )
 
 
@@ -401,7 +404,7 @@ def details(found: TransactionDetails, output: str = "table") -> TableRow:
         "changed_rows": _of_attempts(view.changed),
         "ack_val": view.ack_val,
         "failures": view.failures,
-        "error": view.error,
+        "error": view.said,
         "run_end": view.run_end,
         "waiting_for": view.waiting_for,
         "pinned": "its rows stay: it was skipped and re-admitted"

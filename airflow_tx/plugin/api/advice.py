@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from airflow_tx.base.errors import typed
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import (
     HealthCode,
     Phase,
     TransactionView,
     Words,
-    failure,
     topology_health,
     transaction_remedy,
 )
@@ -130,7 +127,7 @@ def transaction_advice(
     failed = [each for each in tries if each.state == "failed"]
     advice = _advised(
         snapshot,
-        None if remedy is None else typed(remedy, snapshot.name),
+        remedy,
         access,
         about=view if is_failed else None,
         log=failed_log(snapshot.record.dag_id, view.run_id, failed) if view.open else None,
@@ -139,9 +136,9 @@ def transaction_advice(
 
 
 def said_advice(
-    snapshot: TopologySnapshot, said: str | None, access: Access, log: LogLink | None
+    snapshot: TopologySnapshot, said: Remedy | None, access: Access, log: LogLink | None
 ) -> Advice:
-    """Say what a person can do about a run, from what its `begin` said last, which is shown beside it."""
+    """Say what a person can do about a run, which its `begin` said last, and which is shown beside it."""
     return replace(_advised(snapshot, said, access, log=log), remedy=None)
 
 
@@ -210,7 +207,7 @@ def _cause(snapshot: TopologySnapshot, view: TransactionView) -> Cause | None:
 
 def _advised(
     snapshot: TopologySnapshot,
-    remedy: str | None,
+    remedy: Remedy | None,
     access: Access,
     *,
     about: TransactionView | None = None,
@@ -221,7 +218,9 @@ def _advised(
     :param about: the transaction that has failed; None: none has.
     """
     may_act = access.may_act(snapshot.record.dag_id)
-    commands = [] if remedy is None else list(_commands(remedy, snapshot))
+    if remedy is not None:
+        remedy = remedy.named(snapshot.paths.topology, snapshot.name)
+    commands = () if remedy is None else remedy.commands
     actions = [found for each in commands if (found := _action(each)) is not None]
     is_general = about is not None and about.remedy is None
     if about is not None:
@@ -234,61 +233,31 @@ def _advised(
             if (name, about.txid) not in known
         ]
     return Advice(
-        remedy=None if may_act and is_general else remedy,
-        command=" ".join(commands[0]) if commands else None,
+        remedy=None if remedy is None or (may_act and is_general) else str(remedy),
+        command=str(commands[0]) if commands else None,
         actions=actions if may_act else [],
         log=log,
     )
 
 
-_PUNCTUATION = r"(?=[\s,;:.)`]|$)"
-
-
-def _commands(text: str, snapshot: TopologySnapshot) -> Iterator[Sequence[str]]:
-    """Find the commands in a text, each as its words, for a shell and for the name that this Airflow knows it by.
-
-    A command ends where its sentence continues: its words are options and their values, the topology, txids, and
-    words in capitals, which the person replaces.
-    """
-    names = (
-        shlex.quote(snapshot.paths.topology),
-        snapshot.paths.topology,
-        shlex.quote(snapshot.name),
-    )
-    named = "|".join(re.escape(each) for each in names)
-    for found in re.finditer(r"airflow tx ([a-z-]+)", text):
-        words = ["airflow", "tx", found[1]]
-        place = found.end()
-        while True:
-            option = r"|[^\s,;:()`]*[^\s,;:.()`]" if words[-1].startswith("--") else ""
-            word = re.compile(
-                rf" ({named}|--[\w-]*|\d+|[A-Z]+|\.\.\.{option}){_PUNCTUATION}"
-            ).match(text, place)
-            if word is None:
-                break
-            words.append(shlex.quote(snapshot.name) if word[1] in names else word[1])
-            place = word.end()
-        yield words
-
-
-def _action(command: Sequence[str]) -> AdvisedAction | None:
+def _action(command: Command) -> AdvisedAction | None:
     """Find the action that does the same as a command; None: there is no button for it."""
-    action = _VERBS.get(command[2])
-    txids = [int(each) for each in command[3:] if each.isdigit()]
-    if action is ActionName.RESTATE and "--withdraw" in command:
+    action = _VERBS.get(command.verb)
+    txids = [int(each) for each in command.arguments if each.isdigit()]
+    if action is ActionName.RESTATE and "--withdraw" in command.options:
         action = ActionName.WITHDRAW
-    if action is ActionName.REPLAY and "--failed" in command:
+    if action is ActionName.REPLAY and "--failed" in command.options:
         action = ActionName.REPLAY_FAILED
     if action is None or (not txids and action not in _OF_TOPOLOGY):
         return None
     return AdvisedAction(
         action=action,
         txids=[] if action in _OF_TOPOLOGY else txids,
-        changed_rows="--changed-rows" in command,
+        changed_rows="--changed-rows" in command.options,
     )
 
 
 def reason(view: TransactionView) -> str | None:
     """Say why a transaction has failed, if its sentence about waiting does not say it already; None: nothing to say."""
-    why = failure(view)
+    why = view.cause
     return None if why is None or why in (view.waits or "") else why

@@ -18,6 +18,7 @@ from airflow.utils.session import create_session
 from pydantic import PlainSerializer
 from sqlalchemy import select
 
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import REDACTION
 
 log = logging.getLogger(__name__)
@@ -243,4 +244,11 @@ def redacted(text: str) -> str:
     return _redactor.redacted(text)
 
 
-REDACTION.schema = PlainSerializer(redacted, return_type=str).__get_pydantic_core_schema__
+_WORDS = PlainSerializer(lambda words: redacted(str(words)), return_type=str)
+
+
+def _schema(source: Any, handler: Any) -> Any:
+    return _WORDS.__get_pydantic_core_schema__(Any if source is Remedy else source, handler)
+
+
+REDACTION.schema = _schema

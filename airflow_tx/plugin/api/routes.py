@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused, TxError
+from airflow_tx.base.remedy import Remedy, with_remedy
 from airflow_tx.ledger import (
     Begun,
     Binding,
@@ -379,12 +380,17 @@ def run_answer(
         if begun is not None and _has(snapshot, begun, run_id):
             return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=begun.txid)
     own = snapshots[0] if snapshots else None
-    shown = said.get(WHY_NOT) if access.may(SEE_XCOMS, dag_id) else None
+    shown = said.get(WHY_NOT, {}) if access.may(SEE_XCOMS, dag_id) else {}
+    to_do = Remedy.from_stored(shown.get("advice") or ())
     may_see = access.may(SEE_TASKS, dag_id)
-    why = _why(own, run_id, run_state, begin, shown) if may_see else _unseen()
+    why = (
+        _why(own, run_id, run_state, begin, with_remedy(shown.get("problem"), to_do))
+        if may_see
+        else _unseen()
+    )
     if may_see and own is not None and begin is not None and why.code in _SAID:
         log = log_link(dag_id, run_id, begin) if access.with_logs([dag_id]) else None
-        why = replace(why, advice=said_advice(own, shown, access, log))
+        why = replace(why, advice=said_advice(own, to_do, access, log))
     return RunAnswer(
         dag_id=dag_id,
         run_id=run_id,

@@ -31,6 +31,7 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.remedy import Remedy, with_remedy
 from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
     MALFORMED,
@@ -208,13 +209,16 @@ def failure_reason(context: Context) -> str:
     error = context.get("exception")
     if not isinstance(error, BaseException):
         return compat.masked(f"{task}: {type(error).__name__}: {error}") if error else task
-    return compat.masked(f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}")
+    refusal = refusal_of(context)
+    # Airflow's own exception repeats the text of the refusal.
+    text = problem_of(refusal if refusal and str(refusal) == str(error) else error)
+    return compat.masked(f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {text}'}")
 
 
 def noted_reason(context: Context, refusal: TxError | None) -> str:
     """Give the reason that the ledger keeps: a refusal that only a person can end has its own words."""
     if refusal is not None and refusal.for_good:
-        return compat.masked(str(without_rows(refusal)))
+        return compat.masked(problem_of(without_rows(refusal)))
     return failure_reason(context)
 
 
@@ -236,6 +240,11 @@ def without_rows(error: BaseException) -> BaseException:
     return type(error)(**{**error.fields, "problem": told})
 
 
+def problem_of(error: BaseException) -> str:
+    """Say what is wrong: the ledger keeps apart from that what to do."""
+    return error.problem_text if isinstance(error, TxError) else str(error)
+
+
 def refusal_of(context: Context) -> TxError | None:
     """Give the refusal that a task failed by; None: it failed by another error."""
     error = context.get("exception")
@@ -244,9 +253,10 @@ def refusal_of(context: Context) -> TxError | None:
     return refusal if isinstance(refusal, TxError) else None
 
 
-def advice_of(refusal: TxError | None) -> str | None:
+def advice_of(error: BaseException | None) -> Remedy | None:
     """Give what a refusal says to do, for the ledger; None: nothing, or it was another error."""
-    return None if refusal is None or refusal.advice is None else compat.masked(str(refusal.advice))
+    advice = error.advice if isinstance(error, TxError) else None
+    return None if advice is None else advice.worded(compat.masked)
 
 
 # --- task ---------------------------------------------------------------------------------------------------------
@@ -516,6 +526,7 @@ class Processing:
         :param refusal: what failed it; None: another error.
         """
         self.close()
+        advice = advice_of(refusal)
         if self.anchored:
             from airflow_tx.transaction.processing.begin import note_failed
 
@@ -524,14 +535,14 @@ class Processing:
                     self.attempt,
                     self.task,
                     reason=reason,
-                    remedy=advice_of(refusal),
+                    remedy=advice,
                     for_good=refusal is not None and refusal.for_good,
                     repairable=refusal is not None and refusal.repairable,
                 )
                 send_failure(self.spec.paths, noted)
             if self.begun.replaces is None:
                 source = self.spec.source_of(self.begun.incarnation)
-                note_failed(source, self.attempt, self.metadata, reason)
+                note_failed(source, self.attempt, self.metadata, with_remedy(reason, advice))
 
     @property
     def _where(self) -> dict[str, Any]:

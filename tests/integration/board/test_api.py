@@ -131,7 +131,7 @@ run_id, state, said = arguments
 begin = {"dag_id": "the_dag", "run_id": run_id, "task_id": "begin"}
 with create_session() as session:
     session.execute(update(TaskInstance).filter_by(**begin).values(state=state))
-    XComModel.set(key=WHY_NOT, value=said, session=session, **begin)
+    XComModel.set(key=WHY_NOT, value={"problem": said}, session=session, **begin)
 """
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.status import pace_in_words
 from airflow_tx.operations.cli import render
@@ -39,14 +40,17 @@ def test_output_for_programs_has_the_text_as_it_is(output: str, capsys: pytest.C
 
 
 def test_lists_fit_into_eighty_columns_and_what_to_do_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    remedy = "Restore the table, or accept what it holds: airflow tx repair flights --state-lost tx_state.flight_totals"
-    error = f"task commit: AirflowFailException: State [t] refused: it went back. {remedy}"
+    remedy = Remedy.of(
+        "Restore the table, or accept what it holds: <airflow tx repair {t} --state-lost tx_state.flight_totals>",
+        t="flights",
+    )
+    error = "task commit: AirflowFailException: State [t] refused: it went back."
     view = with_first(phase=Phase.COMMITTING, error=error, remedy=remedy, run_id="scheduled__2013-01-01T00:00:00+00:00")
     topologies = [render.topology(view)]
     render.print_in_short(topologies, render.TOPOLOGY_IN_SHORT, ("problem",), "table")
     table, told = parts(capsys.readouterr().out)
     assert max(map(len, table)) <= render.IN_SHORT
-    assert told == [f"flights: problem transaction 1 has failed: {error}"]
+    assert told == [f"flights: problem transaction 1 has failed: {error} {remedy}"]
 
     transactions = [render.transaction(view.transactions[0])]
     render.print_in_short(transactions, render.TRANSACTION_IN_SHORT, ("waiting_for", "note"), "table")
@@ -64,7 +68,7 @@ def parts(printed: str) -> tuple[list[str], list[str]]:
 
 
 def test_a_list_by_status_shows_a_refused_commit_as_failed_and_open() -> None:
-    (refused,) = with_first(phase=Phase.COMMITTING, error="it went back", remedy="Restore it").transactions
+    (refused,) = with_first(phase=Phase.COMMITTING, error="it went back", remedy=Remedy(("Restore it",))).transactions
     shown = [status for status in render.TRANSACTION_STATUSES if render.has_status(refused, status)]
     assert shown == ["open", "failed", "committing"]
     assert render.has_status(refused, None)

@@ -27,6 +27,7 @@ from airflow_tx.base.errors import (
     StoreUnavailable,
     TxError,
 )
+from airflow_tx.base.remedy import with_remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.attempt import Grant, TaskTry, Token
@@ -604,7 +605,7 @@ def test_what_a_refused_commit_says_to_do_is_kept_until_the_turn_is_taken_again(
         with pytest.raises(AirflowFailException) as raised, final_errors():
             commit_in_turn(commit, store, patience=0)
     failed(run, commit, raised.value)
-    assert found(store).remedy == str(refusal.advice)
+    assert found(store).remedy == refusal.advice
     with monkeypatch.context() as broken:
         broken.setattr(MemoryState, "raise_and_write", raising(AWAY))
         again = run.commit()
@@ -626,7 +627,8 @@ def test_a_refusal_that_no_replay_mends_is_noted_as_such_with_its_own_line(
             commit_in_turn(Commit(case), store, patience=0)
     context["exception"] = refused.value
     note_commit_failure(context)
-    assert (found(store).error, found(store).for_good) == (str(refused.value), 1)
+    noted = found(store)
+    assert (with_remedy(noted.error, noted.remedy), noted.for_good) == (str(refused.value), 1)
     assert str(refused.value).startswith("State 'words' refused: its fence belongs to ledger another ledger")
 
 

@@ -589,13 +589,15 @@ def test_a_list_says_no_more_what_a_repair_that_was_made_has_done(cases: Any, re
     error: TxError = refused.value
     remedy = advice_of(error)
     assert remedy is not None
-    assert "--state-lost" in remedy
+    assert "--state-lost" in str(remedy)
     found = case.record()
-    case.ledger.note_commit_failed(case.run.begun.attempt, found.epoch, reason=str(error), remedy=remedy, for_good=True)
+    case.ledger.note_commit_failed(
+        case.run.begun.attempt, found.epoch, reason=error.problem_text, remedy=remedy, for_good=True
+    )
     if repaired:
         case.lost()
     view = topology_view(case.run.spec.memory, case.run.spec.paths)
     (listed,) = view.opened
-    told = " ".join(map(str, (listed.waiting_for, listed.to_do, listed.error, topology_health(view))))
+    told = " ".join(map(str, (listed.waiting_for, listed.to_do, listed.said, topology_health(view))))
     assert ("--state-lost" in told) is not repaired
     assert listed.failed

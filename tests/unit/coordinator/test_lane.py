@@ -316,7 +316,7 @@ def test_an_output_that_fails_a_check_in_a_lane_becomes_no_run_and_can_be_accept
     assert world.history[1].receipt["checks"] == {"small": {"passed": True}, "some": {"passed": True}}
     record = world.record(2)
     assert (record.for_good, list(record.checks)) == (1, ["small"])
-    assert "airflow tx accept-check numbers 2 small --why TEXT" in record.error
+    assert "airflow tx accept-check numbers 2 small --why TEXT" in str(record.remedy)
     blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
     assert blocked is not None
     assert blocked["reason"].startswith("Commit of transaction 2.1 refused: check 'small' failed: sum < 100 does not")

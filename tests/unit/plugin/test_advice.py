@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.view import TopologyView
@@ -18,6 +19,8 @@ from airflow_tx.plugin.api.advice import Advice, failed_log, said_advice, transa
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from tests.unit.protocol.first_transaction import with_first
+
+REPLAYED = Remedy.of("Then: <airflow tx replay {t} 7>, or wait.", t="flights")
 
 
 class Anybody:
@@ -50,57 +53,57 @@ def told(advice: Advice) -> list[tuple[str, Sequence[int], bool]]:
     ("remedy", "command", "actions"),
     [
         (
-            "Make room. Then: airflow tx replay flights 7, or airflow tx skip flights 7 --why TEXT.",
+            "Make room. Then: <airflow tx replay {t} 7>, or <airflow tx skip {t} 7 --why TEXT>.",
             "airflow tx replay flights 7",
             [("replay", [7], False), ("skip", [7], False)],
         ),
         (
-            "Or take its rows: airflow tx replay flights 7 --changed-rows --why TEXT.",
+            "Or take its rows: <airflow tx replay {t} 7 --changed-rows --why TEXT>.",
             "airflow tx replay flights 7 --changed-rows --why TEXT",
             [("replay", [7], True)],
         ),
         (
-            "Accept that (airflow tx accept-loss flights --why TEXT); later rows stay.",
+            "Accept that (<airflow tx accept-loss {t} --why TEXT>); later rows stay.",
             "airflow tx accept-loss flights --why TEXT",
             [("accept-loss", [], False)],
         ),
         (
-            "To withdraw it: airflow tx restate flights 3 --withdraw",
+            "To withdraw it: <airflow tx restate {t} 3 --withdraw>",
             "airflow tx restate flights 3 --withdraw",
             [("withdraw", [3], False)],
         ),
         # There is no button for these.
-        ("airflow tx list flights shows the skipped ones.", "airflow tx list flights", []),
+        ("<airflow tx list {t}> shows the skipped ones.", "airflow tx list flights", []),
         (
-            "Write it again: airflow tx repair flights --roll-forward one. Or restore it.",
+            "Write it again: <airflow tx repair {t} --roll-forward one>. Or restore it.",
             "airflow tx repair flights --roll-forward one",
             [],
         ),
-        ("airflow tx skip flights TXID --why TEXT", "airflow tx skip flights TXID --why TEXT", []),
+        ("<airflow tx skip {t} TXID --why TEXT>", "airflow tx skip flights TXID --why TEXT", []),
         ("Let the source be reached.", None, []),
     ],
 )
 def test_the_commands_of_a_remedy_are_buttons_where_there_are_any(
     remedy: str, command: str | None, actions: list[Any]
 ) -> None:
-    advice = said_advice(snapshot(), remedy, user(), None)
+    advice = said_advice(snapshot(), Remedy.of(remedy, t="flights"), user(), None)
     assert (advice.command, told(advice)) == (command, actions)
 
 
 def test_a_command_names_the_topology_as_this_airflow_knows_it() -> None:
     elsewhere = snapshot("flights@other/root")
-    advice = said_advice(elsewhere, "Then: airflow tx replay flights 7", user(), None)
+    advice = said_advice(elsewhere, REPLAYED, user(), None)
     assert (advice.command, told(advice)) == ("airflow tx replay flights@other/root 7", [("replay", [7], False)])
 
 
 def test_a_name_with_spaces_is_one_word_of_the_command() -> None:
-    advice = said_advice(snapshot("a, b", "a, b"), "Then: airflow tx replay 'a, b' 7, or wait.", user(), None)
+    advice = said_advice(snapshot("a, b", "a, b"), REPLAYED.named("flights", "a, b"), user(), None)
     assert advice.command == "airflow tx replay 'a, b' 7"
 
 
 def test_what_to_do_is_written_as_a_shell_takes_it() -> None:
     view = failed()
-    advice = transaction_advice(snapshot("-a b", "-a b", view), view.transactions[0], user(acts=False))
+    advice = transaction_advice(snapshot("-a b", "flights", view), view.transactions[0], user(acts=False))
     assert advice.remedy == "airflow tx replay -- '-a b' 1, or clear its failed task"
     assert advice.command == "airflow tx replay -- '-a b' 1"
 
@@ -126,9 +129,9 @@ def test_people_who_may_not_act_get_the_sentence_with_the_command() -> None:
 
 
 def test_what_a_refusal_says_to_do_stays_a_sentence_beside_the_buttons() -> None:
-    remedy = "Restore it, or accept what it holds: airflow tx repair flights --state-lost t"
-    advice = advice_of(with_first(phase=Phase.FAILED, error=f"It went back. {remedy}", remedy=remedy))
-    assert (advice.remedy, advice.command) == (remedy, "airflow tx repair flights --state-lost t")
+    remedy = Remedy.of("Restore it, or accept what it holds: <airflow tx repair {t} --state-lost t>", t="flights")
+    advice = advice_of(with_first(phase=Phase.FAILED, error="It went back.", remedy=remedy))
+    assert (advice.remedy, advice.command) == (str(remedy), "airflow tx repair flights --state-lost t")
     assert told(advice) == [("replay", [1], False), ("skip", [1], False)]
 
 

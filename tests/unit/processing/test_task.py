@@ -22,7 +22,8 @@ from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import RowsRefused, SourceError, StagingError, StaleBegin
+from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError, StagingError, StaleBegin
+from airflow_tx.base.remedy import with_remedy
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Paths, ack_name
 from airflow_tx.ledger.attempt import code_digest
@@ -228,7 +229,8 @@ def test_a_batch_that_is_refused_for_its_rows_is_noted_as_one_that_no_replay_can
     record = files.record()
     problem = f"{tmp_path}/a.csv: line 2: n has a value that the log of its task shows"
     kept = str(RowsRefused(**{**refused.value.fields, "problem": problem}))
-    assert (record.phase, record.error, record.for_good) == (Phase.FAILED, kept, 1)
+    assert (record.phase, with_remedy(record.error, record.remedy)) == (Phase.FAILED, kept)
+    assert record.for_good == 1
     before_task(files.context("first", files.payload))
     assert (files.record().error, files.record().for_good) == (None, 0)
 
@@ -260,6 +262,18 @@ def test_the_ledger_says_where_a_refused_value_is_and_not_which_one(
     task_failed(context)
     error = files.record().error or ""
     assert (place in error, SECRET in error) == (True, False)
+
+
+def test_a_refusal_that_airflow_s_exception_repeats_is_noted_without_what_to_do(numbers: Dag) -> None:
+    context = numbers.context("first")
+    before_task(context)
+    refusal = RowsDiffer(txid=1, attempt=1, problem="4 of 5 rows were read", remedy="Read them all.")
+    context["exception"] = AirflowFailException(str(refusal))
+    context["exception"].__context__ = refusal
+    task_failed(context)
+    told = "task first: AirflowFailException: Rows of transaction 1.1 differ: 4 of 5 rows were read."
+    record = numbers.record()
+    assert (record.error, str(record.remedy)) == (told, "Nothing was written. Read them all.")
 
 
 def test_of_an_error_in_the_jvm_the_ledger_has_the_root_cause(numbers: Dag) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.view import HealthCode, topology_health
 from airflow_tx.operations.cli import render
 from airflow_tx.plugin.api.topologies import timeline_row
 from tests.unit.protocol.first_transaction import with_first
 
-REMEDY = "Restore it, or accept what it holds: airflow tx repair flights --state-lost t"
-REFUSED = {"error": f"task commit: AirflowFailException: State 't' refused: it went back. {REMEDY}", "remedy": REMEDY}
+REMEDY = Remedy.of("Restore it, or accept what it holds: <airflow tx repair {t} --state-lost t>", t="flights")
+REFUSED: dict[str, Any] = {
+    "error": "task commit: AirflowFailException: State 't' refused: it went back.",
+    "remedy": REMEDY,
+}
 COMMITS = [Phase.PROCESSED, Phase.COMMITTING]
 PHASES = [*COMMITS, Phase.FAILED]
 
@@ -31,7 +37,7 @@ def test_a_transaction_that_was_refused_has_failed_and_its_advice_is_that_of_the
 def test_a_failed_transaction_is_replayed_unless_its_error_says_otherwise(phase: Phase) -> None:
     health = topology_health(with_first(phase=phase, error="task commit: ValueError: no"))
     assert health.code is HealthCode.FAILED
-    assert health.remedy == "airflow tx replay flights 1, or clear its failed task"
+    assert str(health.remedy) == "airflow tx replay flights 1, or clear its failed task"
 
 
 def test_what_to_do_stands_beside_the_sentence_and_not_in_it() -> None:
@@ -50,7 +56,7 @@ def test_why_a_transaction_is_blocked_is_said_without_the_remedy_of_its_refusal(
 def test_the_list_of_topologies_counts_a_refused_committer_as_failed_and_names_the_problem(phase: Phase) -> None:
     line = render.topology(with_first(phase=phase, **REFUSED))
     assert line["failed"] == 1
-    assert line["problem"] == f"transaction 1 has failed: {REFUSED['error']}"
+    assert line["problem"] == f"transaction 1 has failed: {REFUSED['error']} {REMEDY}"
 
 
 @pytest.mark.parametrize("phase", COMMITS)

@@ -17,6 +17,7 @@ from airflow_tx.base.errors import (
     StaleTry,
     UnknownTransaction,
 )
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
 from airflow_tx.ledger.api import Put, ack_name
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
@@ -232,6 +233,22 @@ def test_a_failure_is_counted_once_with_the_beginning_and_the_end_of_its_reason(
     assert (record.phase, record.failures) == (Phase.FAILED, 1)
     assert re.fullmatch(r"it broke .* \.\.\. .* Mend it\.", str(record.error))
     assert len(str(record.error)) <= MOST_OF_REASON
+
+
+def test_what_a_refusal_says_to_do_is_kept_apart_from_its_reason_with_its_commands_whole(run: Run) -> None:
+    start(run, NAMED)
+    colour, long = "\x1b[31m", "x " * MOST_OF_REASON
+    asked = "{long}{colour}Make room. Then: <airflow tx replay {topology} {txid}>"
+    remedy = Remedy.of(asked, topology="a b", txid=1, colour=colour, long=long)
+    run.topology.ledger().fail(run.attempt, NAMED, reason="the disk is full", remedy=remedy)
+    record = run.topology.record(1)
+    assert record is not None
+    assert record.remedy is not None
+    assert record.error == "the disk is full"
+    assert record.remedy.commands == (Command("replay", "a b", ("1",)),)
+    assert str(record.remedy).endswith("Make room. Then: airflow tx replay 'a b' 1")
+    assert colour not in str(record.remedy)
+    assert len(str(record.remedy)) < MOST_OF_REASON + 50
 
 
 def test_a_task_fails_its_transaction_also_when_all_has_acked(run: Run) -> None:

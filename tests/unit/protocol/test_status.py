@@ -58,7 +58,9 @@ FIRST = "transaction 1.1 (run r1, PROCESSING)"
 YIELDED = {"r2": {"blocking": 1, "txid": 2, "when": ""}}
 COMMIT_FAILED = "its committer, which has failed: airflow tx replay flights 2, or clear its failed task"
 GAVE_ITS_SLOT = "the run of transaction 1, to which it gave its run slot; then it is started again"
-TO_A_PERSON = "a person: it is replayed no more (it broke): airflow tx replay flights 2, or airflow tx skip"
+TO_A_PERSON = (
+    "a person: it is replayed no more (it broke): airflow tx replay flights 2, or airflow tx skip flights 2 --why TEXT"
+)
 BLOCKED = {"txid": 2, "attempt": 1, "reason": "it broke"}
 
 
@@ -80,7 +82,11 @@ BLOCKED = {"txid": 2, "attempt": 1, "reason": "it broke"}
         ({}, {"blocked": BLOCKED}, TO_A_PERSON),
         ({"skip": SKIP}, {"blocked": BLOCKED}, f"{FIRST}, then it is skipped"),
         ({"attempt": 2}, {"blocked": BLOCKED}, "an ack of count"),
-        ({"base": "another"}, {}, "a replay: transaction 1 ended elsewhere than its batch starts"),
+        (
+            {"base": "another"},
+            {},
+            "a replay, since transaction 1 ended elsewhere than its batch starts: airflow tx replay flights 2",
+        ),
     ],
 )
 def test_an_open_transaction_says_what_has_to_happen_next(changes: Any, line: Any, text: str) -> None:
