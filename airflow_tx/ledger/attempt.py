@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import UnreadableRecord
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import digest, dumps
 
 if TYPE_CHECKING:
@@ -672,7 +673,7 @@ class Token:
         """Whether a roll forward has raised a fence only to look at the values; no transaction has attempt 0."""
         return (self.attempt, self.epoch) == (0, 0)
 
-    def by_hand(self, births: Mapping[str, int], state: str, topology: str) -> dict[str, str]:
+    def by_hand(self, births: Mapping[str, int], state: str, topology: str) -> dict[str, Any]:
         """Word the refusal of a fence whose txid was raised by hand; empty: as far as is known it was not.
 
         :param births: per birth, the txid of its transaction.
@@ -683,8 +684,13 @@ class Token:
         return {
             "problem": f"its fence says transaction {self.txid}, and transaction {own} has raised it: a person has "
             "changed it",
-            "remedy": f"Put txid {own} back into the fence, or accept what the state holds: "
-            f"airflow tx repair {topology} --state-lost {state}",
+            "remedy": Remedy.of(
+                "Put txid {own} back into the fence, or accept what the state holds: "
+                "<airflow tx repair {topology} --state-lost {state}>",
+                own=own,
+                topology=topology,
+                state=state,
+            ),
         }
 
     def __str__(self) -> str:

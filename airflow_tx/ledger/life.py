@@ -7,7 +7,6 @@ at a transaction. No clock is asked here, and a name is always the name of then.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,9 +31,6 @@ EMPTIED = "emptied"
 """The key there of the transaction before which its place was empty after an accepted loss."""
 CHANGE = "change"
 """The key there, and in its fence, of the number of the newest change of its values that a person accepted."""
-
-_TOLD_OF_LOSS = re.compile(r"state (.+) was at transaction (\d+); what it holds now is accepted")
-_TOLD_OF_RENAME = re.compile(r"state (.+), at transaction (\d+), is called (.+) now")
 
 
 class Segment(NamedTuple):
@@ -347,7 +343,7 @@ class _Walk:
             self.mark = min(self.mark, change.get("marks", {}).get(self.name, math.inf))
         elif each.what == ROLL_FORWARD and self.name in change["states"]:
             self._takes_roll(each)
-        elif _state_of(each) != self.name:
+        elif change.get("state") != self.name:
             return False
         elif each.what == STATE_FORGOTTEN:
             self.first = change["txid"]
@@ -387,8 +383,7 @@ class _Walk:
 
     def _takes_loss(self, each: RepairRecord) -> None:
         change = each.change
-        told = _TOLD_OF_LOSS.fullmatch(each.told)
-        txid = change["txid"] if change or told is None else int(told[2]) + 1
+        txid = change["txid"]
         if self.healed is None or self.healed >= txid:
             found, mark = change.get("found"), change.get(CHANGE, 0)
             self.losses.insert(0, StateLoss(each.number, txid, each.generation, found, mark))
@@ -418,22 +413,10 @@ def taken_back(repair: RepairRecord) -> range:
     return range(change["txid"] + 1, change["last"] + 1)
 
 
-def _state_of(repair: RepairRecord) -> str | None:
-    """Name the state of a repair, which an older release has kept in the sentence about a loss."""
-    told = _TOLD_OF_LOSS.fullmatch(repair.told) if repair.what == STATE_LOST else None
-    found: str | None = repair.change.get("state")
-    return told[1] if not repair.change and told is not None else found
-
-
 def renaming(repair: RepairRecord) -> tuple[str, str, int] | None:
     """Give the old and the new name of a state, and the first transaction of the new one; None: it renames none."""
-    if repair.what != RENAMED:
-        return None
-    if repair.change:
-        return repair.change["state"], repair.change["to"], repair.change["txid"]
-    # An older release has kept it in this sentence alone.
-    told = _TOLD_OF_RENAME.fullmatch(repair.told)
-    return None if told is None else (told[1], told[3], int(told[2]) + 1)
+    change = repair.change
+    return (change["state"], change["to"], change["txid"]) if repair.what == RENAMED else None
 
 
 def renamed_since(

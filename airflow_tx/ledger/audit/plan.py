@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Create, Paths, Write, digest
 from airflow_tx.ledger.attempt import Receipt, Token
 from airflow_tx.ledger.life import LEDGER_LOST, holds_for_good
@@ -309,10 +310,13 @@ def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
             raise rebuild_refused(
                 paths,
                 f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
-                f"Restore all states from backups of one moment, then repeat it. Or start from the beginning: "
-                f'airflow tx repair {paths.topology} --reset --why TEXT. kind="opaque" states can undo it.',
+                Remedy.of(
+                    "Restore all states from backups of one moment, then repeat it. Or start from the beginning: "
+                    '<airflow tx repair {topology} --reset --why TEXT>. kind="opaque" states can undo it.',
+                    topology=paths.topology,
+                ),
             )
 
 
-def rebuild_refused(paths: Paths, problem: str, remedy: str) -> RepairRefused:
+def rebuild_refused(paths: Paths, problem: str, remedy: Remedy | str) -> RepairRefused:
     return RepairRefused(what=LEDGER_LOST, topology=paths.topology, problem=problem, remedy=remedy)

@@ -16,6 +16,7 @@ from airflow_tx.base.errors import (
     TxError,
     UnreadableRecord,
 )
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import Done, Repaired, TopologyRequest
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, dumps
 from airflow_tx.ledger.attempt import Receipt, Token, gone_in_words, is_shortened
@@ -184,7 +185,10 @@ def _check_ledger(
         raise rebuild_refused(
             paths,
             f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
-            f"The states went back: restore them, or for each: airflow tx repair {paths.topology} --state-lost STATE",
+            Remedy.of(
+                "The states went back: restore them, or for each: <airflow tx repair {topology} --state-lost STATE>",
+                topology=paths.topology,
+            ),
         )
 
 
@@ -668,9 +672,9 @@ def note_change(
 def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
     """Close the topology until `reset` is done; every step that tries to use it names the command."""
     check_raw_not_rolling(paths, read.raw(paths.record))
-    command = f"airflow tx repair {paths.topology} --reset --why TEXT"
+    command = Command("repair", paths.topology, options=("--reset", "--why", "TEXT"))
     before = {"incarnation": incarnation_of(read, paths)}
-    mark = dumps({**before, "format": _RESETTING + command, "op": stamp.op}).encode()
+    mark = dumps({**before, "format": f"{_RESETTING}{command}", "op": stamp.op}).encode()
     writes = (*missing_folders(read, paths), put_or_create(read, paths.record, mark))
     return Decision(Done(), writes, paths.record)
 
@@ -730,7 +734,7 @@ class ResetIncomplete(TxError):
 
     template = (
         "Reset of topology {topology!r} is not complete: {reason}. Its ledger is closed, its states are emptied in "
-        "part. Correct that, then repeat: airflow tx repair {topology} --reset --why TEXT"
+        "part. Correct that, then repeat: <airflow tx repair {topology} --reset --why TEXT>"
     )
 
 
@@ -817,8 +821,12 @@ class Repairs:
                     what=LEDGER_LOST,
                     topology=own.topology,
                     problem=f"its states belong to topology {name!r}",
-                    remedy=f"If its DAG was renamed: airflow tx rename {name} {own.topology} --why TEXT. Else use "
-                    "another table: one state serves one topology.",
+                    remedy=Remedy.of(
+                        "If its DAG was renamed: <airflow tx rename {old} {topology} --why TEXT>. Else use another "
+                        "table: one state serves one topology.",
+                        old=name,
+                        topology=own.topology,
+                    ),
                 )
 
     def reset(
@@ -853,5 +861,5 @@ def reason_of(error: Exception) -> str:
     return str(fields.get("reason") or fields.get("problem") or error) or type(error).__name__
 
 
-def _refuse(paths: Paths, what: str, problem: str, remedy: str) -> RepairRefused:
+def _refuse(paths: Paths, what: str, problem: str, remedy: Remedy | str) -> RepairRefused:
     return RepairRefused(what=what, topology=paths.topology, problem=problem, remedy=remedy)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger.answers import WHOLE
 from airflow_tx.ledger.api import Paths, digest
 from airflow_tx.ledger.attempt import Receipt, digest_of, restated
@@ -553,7 +554,7 @@ def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
     """Name a fence that a roll forward has raised to look at the values, and has not put back."""
     before = fence.covered
     found = "no fence" if before is None else f"the fence of transaction {before.token.txid}"
-    again = f"airflow tx repair {chain.ledger.name} --roll-forward {state}"
+    again = Command("repair", chain.ledger.name, options=("--roll-forward", state))
     return (
         f"state {state}: a roll forward has covered {found} to look at the values, and has not ended. "
         f"If it has died, repeat it: {again}"
@@ -652,8 +653,8 @@ def _compare_holes(chain: Chain, state: StateEvidence) -> None:
     wanted |= set() if now is None else now.wanted
     for txid in _holes(chain, state):
         if chain.life(state.name).lacks(txid):
-            again = f"restate it: airflow tx restate {chain.ledger.name} {txid} --why TEXT"
-            told = "its restatement is requested" if txid in wanted else again
+            again = Command("restate", chain.ledger.name, (str(txid),), ("--why", "TEXT"))
+            told = "its restatement is requested" if txid in wanted else f"restate it: {again}"
             chain.findings.append(f"state {state.name}: transaction {txid} has no rows: {told}")
 
 

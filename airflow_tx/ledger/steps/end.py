@@ -19,6 +19,7 @@ from airflow_tx.base.errors import (
     StateRenamed,
     UnknownTxid,
 )
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write, digest, dumps
 from airflow_tx.ledger.attempt import (
@@ -487,9 +488,7 @@ def grant_skip(
     if record is None:
         return Decision(AlreadySkipped(txid))
     if record.skip is None:
-        raise SkipRefused(
-            txid=txid, problem="no one asked for it", remedy=f"To ask: {_skip(paths, txid)}"
-        )
+        raise SkipRefused(txid=txid, problem="no one asked for it", remedy=_to_ask(paths, txid))
     current = read.get(Counter, paths.current)
     if current.txid != txid:
         return Decision(NotYet(current.txid))
@@ -534,7 +533,7 @@ def commit_skip(
     record = check_token(record, topology, token)
     if record.skip is None:
         raise SkipRefused(
-            txid=txid, problem="no one asks for it any more", remedy=f"To ask: {_skip(paths, txid)}"
+            txid=txid, problem="no one asks for it any more", remedy=_to_ask(paths, txid)
         )
     kept = Skipped(record.key, record.run_id, None, record.skip, stamp.op)
     if record.replaces is None:
@@ -631,9 +630,9 @@ def still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
     if record is not None:
         return record
     skipped = read.find(Skipped, paths.skipped(txid))
-    remedy = f"To get it back: {_readmit(paths, txid)}"
+    remedy = Remedy(("To get it back: ", _with_why("readmit", paths, txid)))
     if skipped is not None and skipped.replaces is not None:
-        remedy = f"Transaction {skipped.replaces}, which it restated, counts."
+        remedy = Remedy((f"Transaction {skipped.replaces}, which it restated, counts.",))
     raise AlreadyFinal(txid=txid, outcome="skipped", remedy=remedy)
 
 
@@ -688,9 +687,9 @@ def skip_refused(txid: int, states: Sequence[str], *, noted: bool) -> SkipRefuse
     )
 
 
-def _skip(paths: Paths, txid: int) -> str:
-    return f"airflow tx skip {paths.topology} {txid} --why TEXT"
+def _to_ask(paths: Paths, txid: int) -> Remedy:
+    return Remedy(("To ask: ", _with_why("skip", paths, txid)))
 
 
-def _readmit(paths: Paths, txid: int) -> str:
-    return f"airflow tx readmit {paths.topology} {txid} --why TEXT"
+def _with_why(verb: str, paths: Paths, txid: int) -> Command:
+    return Command(verb, paths.topology, (str(txid),), ("--why", "TEXT"))

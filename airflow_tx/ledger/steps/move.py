@@ -17,6 +17,7 @@ from airflow_tx.base.errors import (
     RequirementFailed,
     UnknownTransaction,
 )
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Unchanged, Write, dumps
 from airflow_tx.ledger.ledger import Ledger
@@ -100,7 +101,7 @@ class Mover:
         :raises MoveRefused: there is a ledger with transactions of its own.
         """
         old = self._paths
-        command = f"airflow tx rename {old.topology} {new.topology} --why TEXT"
+        command = str(Command("rename", old.topology, (new.topology,), ("--why", "TEXT")))
         self._store.ensure(new.root)
         moved = Mover(Ledger(self._store, new, clock=self._ledger.clock, ids=self._ledger.ids))
         record = self.record()
@@ -187,7 +188,10 @@ class Mover:
         if record.states or (current is not None and current.txid > 1):
             raise self._refused(
                 f"topology {new.topology} of DAG {record.dag_id!r} has committed transactions of its own",
-                f"Choose another name, or, if that one is over: airflow tx delete {new.topology} --why TEXT",
+                Remedy.of(
+                    "Choose another name, or, if that one is over: <airflow tx delete {new} --why TEXT>",
+                    new=new.topology,
+                ),
             )
         return True
 
@@ -231,7 +235,7 @@ class Mover:
         :raises UnknownTransaction: there is no such topology.
         :raises MoveRefused: a transaction has begun since.
         """
-        command = f"airflow tx delete {self._paths.topology} --why TEXT"
+        command = str(Command("delete", self._paths.topology, options=("--why", "TEXT")))
         self._close(f"being deleted: {command}", None, command, allocated)
 
     def delete(self) -> None:
@@ -303,5 +307,5 @@ class Mover:
         for name in children.names if children else ():
             yield from self._below(f"{path}/{name}")
 
-    def _refused(self, problem: str, remedy: str) -> MoveRefused:
+    def _refused(self, problem: str, remedy: Remedy | str) -> MoveRefused:
         return MoveRefused(topology=self._paths.topology, problem=problem, remedy=remedy)

@@ -293,9 +293,11 @@ def _check_first(
         f"this attempt read {counted(batch.rows, 'rows')} of the batch ({batch.digest}), "
         f"an earlier one {first['rows']} ({known}), and a transactional source gives the same again"
     )
-    remedy = (
+    remedy = Remedy.of(
         "Give the source its rows back and clear the run; or take the current rows: "
-        f"airflow tx replay {topology} {attempt.txid} --changed-rows --why TEXT."
+        "<airflow tx replay {topology} {txid} --changed-rows --why TEXT>.",
+        topology=topology,
+        txid=attempt.txid,
     )
     raise _differ(attempt, problem, remedy)
 
@@ -343,7 +345,7 @@ def _reads(acks: _Acks) -> Iterator[tuple[str, RowsRead]]:
             yield _instance(task, index), RowsRead.from_json(entry)
 
 
-def _differ(attempt: TransactionAttempt, problem: str, remedy: str) -> RowsDiffer:
+def _differ(attempt: TransactionAttempt, problem: str, remedy: Remedy | str) -> RowsDiffer:
     return RowsDiffer(txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy)
 
 

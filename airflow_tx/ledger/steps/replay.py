@@ -19,6 +19,7 @@ from airflow_tx.base.errors import (
     UnknownTxid,
     shortened_reason,
 )
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import (
     AlreadyCommitted,
     AlreadySkipped,
@@ -433,8 +434,8 @@ def want(
             paths,
             request.txid,
             "a person has requested its restatement already",
-            f"To continue that: airflow tx restate {paths.topology} --why TEXT. "
-            f"To take it back: airflow tx restate {paths.topology} {request.txid} --withdraw",
+            "To continue that: <airflow tx restate {topology} --why TEXT>. "
+            "To take it back: <airflow tx restate {topology} {txid} --withdraw>",
         )
     wish = Wish(
         request.txid,
@@ -487,8 +488,8 @@ def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Do
             paths,
             txid,
             "no one asked for it, or its restatement has begun",
-            f"airflow tx list {paths.topology} names that transaction; to leave it out: "
-            f"airflow tx skip {paths.topology} TXID --why TEXT",
+            "<airflow tx list {topology}> names that transaction; to leave it out: "
+            "<airflow tx skip {topology} TXID --why TEXT>",
         )
     # The deletion leaves no record that holds the nonce of this step: the topology record does.
     noted = Put(paths.record, encode(replace(topology, op=stamp.op)))
@@ -580,9 +581,9 @@ def check_held(
                 paths,
                 txid,
                 problem,
-                f"To withdraw it: airflow tx restate {paths.topology} {txid} --withdraw"
+                "To withdraw it: <airflow tx restate {topology} {txid} --withdraw>"
                 if wanted
-                else f"To start from the beginning: airflow tx repair {paths.topology} --reset --why TEXT",
+                else "To start from the beginning: <airflow tx repair {topology} --reset --why TEXT>",
             )
 
 
@@ -612,8 +613,13 @@ def check_still_held(
                 state=now,
                 problem=f"it may lack transaction {replaced}: since transaction {txid} began, a repair has accepted "
                 "what it holds, or its name was given to another state",
-                remedy=f"Transaction {replaced} still counts. To leave {txid} out: "
-                f"airflow tx skip {paths.topology} {txid} --why TEXT",
+                remedy=Remedy.of(
+                    "Transaction {replaced} still counts. To leave {txid} out: "
+                    "<airflow tx skip {topology} {txid} --why TEXT>",
+                    replaced=replaced,
+                    topology=paths.topology,
+                    txid=txid,
+                ),
             )
 
 
@@ -648,51 +654,55 @@ def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
     skipped = read.find(Skipped, paths.skipped(txid))
     if skipped is not None and skipped.replaces is not None:
         counts = f"it restated transaction {skipped.replaces}, and was skipped"
-        remedy = (
-            f"Restate that one: airflow tx restate {paths.topology} {skipped.replaces} --why TEXT"
-        )
-        raise _refused(paths, txid, counts, remedy)
+        raise _refused(paths, txid, counts, _RESTATE_THAT, other=skipped.replaces)
     if skipped is not None:
-        remedy = f"To get it back: airflow tx readmit {paths.topology} {txid} --why TEXT"
+        remedy = "To get it back: <airflow tx readmit {topology} {txid} --why TEXT>"
         raise _refused(paths, txid, "it was skipped", remedy)
     if txid >= current:
-        remedy = f"To process it again: airflow tx replay {paths.topology} {txid}"
+        remedy = "To process it again: <airflow tx replay {topology} {txid}>"
         raise _refused(paths, txid, "it is open", remedy)
     if txid in taken_back_before(read, paths):
-        remedy = f"Its run counts its rows, once it is cleared: airflow tx list {paths.topology}"
+        remedy = "Its run counts its rows, once it is cleared: <airflow tx list {topology}>"
         raise _refused(paths, txid, "repair --back has taken it back", remedy)
     binding = read.find(Binding, paths.run(request.key))
     if binding is None or (binding.txid != txid and not binding.entry):
         problem = f"run {request.key!r} is not bound to it, as the ledger was rebuilt since"
-        raise _refused(paths, txid, problem, _RESET.format(topology=paths.topology))
+        raise _refused(paths, txid, problem, _RESET)
     if binding.txid != txid:
-        remedy = f"Restate that one: airflow tx restate {paths.topology} {binding.txid} --why TEXT"
-        raise _refused(paths, txid, f"transaction {binding.txid} has replaced it", remedy)
+        problem = f"transaction {binding.txid} has replaced it"
+        raise _refused(paths, txid, problem, _RESTATE_THAT, other=binding.txid)
     other = restating(read, paths, binding)
     if other is not None:
-        remedy = f"Let it be committed, or: airflow tx skip {paths.topology} {other} --why TEXT"
-        raise _refused(paths, txid, f"transaction {other} restates it already", remedy)
+        remedy = "Let it be committed, or: <airflow tx skip {topology} {other} --why TEXT>"
+        raise _refused(paths, txid, f"transaction {other} restates it already", remedy, other=other)
     return binding
 
 
 def _check_entry(paths: Paths, request: WishRequest, binding: Binding) -> None:
-    remedy = _RESET.format(topology=paths.topology)
     if not binding.entry:
         problem = "the journal has no entry of it: the DAG had `journal` off when it was committed"
-        raise _refused(paths, request.txid, problem, remedy)
+        raise _refused(paths, request.txid, problem, _RESET)
     if binding.entry < request.first_day:
         problem = f"its journal entry {binding.entry} is older than the DAG's `journal` keeps"
-        raise _refused(paths, request.txid, problem, remedy)
+        raise _refused(paths, request.txid, problem, _RESET)
 
 
 _RESET = (
     "Its contribution cannot be taken back. To start from the beginning: "
-    "airflow tx repair {topology} --reset --why TEXT"
+    "<airflow tx repair {topology} --reset --why TEXT>"
 )
+_RESTATE_THAT = "Restate that one: <airflow tx restate {topology} {other} --why TEXT>"
 
 
-def _refused(paths: Paths, txid: int, problem: str, remedy: str) -> RestateRefused:
-    return RestateRefused(txid=txid, topology=paths.topology, problem=problem, remedy=remedy)
+def _refused(
+    paths: Paths, txid: int, problem: str, remedy: str, *, other: int | None = None
+) -> RestateRefused:
+    """Make the refusal of a restatement.
+
+    :param remedy: the template of what to do. `other`: the transaction that it names.
+    """
+    named = Remedy.of(remedy, topology=paths.topology, txid=txid, other=other)
+    return RestateRefused(txid=txid, topology=paths.topology, problem=problem, remedy=named)
 
 
 # --- what `begin` makes of it ------------------------------------------------------------------------------------

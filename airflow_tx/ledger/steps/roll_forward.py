@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from airflow_tx.base.errors import RepairRefused, RollingForward, UnreadableRecord
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Receipt, Token, is_shortened
@@ -381,13 +382,17 @@ def back(
 
 
 def _back_refused(paths: Paths, txid: int, problem: str, remedy: str = "") -> RepairRefused:
-    again = f"airflow tx repair {paths.topology} --back {txid}"
     return RepairRefused(
         what=BACK,
         topology=paths.topology,
         problem=problem,
         remedy=remedy
-        or f"Restore all states and the source from backups of one moment, then repeat: {again}",
+        or Remedy.of(
+            "Restore all states and the source from backups of one moment, then repeat: "
+            "<airflow tx repair {topology} --back {txid}>",
+            topology=paths.topology,
+            txid=txid,
+        ),
     )
 
 

@@ -132,21 +132,11 @@ def test_what_was_given_under_each_name_is_its_own() -> None:
     assert list(life(renamed(1, "db", "moved", 3), receipts=reused, state="moved").given) == [1, 2]
 
 
-@pytest.mark.parametrize("old", NAMES)
-@pytest.mark.parametrize("new", ["db", "all words, by day"])
-def test_an_older_release_has_told_a_renaming_in_words(old: str, new: str) -> None:
-    if old == new:
-        return
-    told = f"state {old}, at transaction 2, is called {new} now"
-    assert life(record(1, RENAMED, told), state=new).segments == (Segment(old, 1, 2), Segment(new, 3, None))
-
-
 @pytest.mark.parametrize("state", NAMES)
-def test_an_older_release_has_told_a_loss_in_words(state: str) -> None:
-    told = f"state {state} was at transaction 3; what it holds now is accepted"
-    found = life(record(1, STATE_LOST, told), state=state)
-    assert kept(found) == [None, None, None, True, True]
-    assert kept(life(record(1, STATE_LOST, told), state=f"{state} and")) == [True] * 5
+def test_a_loss_is_of_the_state_that_the_repair_names_however_it_is_told(state: str) -> None:
+    found = lost(1, 4, state, told="state db was at transaction 3; what it holds now is accepted")
+    assert kept(life(found, state=state)) == [None, None, None, True, True]
+    assert kept(life(found, state=f"{state} and")) == [True] * 5
 
 
 @pytest.mark.parametrize(

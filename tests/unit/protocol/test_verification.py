@@ -12,7 +12,7 @@ import pytest
 from airflow_tx.ledger.attempt import Receipt, as_kept
 from airflow_tx.ledger.audit.chain import Chain, LedgerEvidence, StateEvidence, in_short
 from airflow_tx.ledger.audit.verification import Verified, verified
-from airflow_tx.ledger.life import RENAMED
+from airflow_tx.ledger.life import RENAMED, STATE_LOST
 from airflow_tx.ledger.records import History, Outcome, RepairRecord
 from airflow_tx.state.api import StoredReceipt
 from tests.unit.protocol.books import Books
@@ -140,7 +140,7 @@ def test_a_state_that_was_renamed_keeps_its_receipts_under_the_name_of_then(
     ledger: LedgerEvidence, states: Any
 ) -> None:
     renamed = replace(ledger, topology=replace(ledger.topology, states={"new": 5, "s1": 5}))
-    renamed = repaired(renamed, RENAMED, "state s0, at transaction 5, is called new now", 9)
+    renamed = repaired(renamed, RENAMED, "told", 9, change={"state": "s0", "to": "new", "txid": 6})
     assert said(verified(renamed, [replace(states[0], name="new"), states[1]])) == ([], [])
 
 
@@ -148,9 +148,20 @@ def test_a_state_that_was_renamed_keeps_its_receipts_under_the_name_of_then(
 def test_a_state_that_took_the_name_of_a_renamed_one_has_its_own_receipts_alone(
     ledger: LedgerEvidence, states: Any, txids: Any, missing: int
 ) -> None:
-    renamed = repaired(ledger, RENAMED, "state s0, at transaction 2, is called new now", 9)
+    renamed = repaired(ledger, RENAMED, "told", 9, change={"state": "s0", "to": "new", "txid": 3})
     findings, _ = said(verified(renamed, [holding(states[0], txids), states[1]]))
     assert len(findings) == missing
+
+
+@pytest.mark.parametrize(("lost", "is_accepted"), [("redis.a", True), ("redis.a b", False)])
+def test_a_loss_of_one_state_accepts_nothing_of_another_one_whose_name_it_begins_with(
+    books: Books, lost: str, is_accepted: bool
+) -> None:
+    of_a = rechained(books.ledger, t3={"written": {"redis.a": {"keys": 1}}})
+    told = f"state {lost} was at transaction 3; what it holds now is accepted"
+    repaired_since = repaired(of_a, STATE_LOST, told, 9, change={"state": lost, "txid": 4})
+    missing = "state redis.a: transaction 3 was committed to it, and the ledger does not name it"
+    assert (missing in verified(repaired_since, []).findings) is not is_accepted
 
 
 def test_a_receipt_of_a_state_that_the_ledger_does_not_name_is_found(ledger: LedgerEvidence, states: Any) -> None:
