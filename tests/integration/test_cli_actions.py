@@ -730,7 +730,7 @@ def test_a_backfill_says_that_airflow_starts_no_run_before_it_creates_one(
 ) -> None:
     backfill = ("tx", "backfill", "dated", "--from", "2026-05-01", "--to", "2026-05-02")
     with runs.held_up(why, "dated") as held_up:
-        shown = airflow.run(*backfill, "--dry-run", root=zookeeper_root)
+        shown = airflow.tried(*backfill, "--dry-run", "--output", "json", root=zookeeper_root)
         refused = airflow.run(*backfill, root=zookeeper_root, fails=True)
-    assert shown.startswith(f"{held_up}.\n")
-    assert one_line(refused) == f"{held_up}, then repeat this command."
+    assert [row["would"] for row in json.loads(shown.output)] == ["create its run"] * 2
+    assert one_line(refused) == shown.code == f"{held_up}, then repeat this command."

@@ -188,9 +188,10 @@ def test_a_restatement_says_before_and_afterwards_that_airflow_starts_no_run(
         shown = act(airflow, zookeeper_root, "restate", 1)
         done = act(airflow, zookeeper_root, "restate", 1, version=shown["version"], who="ann", why="a bug")
         taken_back = act(airflow, zookeeper_root, "withdraw", 1)
-        command = airflow.json("tx", "restate", "flights", "1", "--dry-run", root=zookeeper_root)
+        command = airflow.tried("tx", "restate", "flights", "1", "--dry-run", "--output", "json", root=zookeeper_root)
+    assert command.code == f"{held_up}, then repeat this command."
     assert shown["sentence"].endswith(f" {held_up}.")
-    assert shown["effects"][-1]["what"] == done[-1]["what"] == command[-1]["done"] == held_up
+    assert shown["effects"][-1]["what"] == done[-1]["what"] == json.loads(command.output)[-1]["done"] == held_up
     assert held_up not in taken_back["sentence"]
 
 

@@ -18,6 +18,7 @@ from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.operations.actions.request import ActionName
 from tests.integration.cli_runs import AUDIT, Runs, checked, fail, granted
 from tests.integration.commands import DAG, Commands
+from tests.integration.kinds.answers import check_data
 from tests.integration.pipeline import Pipeline
 
 _LOSES = """
@@ -127,6 +128,13 @@ class Case:
 def one_failed(world: World) -> None:
     fail(world.pipeline, world.pipeline.begin("r1"))
     world.runs.make(r1="failed")
+
+
+def one_live_one_to_be_skipped(world: World) -> None:
+    world.pipeline.begin("r1")
+    fail(world.pipeline, world.pipeline.begin("r2"))
+    world.runs.make(r1="running", r2="failed")
+    world.pipeline.ledger.run(end.note_skip, 2, AUDIT)
 
 
 def one_failed_one_live(world: World) -> None:
@@ -263,6 +271,15 @@ CASES = (
         "replay of a live one", one_failed_one_live, "replay flights 1 2", replay(1, 2),
         would={1: "its run is cleared, and begins as attempt 2"}, refused={2: ALONE},
         did={1: "its run was cleared", 2: LEFT},
+    ),
+    Case(
+        "replay of a live one alone", one_failed_one_live, "replay flights 2", replay(2),
+        refused={2: ALONE}, did={2: LEFT},
+    ),
+    Case(
+        "replay of all that failed where none has", one_live_one_to_be_skipped, "replay flights --failed",
+        {"name": "replay-failed"},
+        refused={2: "left alone: *"}, did={2: "left alone: *"},
     ),
     Case(
         "replay of a live one with force", one_failed_one_live, "replay flights 2 --force", replay(2, force=True),
@@ -415,8 +432,14 @@ def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
     preview = ask(airflow, zookeeper_root, case.request, "preview")
     would, refused = said(preview["effects"]), said(preview["refused"])
     if case.command:
-        shown = airflow.json("tx", *case.command.split(), "--dry-run", root=zookeeper_root)
-        assert [row["done"] for row in shown] == [*would.values(), *(f"refused: {each}" for each in refused.values())]
+        tried = airflow.tried("tx", *case.command.split(), "--dry-run", "--output", "json", root=zookeeper_root)
+        check_data(json.loads(tried.output))
+        shown = [row["done"] for row in json.loads(tried.output)]
+        assert shown == [*would.values(), *(f"refused: {each}" for each in refused.values())]
+        is_refused = bool(refused) and not would and "--failed" not in case.command
+        assert tried.code == (next(iter(refused.values())) if is_refused else None)
+        if isinstance(case.did, str):
+            assert_said({None: str(tried.code)}, {None: case.did}, pipeline)
     assert world.everything() == before
     assert_said(would, case.would, pipeline)
     assert_said(refused, case.refused, pipeline)

@@ -24,6 +24,7 @@ from airflow_tx.operations.cli.context import (
     WorkStatus,
     action,
     audit_of,
+    beside_rows,
     check_why,
     conn_id_of,
     dag_of,
@@ -101,7 +102,8 @@ def _act(
         named = shlex.join([*map(str, txids), *names, *changed])
         check_reason(args, f"{name} {args.topology} {named}")
     with store_of(args) as store:
-        do(request.action(target_of(store, args)), args, confirmed=confirmed)
+        chosen = request.action(target_of(store, args))
+        do(chosen, args, confirmed=confirmed, refusable=bool(txids))
 
 
 @action
@@ -142,17 +144,24 @@ def target_of(store: Store, args: Namespace) -> ActionTarget:
     return ActionTarget(ledger_on(store, args), record, lambda: dag_of(args, record.dag_id))
 
 
-def do(chosen: PersonalAction, args: Namespace, *, confirmed: bool = False) -> None:
-    """Do it, once a person has confirmed it if need be; with `--dry-run` say what would be done."""
-    if not is_previewed(chosen, args, confirmed=confirmed):
+def do(
+    chosen: PersonalAction, args: Namespace, *, confirmed: bool = False, refusable: bool = True
+) -> None:
+    """Do it, once a person has confirmed it if need be; with `--dry-run` say what would be done.
+
+    :param refusable: whether the preview fails if all of it is refused: not if nothing was named.
+    """
+    if not is_previewed(chosen, args, confirmed=confirmed, refusable=refusable):
         show_effects(chosen.execute(audit_of(args)), args)
 
 
-def is_previewed(chosen: PersonalAction, args: Namespace, *, confirmed: bool) -> bool:
+def is_previewed(
+    chosen: PersonalAction, args: Namespace, *, confirmed: bool, refusable: bool = True
+) -> bool:
     """Print the preview if only the preview is wanted; otherwise ask for a confirmation."""
     if not args.dry_run and not confirmed:
         return False
-    return is_shown(args, chosen.preview())
+    return is_shown(args, chosen.preview(), refusable=refusable)
 
 
 def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
@@ -206,7 +215,9 @@ def restate(args: Namespace) -> None:
         restatement = TransactionRestatement(
             target, txids, changed_rows=args.changed_rows, in_flight=args.in_flight, dated=dated
         )
-        if not is_previewed(restatement, args, confirmed=False):
+        is_dry = is_previewed(restatement, args, confirmed=False)
+        _check_starts(target.record.dag_id)
+        if not is_dry:
             _restate(restatement, target, args)
 
 
@@ -223,20 +234,24 @@ def _check_usage(args: Namespace) -> None:
     check_reason(args, " ".join(["restate", args.topology, *named]))
 
 
-def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Namespace) -> None:
-    if held_up := compat.why_none_starts(target.record.dag_id):
+def _check_starts(dag_id: str) -> None:
+    """:raises SystemExit: Airflow starts no run of the DAG."""
+    if held_up := compat.why_none_starts(dag_id):
         raise SystemExit(f"{held_up}, then repeat this command.")
+
+
+def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Namespace) -> None:
     show_effects(restatement.execute(audit_of(args)), args)
     work = RestatedWork(target, restatement.chosen)
     if not work.read():
         return
     in_flight = args.in_flight or most_restated(target.ledger.topology().max_pending)
     try:
-        left = Progress(work, in_flight).follow()
+        left = Progress(work, in_flight, to=beside_rows(args)).follow()
     except KeyboardInterrupt:
         left = work.read()
     for line in left_over(target.topology, left):
-        print(typed(line, target.topology))
+        print(typed(line, target.topology), file=beside_rows(args))
     if any(each.status is not WorkStatus.DONE for each in left):
         raise SystemExit(1)
 

@@ -16,7 +16,13 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, typed
 from airflow_tx.ledger import LIVE_RUN_STATES, Ledger
 from airflow_tx.operations.cli import render
-from airflow_tx.operations.cli.context import Progress, WorkStatus, action, logical_dates
+from airflow_tx.operations.cli.context import (
+    Progress,
+    WorkStatus,
+    action,
+    beside_rows,
+    logical_dates,
+)
 from airflow_tx.sources import Json, key_of_interval, order_end, order_from
 from airflow_tx.transaction import TransactionSpec, is_in_lane
 
@@ -33,21 +39,25 @@ def backfill(args: Namespace) -> None:
         dates.check_order(note=not args.dry_run)
         held_up = compat.why_none_starts(spec.dag_id)
         if args.dry_run:
-            if held_up and args.output == "table":
-                print(f"{held_up}.")
-            render.print_rows([_row(each) for each in dates.read()], args.output)
-            return
+            rows = [{**_row(each), "would": _would(each)} for each in dates.read()]
+            render.print_rows(rows, args.output)
         if held_up:
             raise SystemExit(f"{_stands(spec, dates.order)}{held_up}, then repeat this command.")
-        progress = Progress(dates, spec.window if args.in_flight is None else args.in_flight)
+        if args.dry_run:
+            return
+        told = beside_rows(args)
+        in_flight = spec.window if args.in_flight is None else args.in_flight
+        progress = Progress(dates, in_flight, to=told)
         try:
             left = progress.follow()
         except KeyboardInterrupt:
             left = dates.read()
         for line in left_to_do(spec, left):
-            print(typed(line, spec.topology))
+            print(typed(line, spec.topology), file=told)
+        if args.output != "table":
+            render.print_rows([_row(each) for each in left], args.output)
         if any(each.status is not WorkStatus.DONE for each in left):
-            print("To continue, repeat the command.")
+            print("To continue, repeat the command.", file=told)
             raise SystemExit(1)
 
 
@@ -230,14 +240,16 @@ def _stands(spec: TransactionSpec, order: datetime | None) -> str:
 
 
 def _row(each: BackfilledDate) -> render.TableRow:
-    create = "create its run" if each.status is WorkStatus.WAITING else "leave it"
     return {
         "interval": f"{each.interval.start.isoformat()}/{each.interval.end.isoformat()}",
         "status": each.status.value,
         "txid": each.txid,
         "run_id": each.run.run_id if each.run else None,
-        "would": create,
     }
+
+
+def _would(each: BackfilledDate) -> str:
+    return "create its run" if each.status is WorkStatus.WAITING else "leave it"
 
 
 def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[str]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TextIO, TypeVar
 
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
 from airflow.utils.platform import getuser
@@ -224,10 +224,15 @@ def _typed(text: str, args: Namespace) -> str:
     return typed(text, getattr(args, "topology", None) or "")
 
 
-def is_shown(args: Namespace, preview: PreviewAnswer) -> bool:
-    """Print the preview if only the preview is wanted; otherwise ask a person to confirm."""
+def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True) -> bool:
+    """Print the preview if only the preview is wanted; otherwise ask a person to confirm.
+
+    :param refusable: whether the preview fails if all of it is refused.
+    :raises SystemExit: it fails, with the line that says why.
+    """
     if args.dry_run:
-        if args.output == "table":
+        refusals = preview.refused if refusable and not preview.effects else ()
+        if args.output == "table" and not refusals:
             told = f"It would: {preview.sentence}" if preview.effects else preview.sentence
             ending = "" if "Nothing was changed" in told else " Nothing was changed."
             print(without_controls(f"{told}{ending}"))
@@ -235,9 +240,16 @@ def is_shown(args: Namespace, preview: PreviewAnswer) -> bool:
             (each, "refused: ") for each in preview.refused
         ]
         render.print_rows([render.effect(each, note) for each, note in lines], args.output)
+        if refusals:
+            raise SystemExit(without_controls(str(refusals[0].what)))
     elif preview.effects:  # else the action itself says why it does nothing
         confirm(args, preview.sentence)
     return bool(args.dry_run)
+
+
+def beside_rows(args: Namespace) -> TextIO:
+    """Return where to print what is no row: a program reads rows alone from the output."""
+    return sys.stdout if args.output == "table" else sys.stderr
 
 
 def print_table(
@@ -317,6 +329,7 @@ class Progress(Generic[_Piece]):
     """Creates runs while there is room in flight, and says how far they are.
 
     :param in_flight: how many runs may be queued or running without having committed; 0: a lane takes all dates.
+    :param to: where it says so; None: its output.
     """
 
     def __init__(
@@ -325,11 +338,13 @@ class Progress(Generic[_Piece]):
         in_flight: int,
         sleep: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        to: TextIO | None = None,
     ) -> None:
         self._dates = dates
         self._in_flight = in_flight
         self._sleep = sleep or dates.await_commit
         self._clock = clock
+        self._to = to
 
     def follow(self) -> list[_Piece]:
         """Continue until everything is done, or only a person can help; give the final state of the pieces."""
@@ -348,7 +363,7 @@ class Progress(Generic[_Piece]):
                 seconds = self._seconds_left(
                     counts, counts[WorkStatus.DONE] - at_first, self._clock() - began
                 )
-                print(line + seconds, flush=True)
+                print(line + seconds, file=self._to, flush=True)
                 shown = line
             created = self._create(dates)
             if not created and _is_over(dates, in_order=self._dates.in_order):

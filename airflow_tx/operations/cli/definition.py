@@ -340,6 +340,22 @@ def _command(function: str) -> Any:
     return lazy_load_command(f"airflow_tx.operations.cli.{function}")
 
 
+class _Examples:
+    """The examples at the end of a help, a line each: Airflow would join the lines of a plain text."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines = lines
+
+    def __str__(self) -> str:
+        return "\n".join(["Examples:", *(f"  airflow tx {line}" for line in self._lines)])
+
+    __rich__ = __str__
+
+
+def _examples(first: str, second: str) -> Any:
+    return _Examples(first, second)
+
+
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
 _CONFIRMED = (ARG_DRY_RUN, ARG_YES, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER)
 
@@ -348,6 +364,7 @@ TX_COMMANDS = (
         name="list",
         help="List topologies, or the transactions of one",
         func=_command("commands.list_transactions"),
+        epilog=_examples("list", "list flights --status failed"),
         description=(
             "The lag of a topology is how much its source has after the last committed transaction. The source is "
             "asked now. The lag is ? if the source cannot tell."
@@ -372,12 +389,14 @@ TX_COMMANDS = (
             "after a table was restored without its key. Tables that are complete are left out."
         ),
         func=_command("values.print_ddl"),
+        epilog=_examples("ddl flights", "ddl flights --verbose"),
         args=(ARG_DAG, ARG_VERBOSE),
     ),
     ActionCommand(
         name="show",
         help="Show one transaction, or a topology with its accepted losses and repairs",
         func=_command("commands.show"),
+        epilog=_examples("show flights", "show flights 7"),
         args=(ARG_TOPOLOGY, ARG_TXID_OR_TOPOLOGY, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
@@ -390,6 +409,7 @@ TX_COMMANDS = (
             "cannot be checked. The command changes nothing."
         ),
         func=_command("receipts.verify"),
+        epilog=_examples("verify flights", "verify flights --values --strict"),
         args=(
             ARG_TOPOLOGY,
             ARG_FROM,
@@ -407,6 +427,7 @@ TX_COMMANDS = (
         help="Find the transaction that counted a file, an offset, an id or a date",
         description=FIND_DESCRIPTION,
         func=_command("receipts.find"),
+        epilog=_examples("find flights orders-0:17", "find 2026-01-31"),
         args=(
             ARG_TOPOLOGY_OR_ANY,
             ARG_WHAT,
@@ -420,6 +441,7 @@ TX_COMMANDS = (
         name="receipts",
         help="List the receipts of final transactions; -o json prints every field",
         func=_command("receipts.receipts"),
+        epilog=_examples("receipts flights --from 7 --to 9", "receipts flights --output json"),
         args=(
             ARG_TOPOLOGY,
             ARG_FROM,
@@ -440,6 +462,7 @@ TX_COMMANDS = (
             "cannot undo the transaction may hold part of it. The ledger keeps who, when and --why."
         ),
         func=_command("actions.replay"),
+        epilog=_examples("replay flights 7", "replay flights --failed --dry-run"),
         args=(
             ARG_TOPOLOGY,
             ARG_TXIDS,
@@ -460,6 +483,7 @@ TX_COMMANDS = (
             "Its rows are counted nowhere, and kept until you re-admit them. The ledger keeps who, when and --why."
         ),
         func=_command("actions.skip"),
+        epilog=_examples("skip flights 7 --dry-run", 'skip flights 7 --why "its file is broken"'),
         args=(
             ARG_TOPOLOGY,
             ARG_TXID,
@@ -475,6 +499,9 @@ TX_COMMANDS = (
             "keeps who, when and --why."
         ),
         func=_command("actions.readmit"),
+        epilog=_examples(
+            "readmit flights 7 --dry-run", 'readmit flights 7 --why "its file was corrected"'
+        ),
         args=(
             ARG_TOPOLOGY,
             ARG_TXID,
@@ -495,6 +522,10 @@ TX_COMMANDS = (
             "with the remaining ones. The ledger keeps who, when and --why."
         ),
         func=_command("actions.restate"),
+        epilog=_examples(
+            'restate flights 7 8 --why "a wrong currency"',
+            "restate flights --from 2026-01-03 --to 2026-01-05 --dry-run",
+        ),
         args=(
             ARG_TOPOLOGY,
             ARG_TXIDS,
@@ -518,6 +549,9 @@ TX_COMMANDS = (
             "all rows before and after them are. The ledger keeps who, when and --why."
         ),
         func=_command("actions.accept_loss"),
+        epilog=_examples(
+            "accept-loss flights --dry-run", 'accept-loss flights --why "the topic has expired"'
+        ),
         args=(
             ARG_TOPOLOGY,
             ARG_REASON,
@@ -536,6 +570,10 @@ TX_COMMANDS = (
             "with the values it holds now, and names the change in a note. The ledger keeps who, when and --why."
         ),
         func=_command("actions.accept_change"),
+        epilog=_examples(
+            "accept-change flights --state db.totals --dry-run",
+            'accept-change flights --state db.totals --why "a test account"',
+        ),
         args=(
             ARG_TOPOLOGY,
             ARG_CHANGED_STATE,
@@ -553,6 +591,10 @@ TX_COMMANDS = (
             "transaction of a lane is replayed. The ledger keeps who, when and --why."
         ),
         func=_command("actions.accept_check"),
+        epilog=_examples(
+            'accept-check flights 7 "no negative sums" --dry-run',
+            'accept-check flights 7 "no negative sums" --why "a refund"',
+        ),
         args=(
             ARG_TOPOLOGY,
             ARG_TXID,
@@ -574,6 +616,9 @@ TX_COMMANDS = (
             "--why."
         ),
         func=_command("repairs.repair"),
+        epilog=_examples(
+            "repair flights --roll-forward --dry-run", "repair flights --state-lost db.totals"
+        ),
         args=(
             ARG_TOPOLOGY,
             ARG_ROLL_FORWARD,
@@ -604,6 +649,10 @@ TX_COMMANDS = (
             "prints what is left, and its exit code is 1."
         ),
         func=_command("backfill.backfill"),
+        epilog=_examples(
+            "backfill flights --from 2026-01-01 --to 2026-01-31 --dry-run",
+            "backfill flights --from 2026-01-01 --to 2026-01-31 --in-flight 4",
+        ),
         args=(
             ARG_BACKFILLED,
             ARG_FROM_DATE,
@@ -623,6 +672,10 @@ TX_COMMANDS = (
             "The command asks no ledger and changes nothing."
         ),
         func=_command("values.diff"),
+        epilog=_examples(
+            "diff flights flights_v2",
+            "diff flights:db.totals flights_v2:db.totals --wait",
+        ),
         args=(
             ARG_COMPARED,
             ARG_TOLERANCE,
@@ -640,6 +693,7 @@ TX_COMMANDS = (
             "cannot be read. A comment `# noqa: TX101` on the line leaves out a finding."
         ),
         func=_command("commands.lint"),
+        epilog=_examples("lint dags", "lint dags/flights.py --format sarif"),
         args=(ARG_LINTED, ARG_LINT_FORMAT, ARG_VERBOSE),
     ),
     ActionCommand(
@@ -651,6 +705,10 @@ TX_COMMANDS = (
             "unless it has committed. Pause the DAG and end its runs first. If you interrupt the command, repeat it."
         ),
         func=_command("topologies.rename"),
+        epilog=_examples(
+            "rename flights flights_eu --dry-run",
+            'rename flights flights_eu --why "one DAG a region"',
+        ),
         args=(
             ARG_TOPOLOGY,
             ARG_NEW,
@@ -670,6 +728,9 @@ TX_COMMANDS = (
             "If you interrupt the command, repeat it."
         ),
         func=_command("topologies.delete"),
+        epilog=_examples(
+            "delete flights --dry-run", 'delete flights --release-states --why "it has moved"'
+        ),
         args=(
             ARG_TOPOLOGY,
             ARG_RELEASE,
@@ -684,6 +745,7 @@ TX_COMMANDS = (
     GroupCommand(
         name="state",
         help="Values of a state, and its name",
+        epilog=_examples("state get flights db.totals", "state rename flights OLD NEW --dry-run"),
         subcommands=(
             ActionCommand(
                 name="get",
@@ -694,6 +756,10 @@ TX_COMMANDS = (
                     "each transaction, or of the transactions that KEY names."
                 ),
                 func=_command("values.get_values"),
+                epilog=_examples(
+                    "state get flights db.totals",
+                    "state get flights db.totals AA,JFK --output json",
+                ),
                 args=(
                     ARG_TOPOLOGY,
                     ARG_STATE,
@@ -712,6 +778,10 @@ TX_COMMANDS = (
                     "or path. The fence moves to the new name. End the topology's runs first."
                 ),
                 func=_command("topologies.rename_stored_state"),
+                epilog=_examples(
+                    "state rename flights db.old db.new --dry-run",
+                    'state rename flights db.old db.new --why "a clearer name"',
+                ),
                 args=(
                     ARG_TOPOLOGY,
                     ARG_OLD,
@@ -729,6 +799,10 @@ TX_COMMANDS = (
                 help="Continue without a state that the DAG no longer updates",
                 description="Another state may take its place, and begins with the values it holds.",
                 func=_command("topologies.forget"),
+                epilog=_examples(
+                    "state forget flights db.totals --dry-run",
+                    'state forget flights db.totals --why "not needed"',
+                ),
                 args=(
                     ARG_TOPOLOGY,
                     ARG_OLD,
@@ -751,6 +825,7 @@ def get_tx_cli_commands() -> list[CLICommand]:
         GroupCommand(
             name="tx",
             help="Transactions: show, verify, replay, skip and repair them",
+            epilog=_examples("list", "show flights 7"),
             subcommands=TX_COMMANDS,
         )
     ]

@@ -31,6 +31,7 @@ from airflow_tx.ledger import (
     TransactionAttempt,
     Verified,
     counted,
+    dumps,
     is_shortened,
     ledger_evidence,
     restated,
@@ -121,7 +122,7 @@ def receipts(args: Namespace) -> None:
     evidence = _evidence(args)
     found = evidence.receipts(args.first, args.last).values()
     if args.output == "json":
-        print(render.as_json([each.to_json() for each in found]))
+        print(dumps([each.to_json() for each in found]))
     else:
         _print_lines([_line(each, args.output, evidence.restated) for each in found], args)
 

@@ -128,6 +128,7 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
     :param width: of the terminal, for a table; None: any width.
     """
     from airflow.cli.simple_table import AirflowConsole
+    from tabulate import tabulate  # type: ignore[import-untyped]
 
     if output == "json":
         print(as_json(rows))
@@ -143,6 +144,10 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
     rows = [
         {_shown(name, output): _shown(value, output) for name, value in row.items()} for row in rows
     ]
+    if output == "plain" and rows:  # Airflow's console takes a text for a number, and rounds it
+        lines = [each.values() for each in rows]
+        print(tabulate(lines, [*rows[0]], tablefmt="plain", disable_numparse=True))
+        return
     if width is not None:
         console.width = min(width, console.width)
     console.print_as(data=rows, output=output)
@@ -172,7 +177,7 @@ def _shown(value: Any, output: str) -> Any:
     from rich.markup import escape
 
     if value is None or isinstance(value, (int, float)):
-        return value
+        return "" if value is None else value
     if isinstance(value, (Lag, LagUnknown)):
         return str(value) if isinstance(value, Lag) else "?"
     data = _data(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -69,6 +70,22 @@ def check_same(told: Iterable[Told]) -> None:
                 command,
                 line,
             )
+
+
+WORDS = {"run_id", "ack_val", "hash", "digest", "incarnation", "text"}
+"""Columns whose text may look like a number."""
+
+
+NO_TEXT = re.compile(r"-?\d+(\.\d+)?|(?i:true|false|null|none)|[\[{].*[\]}]")
+
+
+def check_data(value: Any, where: str = "") -> None:
+    """Fail if a text of JSON is a number, a boolean, nothing, or JSON itself."""
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(each, (dict, list)):
+            check_data(each, f"{where}.{name}")
+        elif isinstance(each, str) and name not in WORDS:
+            assert not NO_TEXT.fullmatch(each), f"{where}.{name}: {each}"
 
 
 def check_got(got: Iterable[Got]) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_tx.operations.cli.render import TOPOLOGY_STATUSES, TRANSACTION_STATUSES
-from tests.integration.kinds.answers import check_filled_by_commands, check_same, check_told, rows_of
+from tests.integration.kinds.answers import check_data, check_filled_by_commands, check_same, check_told, rows_of
 from tests.integration.kinds.ledger import Ledger
 from tests.integration.kinds.questions import QUESTIONS, commands_that_read
 from tests.integration.kinds.topologies import KINDS, Kind
@@ -35,6 +35,13 @@ def test_a_command_says_the_same_however_it_is_printed(ledger: Ledger, kind: Kin
     others = ledger.told_otherwise(kind)
     check_told(others)
     check_same([*ledger.told(kind), *others])
+
+
+@of_every_kind
+def test_a_program_reads_numbers_as_numbers(ledger: Ledger, kind: Kind) -> None:
+    found = [rows_of(told) for told in ledger.told(kind)]
+    assert any(found)
+    check_data(found)
 
 
 def test_no_cell_is_empty_that_topologies_of_other_kinds_fill(ledger: Ledger) -> None:

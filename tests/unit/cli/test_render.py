@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import redirect_stdout
+from datetime import date
+from decimal import Decimal
+from io import StringIO
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.status import pace_in_words
 from airflow_tx.operations.cli import render
+from airflow_tx.sources.lag import Lag, LagUnknown
 from tests.unit.protocol.first_transaction import with_first
 
 STYLED = "column [amount] of [/red] \x1b[31mtable\x1b[0m [bold]t[/bold] \x07\x9b1m"
@@ -30,13 +38,57 @@ def test_brackets_of_an_error_are_printed_and_its_control_characters_are_not(
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
 def test_output_for_programs_has_the_text_as_it_is(output: str, capsys: pytest.CaptureFixture[str]) -> None:
-    import json
-
     from airflow.utils import yaml
 
     render.print_rows([{"error": STYLED}], output)
     read: Any = json.loads if output == "json" else yaml.safe_load
     assert read(capsys.readouterr().out) == [{"error": STYLED}]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(rows=st.lists(st.dictionaries(st.text(), JSON, max_size=3), max_size=3))
+def test_a_program_reads_each_value_with_its_type(rows: list[dict[str, Any]]) -> None:
+    assert json.loads(render.as_json(rows)) == rows
+    with redirect_stdout(StringIO()) as printed:
+        render.print_rows(rows, "json")
+    assert json.loads(printed.getvalue()) == rows
+    assert printed.getvalue().strip().isprintable()
+    assert printed.getvalue().isascii()
+
+
+@pytest.mark.parametrize(
+    ("value", "json_text", "shown"),
+    [
+        (Decimal("12345678901234567890.50"), "12345678901234567890.50", "12345678901234567890.50"),
+        (Decimal("NaN"), '"NaN"', "NaN"),
+        (float("nan"), '"nan"', "nan"),
+        (render.Seconds(1.25), "1.25", "1.2 s"),
+        (Lag(3, "files"), '{"count":3,"unit":"files"}', "3 files"),
+        (LagUnknown(topology="t", reason="r"), "null", "?"),
+        (b"ab", '"YWI="', "YWI="),
+        (date(2026, 1, 31), '"2026-01-31"', "2026-01-31"),
+        ({"a": [1, None, True]}, '{"a":[1,null,true]}', '{"a":[1,null,true]}'),
+        ("half of \ud83d", r'"half of \\ud83d"', r"half of \ud83d"),
+        (
+            Remedy.of("<airflow tx list {topology}>", topology="a b"),
+            "\"airflow tx list 'a b'\"",
+            "airflow tx list 'a b'",
+        ),
+    ],
+)
+def test_a_value_is_data_for_a_program_and_words_for_a_person(
+    value: Any, json_text: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    render.print_rows([{"value": value}], "json")
+    assert capsys.readouterr().out == f'[{{"value":{json_text}}}]\n'
+    render.print_rows([{"value": value}], "plain")
+    assert capsys.readouterr().out.splitlines()[1] == shown
 
 
 def test_lists_fit_into_eighty_columns_and_what_to_do_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,6 +79,12 @@ def test_a_stored_remedy_is_read_as_it_was_written(topology: str, value: str) ->
     assert Remedy.from_stored(json.loads(json.dumps(told.as_stored()))) == told
 
 
+def test_words_and_a_command_are_a_remedy() -> None:
+    command = Command("skip", "t", ("3",), ("--why", "TEXT"))
+    told = "Bring them back, or: " + command + "."
+    assert told == Remedy.of("Bring them back, or: <airflow tx skip {of} 3 --why TEXT>.", of="t")
+
+
 @pytest.mark.parametrize("kind", [SourceError, StateBehind])
 def test_an_error_of_another_process_has_its_commands(kind: type[TxError]) -> None:
     fields = {"source": "s", "problem": "p", "state": "a b", "expected": 2, "found": 1}
