@@ -659,7 +659,9 @@ class StateBehind(StateError):
         "The store went back. {remedy}"
     )
 
-    def __init__(self, remedy: str = "Restore a newer backup of it.", **fields: Any) -> None:
+    def __init__(
+        self, remedy: Remedy | str = "Restore a newer backup of it.", **fields: Any
+    ) -> None:
         super().__init__(remedy=remedy, **fields)
 
 

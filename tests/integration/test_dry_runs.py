@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.steps import end, recovery
 from airflow_tx.ledger.steps.recovery import Waiter
 from airflow_tx.operations.actions.request import ActionName
-from tests.integration.cli_runs import AUDIT, Runs, checked, fail, granted
+from tests.integration.cli_runs import AUDIT, Runs, checked, fail, granted, state_of
 from tests.integration.commands import DAG, Commands
 from tests.integration.kinds.answers import check_data
 from tests.integration.pipeline import Pipeline
@@ -194,6 +195,30 @@ def one_that_was_changed_by_hand(world: World) -> None:
     handle.close()
 
 
+def a_renamed_state(world: World) -> None:
+    """A table of the DAG, which had another name when transaction 1 was committed."""
+    old, two = state_of(world.airflow, "old"), world.pipeline.states[1]
+    old.clear()
+    with sqlite3.connect(world.airflow.database) as handle:
+        handle.execute("DROP TABLE IF EXISTS one")
+    world.pipeline.states = [old, two]
+    world.pipeline.run("r1")
+    with sqlite3.connect(world.airflow.database) as handle:
+        handle.execute("ALTER TABLE old RENAME TO one")
+
+
+def a_state_that_is_gone(world: World) -> None:
+    gone = state_of(world.airflow, "gone")
+    gone.clear()
+    world.pipeline.states = [*world.pipeline.states, gone]
+    world.pipeline.run("r1")
+
+
+def a_lost_state(world: World) -> None:
+    world.pipeline.run("r1")
+    world.pipeline.states[0].clear()
+
+
 def one_skipped(world: World) -> None:
     world.pipeline.begin("r1")
     world.pipeline.skip(1)
@@ -256,6 +281,22 @@ AS_RECEIPTS_SAY = (
     "Change of state 'tx_state.two' of topology 'flights' not accepted: its values are what its receipts say. Nothing "
     "was changed."
 )
+NEXT = "; generation {}; transaction 2 commits next"
+REPAIRED = ". Generation {}; transaction 2 commits next."
+RENAMED = "state tx_state.old, at transaction 1, is called tx_state.one now"
+ALONG = "state tx_state.one: its fence comes along, at transaction 1"
+LEFT_OUT = "state tx_state.gone was at transaction 1; the topology continues without it"
+LOST = "state tx_state.one was at transaction 1; what it holds now is accepted: its transactions up to 0"
+NO_STATE = (
+    "Repair --state-lost of topology 'flights' refused: the DAG has tx_state.one, tx_state.two, and no state 'nosuch'. "
+    "Nothing was changed. To continue without it: airflow tx state forget flights nosuch"
+)
+IN_THE_DAG = (
+    "Topology 'flights' is not changed: DAG the_dag updates state tx_state.one. Take the update out of the DAG first. "
+    "If the values are lost: airflow tx repair flights --state-lost tx_state.one"
+)
+NOT_RENAMED = "State 'tx_state.one' of topology 'flights' is not renamed: the DAG updates tx_state.one, tx_state.two. *"
+WHOLE = "transaction 1 is complete in every state; 2 is next"
 NOTHING_LOST = "Topology 'flights' has lost nothing: *"
 CASES = (
     Case(
@@ -379,12 +420,13 @@ CASES = (
         "accept-check", one_with_failed_checks, "accept-check flights 1 positive",
         {"name": "accept-check", "txids": (1,), "names": ("positive",)},
         would={1: "positive: failed: positive: 3 of 9 rows"},
-        did={1: "not committed: no gaps failed, too. Accept it as well, or correct the code"},
+        did={1: "accepted: *; not committed: no gaps failed, too. Accept it as well, or correct the code"},
     ),
     Case(
-        "accept-check of all that failed", one_with_failed_checks, "accept-check flights 1 positive",
+        "accept-check of all that failed", one_with_failed_checks, "accept-check flights 1 'no gaps' positive",
         {"name": "accept-check", "txids": (1,), "names": ("no gaps", "positive")},
-        would={1: "positive: failed: positive: 3 of 9 rows"}, did={1: "its failed tasks were cleared"},
+        would={1: "no gaps: failed: no gaps: 3 of 9 rows; positive: failed: positive: 3 of 9 rows"},
+        did={1: "accepted: no gaps: *; accepted: positive: *; its failed tasks were cleared"},
     ),
     Case(
         "accept-check of one that has not failed", one_with_failed_checks, "accept-check flights 1 sums",
@@ -406,6 +448,43 @@ CASES = (
         "accept-change flights --state nosuch", {"name": "accept-change", "names": ("nosuch",)},
         refused={None: "*the DAG updates tx_state.one, tx_state.two*"},
         did="*the DAG updates tx_state.one, tx_state.two*",
+    ),
+    Case(
+        "rename of a state", a_renamed_state, "state rename flights tx_state.old tx_state.one",
+        {"name": "state-rename", "names": ("tx_state.old", "tx_state.one")},
+        would={None: f"{RENAMED}{NEXT.format(2)}; {ALONG}"}, did={None: f"{RENAMED}{REPAIRED.format(2)}"},
+    ),
+    Case(
+        "rename of a state that the DAG has", one_committed, "state rename flights tx_state.one tx_state.other",
+        {"name": "state-rename", "names": ("tx_state.one", "tx_state.other")},
+        refused={None: NOT_RENAMED}, did=NOT_RENAMED,
+    ),
+    Case(
+        "forget a state", a_state_that_is_gone, "state forget flights tx_state.gone",
+        {"name": "state-forget", "names": ("tx_state.gone",)},
+        would={None: f"{LEFT_OUT}{NEXT.format(2)}"}, did={None: f"{LEFT_OUT}{REPAIRED.format(2)}"},
+    ),
+    Case(
+        "forget a state that the DAG has", one_committed, "state forget flights tx_state.one",
+        {"name": "state-forget", "names": ("tx_state.one",)}, refused={None: IN_THE_DAG}, did=IN_THE_DAG,
+    ),
+    Case(
+        "repair of a lost state", a_lost_state, "repair flights --state-lost tx_state.one",
+        {"name": "repair", "repair": "state-lost", "names": ("tx_state.one",)},
+        would={None: f"{LOST}{NEXT.format(2)}"}, did={None: f"{LOST}{REPAIRED.format(2)}"},
+    ),
+    Case(
+        "repair of a state that is not there", a_lost_state, "repair flights --state-lost nosuch",
+        {"name": "repair", "repair": "state-lost", "names": ("nosuch",)}, refused={None: NO_STATE}, did=NO_STATE,
+    ),
+    Case(
+        "roll forward of what lacks nothing", one_committed, "repair flights --roll-forward",
+        {"name": "repair", "repair": "roll-forward"}, did={},
+    ),
+    Case(
+        "repair of a lost ledger", one_committed, "repair flights --ledger-lost",
+        {"name": "repair", "repair": "ledger-lost"},
+        would={None: f"{WHOLE}{NEXT.format(2)}"}, did={None: f"{WHOLE}{REPAIRED.format(2)}"},
     ),
     Case(
         "pause", a_coordinator, "", {"name": "pause"},
@@ -432,10 +511,11 @@ def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
     preview = ask(airflow, zookeeper_root, case.request, "preview")
     would, refused = said(preview["effects"]), said(preview["refused"])
     if case.command:
-        tried = airflow.tried("tx", *case.command.split(), "--dry-run", "--output", "json", root=zookeeper_root)
+        tried = airflow.tried("tx", *shlex.split(case.command), "--dry-run", "--output", "json", root=zookeeper_root)
         check_data(json.loads(tried.output))
-        shown = [row["done"] for row in json.loads(tried.output)]
-        assert shown == [*would.values(), *(f"refused: {each}" for each in refused.values())]
+        texts = [each["what"] for each in preview["effects"]]
+        texts += [f"refused: {each['what']}" for each in preview["refused"]]
+        assert [row["done"] for row in json.loads(tried.output)] == texts
         is_refused = bool(refused) and not would and "--failed" not in case.command
         assert tried.code == (next(iter(refused.values())) if is_refused else None)
         if isinstance(case.did, str):
@@ -463,6 +543,9 @@ _ASKED: Mapping[ActionName, tuple[Callable[[World], None], dict[str, Any]]] = {
     ActionName.ACCEPT_LOSS: (one_failed, {}),
     ActionName.ACCEPT_CHECK: (one_with_failed_checks, {**ONE, "names": ("positive",)}),
     ActionName.ACCEPT_CHANGE: (one_that_was_changed_by_hand, STATE),
+    ActionName.STATE_RENAME: (a_renamed_state, {"names": ("tx_state.old", "tx_state.one")}),
+    ActionName.STATE_FORGET: (a_state_that_is_gone, {"names": ("tx_state.gone",)}),
+    ActionName.REPAIR: (a_lost_state, {"repair": "state-lost", **STATE}),
     ActionName.PAUSE: (a_coordinator, {}),
     ActionName.UNPAUSE: (a_paused_coordinator, {}),
 }
@@ -484,7 +567,7 @@ def test_an_action_on_a_version_that_no_preview_gave_is_refused_and_changes_noth
     assert world.everything() == before
 
 
-_STARTS_RUNS = ("replay", "replay-failed", "readmit", "unpause")
+_STARTS_RUNS = ("replay", "replay-failed", "readmit", "unpause", "accept-check")
 _OF_A_JOURNAL = ("restate", "withdraw")  # see test_cli_restate.py
 
 
@@ -510,7 +593,8 @@ def test_an_action_that_starts_runs_says_before_and_afterwards_that_airflow_star
         version = preview["version"]
         done = ask(airflow, zookeeper_root, request, "execute", who="ann", why="bad file", version=version)
     told = name in _STARTS_RUNS
-    assert (preview["sentence"].endswith(f" {held_up}."), said(preview["effects"]).get(None) == held_up) == (told, told)
+    *_, last = said(preview["effects"]).values()
+    assert (preview["sentence"].endswith(f" {held_up}."), last.endswith(held_up)) == (told, told)
     assert (done[-1]["what"] == held_up) == told
 
 
@@ -523,6 +607,25 @@ def test_what_is_refused_says_nothing_of_a_paused_dag(
     assert (preview["effects"], "paused" in preview["sentence"]) == ([], False)
 
 
+def test_a_repair_that_only_the_command_does_is_refused_with_the_command(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    world = World(airflow, pipeline, runs)
+    one_committed(world)
+    before = world.everything()
+    for kind, told in {
+        "reset": "only the command does this: airflow tx repair flights --reset --why TEXT",
+        "back": "only the command does this: airflow tx repair flights --back TXID",
+        "nosuch": "name the kind of repair: ledger-lost, roll-forward, state-lost",
+        "": "name the kind of repair: ledger-lost, roll-forward, state-lost",
+    }.items():
+        for what in ("preview", "execute"):
+            more = {"who": "ann", "why": "x", "version": ""} if what == "execute" else {}
+            refused = ask(airflow, zookeeper_root, {"name": "repair", "repair": kind}, what, **more)
+            assert refused == f"repair of topology 'flights': {told}. Nothing was done."
+    assert world.everything() == before
+
+
 def ask(airflow: Commands, root: str, request: dict[str, Any], what: str, **more: Any) -> Any:
     """Ask the process of the DAG files for a preview, or for the action, as the page does."""
     place = {"conn_id": "zookeeper_default", "root": root, "coordinator": "flights_coordinator"}
@@ -533,7 +636,10 @@ def ask(airflow: Commands, root: str, request: dict[str, Any], what: str, **more
 
 def said(effects: list[dict[str, Any]]) -> dict[Any, str]:
     """Per txid; of a run without one, per run."""
-    return {each["txid"] or each["run_id"] or None: each["what"] for each in effects}
+    found = dict[Any, list[str]]()
+    for each in effects:
+        found.setdefault(each["txid"] or each["run_id"] or None, []).append(each["what"])
+    return {of: "; ".join(told) for of, told in found.items()}
 
 
 def assert_said(found: Said, expected: Said, pipeline: Pipeline) -> None:

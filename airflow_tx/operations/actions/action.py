@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 from sqlalchemy.exc import DBAPIError
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import ConfigError, PreviewOutdated, Refused, TxError, typed
+from airflow_tx.base.errors import ConfigError, PreviewOutdated, Refused, TxError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import Audit, Ledger, TopologyRecord, TransactionRecord, Words
 from airflow_tx.sources import Span, interval_of_key, key_of_interval, span_of
 from airflow_tx.transaction import conf_of
@@ -230,10 +231,6 @@ class ActionTarget:
         """Name who acted before and why, to people who may read that."""
         return f"{who}: {why}" if self.sees_audit else "a person"
 
-    def typed(self, effect: EffectLine) -> EffectLine:
-        """Write the commands of an effect as a shell takes them."""
-        return replace(effect, what=typed(effect.what, self.topology))
-
     def version(self, txids: Sequence[int]) -> str:
         """Read the version of these transactions, with every write until now."""
         self.ledger.store.sync()
@@ -292,15 +289,13 @@ class PersonalAction(ABC):
         plan = self.plan()
         lines: dict[bool, list[EffectLine]] = {False: [], True: []}  # by whether they are refused
         for effect in plan.effects:
-            lines[effect.is_refused] += map(self.target.typed, effect.would)
+            lines[effect.is_refused] += effect.would
         sentence = plan.sentence
         if lines[False] and (held_up := self._held_up()):
             lines[False].append(EffectLine(None, None, held_up))
             sentence += f" {held_up}."
-        sentence = typed(sentence, self.target.topology)
-        return PreviewAnswer(
-            plan.version, sentence, tuple(lines[False]), tuple(lines[True]), self.needs_reason
-        )
+        told = (tuple(lines[False]), tuple(lines[True]))
+        return PreviewAnswer(plan.version, sentence, *told, self.needs_reason)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         """Do it, and say what was done; what was said holds, also if what comes after it fails.
@@ -341,7 +336,7 @@ class PersonalAction(ABC):
         done: list[EffectLine] = []
         try:
             for effect in self.execute(audit, version):
-                done.append(self.target.typed(effect))
+                done += [effect]
         except (TxError, DBAPIError) as error:
             if not done:
                 raise
@@ -361,7 +356,8 @@ def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]
     """
     spec, _ = target.dag()
     if spec.source.dated is None:
-        remedy = f"Its runs have no dates: airflow tx restate {target.topology} TXID ... --why TEXT"
+        dates = "Its runs have no dates: <airflow tx restate {topology} TXID ... --why TEXT>"
+        remedy: Remedy | str = Remedy.of(dates, topology=target.topology)
         raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
     intervals = compat.scheduled_intervals(spec.dag_id, *dates_between(first, last, spec.zone))
     keys = [key_of_interval((each.start, each.end)) for each in intervals]

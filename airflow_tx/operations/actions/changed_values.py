@@ -6,12 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from airflow_tx.base.errors import (
-    AcceptanceRefused,
-    JournalError,
-    StateError,
-    StateUnavailable,
-)
+from airflow_tx.base.errors import AcceptanceRefused, JournalError, StateError, StateUnavailable
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
     ACCEPT_CHANGE,

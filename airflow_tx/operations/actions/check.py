@@ -40,7 +40,7 @@ class CheckAcceptance(PersonalAction):
     :param names: of the checks.
     """
 
-    needs_reason = True
+    needs_reason = starts_runs = True
 
     def __init__(self, target: ActionTarget, txid: int, names: Sequence[str]) -> None:
         super().__init__(target)
@@ -91,4 +91,5 @@ class CheckAcceptance(PersonalAction):
             yield EffectLine(self.txid, record.run_id, "its failed tasks were cleared")
         else:  # of a lane, or deleted
             replay = NamedReplay(self.target, [self.txid], force=False, changed_rows=False)
-            yield from replay.execute(audit)
+            for effect in replay.plan().effects:
+                yield from effect.deed(audit)

@@ -6,17 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.errors import (
-    LossRefused,
-    SourceError,
-    StateBehind,
-    TxError,
-)
-from airflow_tx.ledger import (
-    Audit,
-    digest,
-    shortened,
-)
+from airflow_tx.base.errors import LossRefused, SourceError, StateBehind, TxError
+from airflow_tx.base.remedy import Remedy
+from airflow_tx.ledger import Audit, digest, shortened
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     EffectLine,
@@ -66,9 +58,12 @@ class LossAcceptance(PersonalAction):
         if not states or not all(is_behind(each, topology) for each in states):
             return
         fence = states[0].fence()
-        again = f"airflow tx repair {self.target.topology} --roll-forward"
         raise StateBehind(
-            remedy=f"The source of topology {self.target.topology} went back, too. What to do: {again}",
+            remedy=Remedy.of(
+                "The source of topology {topology} went back, too. What to do: "
+                "<airflow tx repair {topology} --roll-forward>",
+                topology=self.target.topology,
+            ),
             state=states[0].name,
             expected=topology.states[states[0].name],
             found="nothing" if fence is None else fence.token.txid,

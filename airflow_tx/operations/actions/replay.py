@@ -188,8 +188,12 @@ class NamedReplay(RunReplay):
                 txid=txid,
                 topology=topology,
                 problem=f"{spec.source!r} reads a log, in which no row is ever another one",
-                remedy=f"Skip a transaction that cannot be processed: airflow tx skip {topology} {txid} --why TEXT; "
-                "after another failure, replay it without a change",
+                remedy=Remedy.of(
+                    "Skip a transaction that cannot be processed: <airflow tx skip {topology} {txid} --why TEXT>; "
+                    "after another failure, replay it without a change",
+                    topology=topology,
+                    txid=txid,
+                ),
             )
         return undoable(self.ledger, states, txid)
 

@@ -6,16 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import (
-    PreviewOutdated,
-    Refused,
-)
-from airflow_tx.ledger import (
-    Audit,
-)
+from airflow_tx.base.errors import PreviewOutdated, Refused
+from airflow_tx.base.remedy import Remedy
+from airflow_tx.ledger import LEDGER_LOST, RESET, ROLL_FORWARD, STATE_LOST, Audit
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     ActionTarget,
@@ -27,13 +23,16 @@ from airflow_tx.operations.actions.action import (
 from airflow_tx.operations.actions.changed_values import ChangeAcceptance
 from airflow_tx.operations.actions.check import CheckAcceptance
 from airflow_tx.operations.actions.loss import LossAcceptance
+from airflow_tx.operations.actions.repair import (
+    LedgerLoss,
+    StateLoss,
+    StateRemoval,
+    StateRename,
+    StateRollForward,
+)
 from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
 from airflow_tx.operations.actions.restatement import TransactionRestatement, WishWithdrawal
 from airflow_tx.operations.actions.skip import Readmission, TransactionSkip
-
-if TYPE_CHECKING:
-    pass
-
 
 # --- coordinator --------------------------------------------------------------------------------------------------
 # Pause and unpause of a topology's coordinator.
@@ -108,6 +107,9 @@ class ActionName(str, Enum):
     WITHDRAW = "withdraw"
     PAUSE = "pause"
     UNPAUSE = "unpause"
+    STATE_RENAME = "state-rename"
+    STATE_FORGET = "state-forget"
+    REPAIR = "repair"
 
 
 MOST_DATED = 100
@@ -130,7 +132,9 @@ class ActionRequest:
     :param changed_rows: with the current rows.
     :param first: instead of txids: the first date; `last`: the last one; "": none was named.
     :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
-    :param names: of checks or of states.
+    :param names: of checks or of states; of a rename the old name and the new one.
+    :param repair: the kind of a repair, such as `state-lost`.
+    :param restate: have transactions processed again whose rows the journal does not have.
     """
 
     topology: str
@@ -146,10 +150,14 @@ class ActionRequest:
     may_create: bool = True
     sees_audit: bool = True
     names: tuple[str, ...] = ()
+    repair: str = ""
+    restate: bool = False
 
     @property
     def form(self) -> RequestForm:
         """Say what the action may name."""
+        if self.name is ActionName.REPAIR:
+            return _REPAIRS.get(self.repair, _COMMAND_ALONE)
         return _FORMS[self.name]
 
     @property
@@ -202,7 +210,7 @@ class ActionRequest:
         return cls(**{**value, **own})
 
 
-_OF_SOME = frozenset({"names"})
+_OF_SOME = frozenset({"names", "repair", "restate"})
 _NONE, _ONE, _SOME, _ANY = range(1), range(1, 2), range(1, sys.maxsize), range(sys.maxsize)
 _TXIDS = {
     _NONE: "it is of no single transaction",
@@ -213,6 +221,7 @@ _OPTIONS = {
     "force": "force is of replay",
     "changed_rows": "changed_rows is of replay and restate",
     "is_dated": "dates are of restate, instead of txids",
+    "restate": "restate is of the repair roll-forward",
 }
 
 
@@ -234,6 +243,10 @@ class RequestForm:
 
     def problem(self, asked: ActionRequest) -> str | None:
         """Say what is unclear about a request; None: nothing is."""
+        if self is _COMMAND_ALONE:
+            return _kind_problem(asked)
+        if asked.repair and asked.name is not ActionName.REPAIR:
+            return "a kind is of repair"
         if len(asked.txids) not in self.txids:
             return _TXIDS[self.txids]
         if len(asked.names) not in self.names:
@@ -242,6 +255,7 @@ class RequestForm:
             "force": asked.force,
             "changed_rows": asked.changed_rows,
             "is_dated": asked.is_dated,
+            "restate": asked.restate,
         }
         for option, is_given in given.items():
             if is_given and option not in self.options:
@@ -307,4 +321,47 @@ _FORMS: Mapping[ActionName, RequestForm] = {
         CoordinatorPause,
         lambda asked, target: CoordinatorPause(target, asked.coordinator, paused=False),
     ),
+    ActionName.STATE_RENAME: RequestForm(
+        StateRename,
+        lambda asked, target: StateRename(target, asked.names[0], asked.names[1]),
+        names=range(2, 3),
+        named="name the state, and its new name",
+    ),
+    ActionName.STATE_FORGET: RequestForm(
+        StateRemoval,
+        lambda asked, target: StateRemoval(target, asked.names[0]),
+        names=_ONE,
+        named="name one state",
+    ),
 }
+_REPAIRS: Mapping[str, RequestForm] = {
+    STATE_LOST: RequestForm(
+        StateLoss,
+        lambda asked, target: StateLoss(target, asked.names[0]),
+        names=_ONE,
+        named="name one state",
+    ),
+    ROLL_FORWARD: RequestForm(
+        StateRollForward,
+        lambda asked, target: StateRollForward(target, asked.names, restate=asked.restate),
+        names=_ANY,
+        options=frozenset({"restate"}),
+    ),
+    LEDGER_LOST: RequestForm(LedgerLoss, lambda asked, target: LedgerLoss(target, check_runs=True)),
+}
+"""The repairs that are quick, or that a repetition continues. Only the command does the others."""
+_BY_COMMAND = {"back": "--back TXID", RESET: "--reset --why TEXT"}
+
+
+def _kind_problem(asked: ActionRequest) -> str:
+    if asked.repair not in _BY_COMMAND:
+        return f"name the kind of repair: {', '.join(sorted(_REPAIRS))}"
+    command = f"<airflow tx repair {{topology}} {_BY_COMMAND[asked.repair]}>"
+    return str(Remedy.of(f"only the command does this: {command}", topology=asked.topology))
+
+
+def _unmade(asked: ActionRequest, target: ActionTarget) -> NoReturn:
+    raise AssertionError("its kind is refused")
+
+
+_COMMAND_ALONE = RequestForm(StateLoss, _unmade)

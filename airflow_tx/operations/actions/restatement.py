@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused, RestateRefused, TxError
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     Audit,
@@ -161,7 +162,7 @@ _STARTED = (
     "its rows are processed again as a new transaction, which replaces it once it is committed"
 )
 _READ = "task {} reads states: what later transactions have read there is not corrected"
-_LATER = "its run is started when there is room: by the coordinator, or by airflow tx restate {} --why TEXT"
+_LATER = "its run is started when there is room: by the coordinator, or by <airflow tx restate {topology} --why TEXT>"
 
 
 class SeveralRefused(Refused):
@@ -308,7 +309,7 @@ class TransactionRestatement(PersonalAction):
         state = self._states([wish])[wish.run_id]
         if state in LIVE_RUN_STATES:
             return f"its run is {state}, and takes its rows again"
-        later = _LATER.format(self.target.topology)
+        later = str(Remedy.of(_LATER, topology=self.target.topology))
         coordinator = self.target.coordinator
         held_up = compat.why_none_starts(coordinator) if coordinator else None
         return later if held_up is None else f"{later} ({held_up})"
@@ -399,17 +400,22 @@ class TransactionRestatement(PersonalAction):
         if rows is None:
             return
         gone = None
+        remedy: Remedy | str = ""
         with closing(self._spec.named_source) as source:
             if self.changed_rows and not source.rows_can_change:
                 gone = f"{source!r} reads a log, in which no row is ever another one"
-                remedy = f"Without --changed-rows: airflow tx restate {topology} {txid} --why TEXT"
+                remedy = Remedy.of(
+                    "Without --changed-rows: <airflow tx restate {topology} {txid} --why TEXT>",
+                    topology=topology,
+                    txid=txid,
+                )
             elif not self.changed_rows:
                 gone = _asked_again(source, txid, rows)
                 remedy = "The transaction still counts, unchanged."
         if gone is not None:
             raise self._refused(txid, gone, remedy)
 
-    def _refused(self, txid: int, problem: str, remedy: str) -> RestateRefused:
+    def _refused(self, txid: int, problem: str, remedy: Remedy | str) -> RestateRefused:
         return RestateRefused(
             txid=txid, topology=self.target.topology, problem=problem, remedy=remedy
         )

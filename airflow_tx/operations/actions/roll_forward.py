@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import RepairRefused, RestateRefused, RollForwardRefused
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     ACCEPT_CHANGE,
     ROLL_FORWARD,
@@ -226,12 +227,15 @@ class RollForwardRepair:
             log.warning("The source does not say whether it went back, too", exc_info=True)
         if why is not None:
             topology = self._ledger.paths.topology
-            again = f"airflow tx repair {topology} --back {plan.look.found}"
             raise RepairRefused(
                 what=ROLL_FORWARD,
                 topology=topology,
                 problem=f"the source went back, too: {why}. Its next rows would be counted twice, or not at all",
-                remedy=f"Take the transactions after {plan.look.found} back: {again}",
+                remedy=Remedy.of(
+                    "Take the transactions after {txid} back: <airflow tx repair {topology} --back {txid}>",
+                    topology=topology,
+                    txid=plan.look.found,
+                ),
             )
 
     def _roll(self, name: str, evidence: LedgerEvidence) -> RollForward:

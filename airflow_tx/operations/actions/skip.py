@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused, SkipRefused, StaleBatch, StateUnavailable, TxError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     AlreadySkipped,
     Audit,
@@ -48,7 +49,7 @@ class NotInEffect(TxError):
 
     template = (
         "The skip of transaction {txid} is noted, but not in effect: {reason} Try again: "
-        "airflow tx skip {topology} {txid} --why TEXT. Or replay it: airflow tx replay {topology} {txid}"
+        "<airflow tx skip {topology} {txid} --why TEXT>. Or replay it: <airflow tx replay {topology} {txid}>"
     )
 
 
@@ -192,7 +193,8 @@ class TransactionSkip(PersonalAction):
         skipped = self.ledger.skipped(txid)
         if skipped is not None and skipped.replaces is not None:
             return f"Transaction {skipped.replaces}, which it was to restate, counts"
-        return f"To get its rows back: airflow tx readmit {paths.topology} {txid} --why TEXT"
+        back = "To get its rows back: <airflow tx readmit {topology} {txid} --why TEXT>"
+        return str(Remedy.of(back, topology=paths.topology, txid=txid))
 
     @cached_property
     def _states(self) -> Mapping[str, FencedState]:

@@ -6,10 +6,11 @@ import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import typed
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     ReadOnlyLedger,
@@ -141,7 +142,7 @@ def target_of(store: Store, args: Namespace) -> ActionTarget:
     """:raises UnknownTransaction: there is no such topology."""
 
     record = ReadOnlyLedger(store, paths_of(args)).existing_topology()
-    return ActionTarget(ledger_on(store, args), record, lambda: dag_of(args, record.dag_id))
+    return ActionTarget(ledger_on(store, args), record, cache(lambda: dag_of(args, record.dag_id)))
 
 
 def do(
@@ -169,7 +170,7 @@ def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
     rows: list[render.TableRow] = []
     try:
         for each in effects:
-            rows.append(render.effect(replace(each, what=typed(each.what, args.topology))))
+            rows.append(render.effect(each))
     except BaseException:
         if rows:
             render.print_rows(rows, args.output)
@@ -251,7 +252,7 @@ def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Na
     except KeyboardInterrupt:
         left = work.read()
     for line in left_over(target.topology, left):
-        print(typed(line, target.topology), file=beside_rows(args))
+        print(line, file=beside_rows(args))
     if any(each.status is not WorkStatus.DONE for each in left):
         raise SystemExit(1)
 
@@ -346,19 +347,27 @@ def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:
     """Say what is left to do, one line each."""
     lines = [_failure(topology, each) for each in pieces if each.status is WorkStatus.FAILED]
     if any(each.txid for each in pieces if each.status is WorkStatus.FAILED):
-        lines.append(f"To replay what has failed: airflow tx replay {topology} --failed")
+        lines.append(
+            _command("To replay what has failed: <airflow tx replay {topology} --failed>", topology)
+        )
     left = [each for each in pieces if each.status in (WorkStatus.WAITING, WorkStatus.IN_FLIGHT)]
     if left:
-        lines.append(f"{len(left)} left. To continue: airflow tx restate {topology} --why TEXT")
+        again = "left. To continue: <airflow tx restate {topology} --why TEXT>"
+        lines.append(f"{len(left)} {_command(again, topology)}")
     return lines or [f"All {len(pieces)} are restated."]
+
+
+def _command(template: str, topology: str, txid: int | None = None) -> str:
+    return str(Remedy.of(template, topology=topology, txid=txid))
 
 
 def _failure(topology: str, each: RestatedPiece) -> str:
     if each.txid is not None:
-        why = f"its run {each.run_id} ended as {each.state}: airflow tx show {topology} {each.txid}"
+        show = _command("<airflow tx show {topology} {txid}>", topology, each.txid)
+        why = f"its run {each.run_id} ended as {each.state}: {show}"
         return f"{each.of}: transaction {each.txid} restates it, and {why}"
     if each.wish is not None:
-        withdraw = f"airflow tx restate {topology} {each.of} --withdraw"
+        withdraw = _command("<airflow tx restate {topology} {txid} --withdraw>", topology, each.of)
         return (
             f"{each.of}: run {each.run_id} ended as {each.state} before it began: the log of its "
             f"begin says why. To let it be: {withdraw}"

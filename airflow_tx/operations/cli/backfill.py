@@ -13,7 +13,8 @@ from datetime import datetime
 from airflow.utils.platform import getuser
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import ConfigError, typed
+from airflow_tx.base.errors import ConfigError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import LIVE_RUN_STATES, Ledger
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
@@ -53,7 +54,7 @@ def backfill(args: Namespace) -> None:
         except KeyboardInterrupt:
             left = dates.read()
         for line in left_to_do(spec, left):
-            print(typed(line, spec.topology), file=told)
+            print(line, file=told)
         if args.output != "table":
             render.print_rows([_row(each) for each in left], args.output)
         if any(each.status is not WorkStatus.DONE for each in left):
@@ -155,7 +156,7 @@ class BackfilledDates:
 
     def _late(self) -> str:
         """Say how a date that is late can be counted."""
-        reset = f"airflow tx repair {self.spec.topology} --reset --why TEXT"
+        reset = _command("<airflow tx repair {topology} --reset --why TEXT>", self.spec)
         if self._turn() == 1:
             return f"nothing is committed. End the runs of {self.spec.dag_id}, then: {reset}. Repeat this command."
         return (
@@ -257,7 +258,9 @@ def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[s
     failed = [each for each in dates if each.status is WorkStatus.FAILED and each.run is not None]
     lines = [_failure(spec, each) for each in failed]
     if any(each.txid is not None for each in failed):
-        lines.append(f"To replay what has failed: airflow tx replay {spec.topology} --failed")
+        lines.append(
+            _command("To replay what has failed: <airflow tx replay {topology} --failed>", spec)
+        )
     for status in (WorkStatus.IN_FLIGHT, WorkStatus.WAITING):
         some = [each.interval.start.isoformat() for each in dates if each.status is status]
         if some:
@@ -265,10 +268,14 @@ def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[s
     return lines or [f"All {len(dates)} intervals are done."]
 
 
+def _command(template: str, spec: TransactionSpec, txid: int | None = None) -> str:
+    return str(Remedy.of(template, topology=spec.topology, txid=txid))
+
+
 def _failure(spec: TransactionSpec, each: BackfilledDate) -> str:
     assert each.run is not None
     why = (
-        f"airflow tx show {spec.topology} {each.txid}"
+        _command("<airflow tx show {topology} {txid}>", spec, each.txid)
         if each.txid
         else "the log of its begin says why; clear it"
     )

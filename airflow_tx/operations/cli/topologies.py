@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from airflow_tx.base.errors import ConfigError, MoveRefused, RenameRefused, typed, without_controls
+from airflow_tx.base.errors import ConfigError, MoveRefused, without_controls
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
-    LIVE_RUN_STATES,
     Mover,
     Paths,
     ReadOnlyLedger,
-    Repairs,
     TopologyRecord,
     TransactionRecord,
     dumps,
 )
 from airflow_tx.operations.cli import render
-from airflow_tx.operations.cli.actions import check_reason
+from airflow_tx.operations.cli.actions import check_reason, target_of
 from airflow_tx.operations.cli.context import (
     action,
     audit_of,
     confirm,
     conn_id_of,
-    is_shown,
     ledger_on,
     paths_of,
-    print_done,
     staging_of,
     store_of,
 )
-from airflow_tx.operations.cli.repairs import of_kept
+from airflow_tx.operations.cli.repairs import do_repair
 from airflow_tx.state import FencedState
 
 if TYPE_CHECKING:
@@ -60,11 +56,8 @@ def rename(args: Namespace) -> None:
         what = f"Rename topology {old.topology} of DAG {record.dag_id} to topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
         opened = ReadOnlyLedger(store, old).open_records()
-        after = (
-            f"{_txids(opened)} Then: {typed(f'airflow tx replay {new.topology} --failed', new.topology)}."
-            if opened
-            else ""
-        )
+        then = Remedy.of("Then: <airflow tx replay {topology} --failed>.", topology=new.topology)
+        after = f"{_txids(opened)} {then}" if opened else ""
         if _is_dry(args, f"{what}{lost}. {after}"):
             return
         confirm(args, f"{what}{lost}.")
@@ -152,20 +145,12 @@ def _spec(
 
 def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
     """:raises MoveRefused: a run of an open transaction is alive."""
-    from airflow_tx.base import compat
+    from airflow_tx.operations.actions.repair import live_runs
 
-    runs = [record.run_id for record in ReadOnlyLedger(store, paths).open_records().values()]
-    live = {
-        run_id: state
-        for run_id, state in compat.runs_of(dag_id, runs).items()
-        if state in LIVE_RUN_STATES
-    }
-    if live:
-        named = ", ".join(f"{run_id} ({state})" for run_id, state in sorted(live.items()))
-        problem = f"runs of DAG {dag_id!r} work on its transactions: {named}"
+    if live := live_runs(ReadOnlyLedger(store, paths), dag_id):
         raise MoveRefused(
             topology=paths.topology,
-            problem=problem,
+            problem=live,
             remedy="Pause the DAG, end them, and repeat.",
         )
 
@@ -204,7 +189,8 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
     gone = sorted(set(record.states) - set(states))
     stuck = sorted(name for name in own if not states[name].can_release)
     halves = sorted(name for name, fence in own.items() if not fence.applied)
-    problem = remedy = ""
+    problem = ""
+    remedy: Remedy | str = ""
     if gone:
         problem = f"DAG {record.dag_id!r} has no state {', '.join(gone)}"
         remedy = "Bring it back, and repeat."
@@ -213,7 +199,9 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
         remedy = "Without --release-states the ledger alone is deleted; for a new topology take a new state."
     elif halves:
         problem = f"state {', '.join(halves)} is in the middle of a transaction"
-        remedy = f"Replay it, or skip it: airflow tx list {args.topology}"
+        remedy = Remedy.of(
+            "Replay it, or skip it: <airflow tx list {topology}>", topology=args.topology
+        )
     elif compat.is_paused_there(record.dag_id) is False:
         problem = f"DAG {record.dag_id!r} is not paused: its next run would count everything again"
         remedy = f"Pause it: airflow dags pause {record.dag_id}"
@@ -229,82 +217,16 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
 @action
 def rename_stored_state(args: Namespace) -> None:
     """`airflow tx state rename TOPOLOGY OLD NEW`."""
+    from airflow_tx.operations.actions.repair import StateRename
+
     with store_of(args) as store:
-        ledger = ledger_on(store, args)
-        repairs = Repairs(ledger)
-        audit = audit_of(args)
-        record = ledger.existing_topology()
-        state = _renamed(args, record)
-        planned = repairs.rename_state.preview(args.old, args.new, audit=audit)
-        moved = args.old in record.states and state.has_fence
-        along = [_checked(args, record, state)] if moved else []
-        sentence = f"Continue state {args.old} of topology {args.topology} as {args.new}."
-        if is_shown(args, of_kept(ledger, planned, sentence, *along)):
-            return
-        if moved and state.fence() is None:
-            state.take_over(args.old)
-        print_done("Done", repairs.rename_state(args.old, args.new, audit=audit))
+        do_repair(StateRename(target_of(store, args), args.old, args.new), args, "Done")
 
 
 @action
 def forget(args: Namespace) -> None:
     """`airflow tx state forget TOPOLOGY OLD`."""
-    from airflow_tx.operations.actions.dags import checked_dag
+    from airflow_tx.operations.actions.repair import StateRemoval
 
     with store_of(args) as store:
-        ledger = ledger_on(store, args)
-        dag_id = args.dag_id or ledger.existing_topology().dag_id
-        spec, states = checked_dag(dag_id, paths_of(args), conn_id_of(args))
-        if args.old in states:
-            lost = f"airflow tx repair {args.topology} --state-lost {shlex.quote(args.old)}"
-            raise MoveRefused(
-                topology=args.topology,
-                problem=f"DAG {spec.dag_id} updates state {args.old}",
-                remedy=f"Take the update out of the DAG first. If the values are lost: {lost}",
-            )
-        repairs = Repairs(ledger)
-        audit = audit_of(args)
-        sentence = f"Continue topology {args.topology} without state {args.old}. Another state may take its place."
-        planned = repairs.forget_state.preview(args.old, audit)
-        if not is_shown(args, of_kept(ledger, planned, sentence)):
-            print_done("Done", repairs.forget_state(args.old, audit))
-
-
-def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
-    """The state as the DAG names it now."""
-    from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
-
-    spec, states = transactional_dag(args.dag_id or record.dag_id)
-    if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
-        remedy = (
-            f"Repeat for {spec.topology} with --conn-id {spec.conn_id} --root {spec.paths.root}"
-        )
-    elif args.new not in states or args.old in states:
-        problem = f"the DAG updates {', '.join(sorted(states)) or 'none'}"
-        remedy = "Give the name that the ledger knows, and then the one that the DAG gives the state now."
-    else:
-        return states[args.new]
-    raise RenameRefused(topology=args.topology, old=args.old, problem=problem, remedy=remedy)
-
-
-def _checked(args: Namespace, record: TopologyRecord, state: FencedState) -> str:
-    """Find out whether the fence to move belongs to the same state, and say what would move.
-
-    :raises RenameRefused: it is not; :raises StateError: the values are not there.
-    """
-    fence = state.fence_of(args.old)
-    last = record.states[args.old]
-    if (
-        fence is not None
-        and fence.incarnation == record.incarnation
-        and fence.token.txid in (last, last + 1)
-    ):
-        return f"state {args.new}: its fence comes along, at transaction {fence.token.txid}"
-    found = "nothing" if fence is None else f"{fence.token.txid} of ledger {fence.incarnation}"
-    raise RenameRefused(
-        topology=args.topology,
-        old=args.old,
-        problem=f"it has transaction {last} of ledger {record.incarnation}, the fence of {args.new} says {found}",
-        remedy=f"Move its values to {args.new} first, with their fence; or, if {args.new} is another state: "
-        f"airflow tx state forget {args.topology} {args.old}",
-    )
+        do_repair(StateRemoval(target_of(store, args), args.old), args, "Done")

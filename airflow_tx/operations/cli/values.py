@@ -16,6 +16,7 @@ from airflow_tx.base.errors import (
     NotComparableNow,
     without_controls,
 )
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import ReadOnlyLedger
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
@@ -110,7 +111,11 @@ def _state(args: Namespace) -> FencedState:
     dag_id = args.dag_id or _known_dag(args)
     spec, states = transactional_dag(dag_id)
     if spec.topology != args.topology:
-        remedy = f"Its topology is {spec.topology!r}: airflow tx state get {spec.topology} ... --dag-id {dag_id}"
+        remedy = Remedy.of(
+            "Its topology is {topology!r}: <airflow tx state get {topology} ... --dag-id {dag_id}>",
+            topology=spec.topology,
+            dag_id=dag_id,
+        )
         raise ConfigError(option="--dag-id", value=dag_id, remedy=remedy)
     if args.state not in states:
         known = ", ".join(sorted(states)) or "none"

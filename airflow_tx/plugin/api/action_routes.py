@@ -59,7 +59,9 @@ class PreviewBody(BaseModel):
     """The action to preview.
 
     :param txids: of replay one or several, of skip, readmit and accept-check one, else none.
-    :param names: of accept-check the checks, of accept-change the state.
+    :param names: of accept-check the checks, else states: of state-rename the old name and the new one.
+    :param repair: of repair: its kind, such as `state-lost`.
+    :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
     :param force: of replay: also transactions whose run is queued or running.
     :param changed_rows: of replay and restate: take the current rows.
     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
@@ -73,6 +75,8 @@ class PreviewBody(BaseModel):
     first: str = Field(default="", max_length=40)
     last: str = Field(default="", max_length=40)
     names: list[CheckOrState] = Field(default=[], max_length=MOST_NAMES)
+    repair: str = Field(default="", max_length=40)
+    restate: bool = False
 
 
 class ActionBody(PreviewBody):
@@ -231,6 +235,8 @@ def _request(
         first=body.first,
         last=body.last,
         names=tuple(body.names),
+        repair=body.repair,
+        restate=body.restate,
         may_create=access.may(CREATE_RUNS, snapshot.record.dag_id),
         sees_audit=access.may(SEE_AUDIT, snapshot.record.dag_id),
     )

@@ -8,7 +8,7 @@ import type { ActionName, EffectLine, PreviewBody } from "../api/client";
 import { Refused, waits } from "../parts/Busy";
 import { Loading } from "../parts/Loading";
 import { act as doIt, preview as previewOf } from "./several";
-import { titleOf, WORDS, type Days } from "./words";
+import { buttonOf, titleOf, WORDS, type Days } from "./words";
 
 interface Props {
   topology: string;
@@ -16,6 +16,8 @@ interface Props {
   txids: number[];
   /** Of checks or states. */
   names?: string[];
+  /** Of repair: its kind. */
+  repair?: string;
   /** Of restate, instead of txids. */
   days?: Days;
   /** Whether the box for the current rows is ticked at first. */
@@ -24,11 +26,11 @@ interface Props {
   onClose: (done: boolean) => void;
 }
 
-export function ActionDialog({ topology, action, txids, names = [], days, changedRows = false, onClose }: Props) {
+export function ActionDialog({ topology, action, txids, names = [], repair = "", days, changedRows = false, onClose }: Props) {
   const queries = useQueryClient();
   const [why, setWhy] = useState("");
-  const [options, setOptions] = useState({ force: false, changed_rows: changedRows });
-  const body: PreviewBody = { txids, names, ...days, ...options };
+  const [options, setOptions] = useState({ force: false, changed_rows: changedRows, restate: false });
+  const body: PreviewBody = { txids, names, repair, ...days, ...options };
   const preview = useQuery({
     gcTime: 0,
     // A box that is ticked asks again: the dialog stays until the answer is there.
@@ -61,7 +63,7 @@ export function ActionDialog({ topology, action, txids, names = [], days, change
         <Dialog.Positioner>
           <Dialog.Content mx={3}>
             <Dialog.Header>
-              <Dialog.Title>{titleOf(action, topology, txids, days, names)}</Dialog.Title>
+              <Dialog.Title>{titleOf(action, topology, txids, days, names, repair)}</Dialog.Title>
             </Dialog.Header>
             <Dialog.Body aria-label="Preview" role="region" tabIndex={0}>
               <Stack gap={4}>
@@ -74,6 +76,7 @@ export function ActionDialog({ topology, action, txids, names = [], days, change
                     <Effects lines={answer.refused} title="Refused" />
                     {action === "replay" && <ReplayOptions onChange={setOptions} value={options} />}
                     {action === "restate" && <RowsOption onChange={setOptions} value={options} />}
+                    {repair === "roll-forward" && <RestateOption onChange={setOptions} value={options} />}
                     {answer.needs_reason && (
                       <Field.Root required>
                         <Field.Label>
@@ -102,11 +105,11 @@ export function ActionDialog({ topology, action, txids, names = [], days, change
                   colorPalette={WORDS[action].grave ? "red" : "brand"}
                   disabled={!ready}
                   loading={act.isPending || asking}
-                  loadingText={WORDS[action].button}
+                  loadingText={buttonOf(action, repair)}
                   onClick={() => answer && act.mutate(answer.version)}
                   size="sm"
                 >
-                  {WORDS[action].button}
+                  {buttonOf(action, repair)}
                 </Button>
               )}
             </Dialog.Footer>
@@ -142,6 +145,7 @@ export function effect({ txid, run_id, what }: EffectLine): string {
 interface Options {
   force: boolean;
   changed_rows: boolean;
+  restate: boolean;
 }
 
 function ReplayOptions({ value, onChange }: { value: Options; onChange: (value: Options) => void }) {
@@ -155,6 +159,10 @@ function ReplayOptions({ value, onChange }: { value: Options; onChange: (value: 
 
 function RowsOption({ value, onChange }: { value: Options; onChange: (value: Options) => void }) {
   return <Option label="take its current rows" name="changed_rows" onChange={onChange} value={value} />;
+}
+
+function RestateOption({ value, onChange }: { value: Options; onChange: (value: Options) => void }) {
+  return <Option label="process transactions again whose rows the journal does not have" name="restate" onChange={onChange} value={value} />;
 }
 
 function Option({ label, name, value, onChange }: { label: string; name: keyof Options; value: Options; onChange: (value: Options) => void }) {

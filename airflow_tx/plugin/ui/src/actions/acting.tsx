@@ -5,7 +5,7 @@ import { useState, type ReactNode } from "react";
 import type { AdvisedAction } from "../api/client";
 import { ActionDialog } from "./ActionDialog";
 
-export type Asked = AdvisedAction & { topology: string; names?: string[] };
+export type Asked = AdvisedAction & { topology: string; names?: string[]; repair?: string };
 
 /** Gives what a button calls, and the dialog that it opens. */
 export function useActing(): [act: (asked: Asked) => void, dialog: ReactNode] {
@@ -16,6 +16,7 @@ export function useActing(): [act: (asked: Asked) => void, dialog: ReactNode] {
       changedRows={asked.changed_rows}
       names={asked.names}
       onClose={() => setAsked(null)}
+      repair={asked.repair}
       topology={asked.topology}
       txids={asked.txids}
     />

@@ -14,6 +14,9 @@ export const WORDS: Record<ActionName, { button: string; grave?: boolean }> = {
   "accept-change": { button: "Accept the change", grave: true },
   pause: { button: "Pause the coordinator" },
   unpause: { button: "Unpause the coordinator" },
+  "state-rename": { button: "Rename the state", grave: true },
+  "state-forget": { button: "Forget the state", grave: true },
+  repair: { button: "Repair the state", grave: true },
 };
 
 /** The first and the last day of a restatement, such as 2026-05-01. */
@@ -23,9 +26,14 @@ export interface Days {
 }
 
 /** Says which transactions, checks or states an action is about, behind its name. */
-export function titleOf(action: ActionName, topology: string, txids: readonly number[], days?: Days, names: readonly string[] = []): string {
+export function titleOf(action: ActionName, topology: string, txids: readonly number[], days?: Days, names: readonly string[] = [], repair = ""): string {
   const what = days ? `${days.first} to ${days.last} of ${topology}` : aboutWords(topology, txids, names);
-  return `${WORDS[action].button}: ${what}`;
+  return `${buttonOf(action, repair)}: ${what}`;
+}
+
+/** Names a button. A repair of the ledger is none of a state. */
+export function buttonOf(action: ActionName, repair = ""): string {
+  return repair === "ledger-lost" ? "Rebuild the ledger" : WORDS[action].button;
 }
 
 /** Names checks or states and transactions, or their topology where there are none. */

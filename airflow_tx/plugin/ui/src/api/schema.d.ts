@@ -333,6 +333,16 @@ export interface components {
              */
             names: string[];
             /**
+             * Repair
+             * @default
+             */
+            repair: string;
+            /**
+             * Restate
+             * @default false
+             */
+            restate: boolean;
+            /**
              * Txids
              * @default []
              */
@@ -350,7 +360,7 @@ export interface components {
          * @description The actions of a person on the transactions of a topology.
          * @enum {string}
          */
-        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "restate" | "withdraw" | "pause" | "unpause";
+        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "restate" | "withdraw" | "pause" | "unpause" | "state-rename" | "state-forget" | "repair";
         /**
          * Activity
          * @description How much happened when, from the oldest transaction that the ledger remembers until now.
@@ -497,7 +507,7 @@ export interface components {
              */
             when: string;
             /** Who */
-            who: string;
+            who: string | null;
             /** Why */
             why: string | null;
         };
@@ -784,7 +794,8 @@ export interface components {
          * @description A job.
          *
          *     :param first: of a backfill, its first date; `last`: its last one.
-         *     :param who: wanted it; null: Airflow does not know. `why`: "" if no reason was asked for.
+         *     :param who: wanted it; null: Airflow does not know. `why`: "" if no reason was asked for. Both are null for a
+         *         viewer who may not read the audit log.
          *     :param total: how many transactions it has; of `tx-backfill`: how many runs were created until now.
          *     :param done: how many of them are committed; `left_out`: skipped; `waiting`: no run of theirs has been started.
          *     :param failed: how many have failed, of which `failed_txids` can be replayed.
@@ -820,7 +831,7 @@ export interface components {
             /** Who */
             who: string | null;
             /** Why */
-            why: string;
+            why: string | null;
         };
         /**
          * Jobs
@@ -947,7 +958,9 @@ export interface components {
          * @description The action to preview.
          *
          *     :param txids: of replay one or several, of skip, readmit and accept-check one, else none.
-         *     :param names: of accept-check the checks, of accept-change the state.
+         *     :param names: of accept-check the checks, else states: of state-rename the old name and the new one.
+         *     :param repair: of repair: its kind, such as `state-lost`.
+         *     :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
          *     :param force: of replay: also transactions whose run is queued or running.
          *     :param changed_rows: of replay and restate: take the current rows.
          *     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
@@ -978,6 +991,16 @@ export interface components {
              * @default []
              */
             names: string[];
+            /**
+             * Repair
+             * @default
+             */
+            repair: string;
+            /**
+             * Restate
+             * @default false
+             */
+            restate: boolean;
             /**
              * Txids
              * @default []
