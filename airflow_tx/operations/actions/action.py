@@ -208,7 +208,7 @@ class ActionTarget:
 
     :param dag: parses the DAG of the topology, for its source and its states; called only where they are needed.
     :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
-    :param coordinator: the DAG that coordinates it; "": nobody has looked for it.
+    :param coordinator: the DAG that coordinates it; "": it was not looked up.
     """
 
     ledger: Ledger
@@ -294,8 +294,8 @@ class PersonalAction(ABC):
         if lines[False] and (held_up := self._held_up()):
             lines[False].append(EffectLine(None, None, held_up))
             sentence += f" {held_up}."
-        told = (tuple(lines[False]), tuple(lines[True]))
-        return PreviewAnswer(plan.version, sentence, *told, self.needs_reason)
+        would, refused = map(tuple, lines.values())
+        return PreviewAnswer(plan.version, sentence, would, refused, self.needs_reason)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         """Do it, and say what was done; what was said holds, also if what comes after it fails.

@@ -97,27 +97,25 @@ class LedgerRepair(PersonalAction):
         """
         opened = self.ledger.open_records()
         granted = {txid: each for txid, each in opened.items() if each.phase is Phase.COMMITTING}
-        lines = [EffectLine(txid, each.run_id, _OUTRANKED) for txid, each in granted.items()]
-        lines += self._failed()
-        return self.planned(planned, sentence, repair, more, lines, seen)
+        lines = [EffectLine(None, None, each) for each in more]
+        lines += [EffectLine(txid, each.run_id, _OUTRANKED) for txid, each in granted.items()]
+        return self.planned(planned, sentence, repair, [*lines, *self._failed()], seen)
 
     def planned(
         self,
         planned: Decision[Repaired],
         sentence: str,
         repair: Callable[[Audit], Repaired],
-        more: Iterable[str],
-        opened: Iterable[EffectLine],
+        more: Iterable[EffectLine],
         seen: object = None,
     ) -> ActionPlan:
         """Plan a repair.
 
-        :param opened: what becomes of open transactions.
+        :param more: its other effects, such as those on open transactions.
         """
         done = planned.result
         place = f"generation {done.generation}; transaction {done.current} commits next"
-        told = (f"{done.summary}; {place}", *more)
-        lines = [*(EffectLine(None, None, each) for each in told), *opened]
+        lines = [EffectLine(None, None, f"{done.summary}; {place}"), *more]
         version = digest([sentence, repr(seen), [[each.txid, each.what] for each in lines]])
         return ActionPlan(version, sentence, [PlannedEffect(lines, partial(self._repair, repair))])
 
@@ -126,7 +124,7 @@ class LedgerRepair(PersonalAction):
         yield from self._failed()
 
     def _failed(self) -> Iterator[EffectLine]:
-        """Say how the transaction goes on that was to commit next, and whose commit has failed."""
+        """Say how the transaction continues that was to commit next, and whose commit has failed."""
         current = self.ledger.turn().current
         record = self.ledger.open_records().get(current)
         if record is not None and record.error is not None:
@@ -149,7 +147,7 @@ def repaired_line(done: Repaired) -> EffectLine:
 
 
 class StateLoss(LedgerRepair):
-    """Accepts what a state holds that was emptied, or restored to an older backup. What it lost stays lost.
+    """Accepts the values of a state that was emptied, or restored to an older backup. Lost values stay lost.
 
     :param unseen: without a look at it.
     """
@@ -346,7 +344,7 @@ class StateRollForward(PersonalAction):
         effects = [PlannedEffect(found.effects, self._roll)] if found.effects else []
         if found.refused:
             error = SeveralRefused(lines="\n".join(str(each.what) for each in found.refused))
-            # What is refused of some states holds up no other one.
+            # A state that is refused holds up no other one.
             deed = (lambda audit: ()) if effects else refusing(error)
             effects.append(PlannedEffect(found.refused, deed, is_refused=True))
         lines = [[each.txid, each.what] for effect in effects for each in effect.would]
@@ -422,7 +420,7 @@ class LedgerLoss(LedgerRepair):
             EffectLine(txid, record.run_id, self._becomes(planned, txid, record))
             for txid, record in self.ledger.open_records().items()
         ]
-        return self.planned(planned, sentence, rebuild, (), opened)
+        return self.planned(planned, sentence, rebuild, opened)
 
     def _becomes(self, planned: Decision[Repaired], txid: int, record: TransactionRecord) -> str:
         """Say what becomes of an open transaction: the multi removes its record, and may unbind its run."""
@@ -454,12 +452,10 @@ class ReturnToTransaction(LedgerRepair):
 
     def decide(self) -> ActionPlan:
         _, states = self.target.dag()
-        back, topology = self.ledger.back, self.target.topology
+        back = self.ledger.back
         held = held_by(states, self.ledger.existing_topology().incarnation)
         planned = back.preview(self.last, audit=_NOBODY, **held)
-        sentence = (
-            f"Take back all transactions of topology {topology} after {self.last}. {NOT_TAKEN_BACK}"
-        )
+        sentence = f"Take back all transactions of topology {self.target.topology} after {self.last}. {NOT_TAKEN_BACK}"
         return self.keeping(planned, sentence, lambda audit: back(self.last, audit=audit, **held))
 
 
@@ -484,13 +480,16 @@ class TopologyReset(LedgerRepair):
             f"{', '.join(sorted(fences)) or 'none'}."
         )
         deleted = [
-            f"state {name}: all of its values are deleted ({_in_words({name: fences[name]})})"
+            EffectLine(
+                None,
+                None,
+                f"state {name}: all of its values are deleted ({_in_words({name: fences[name]})})",
+            )
             for name in sorted(fences)
         ]
         reset = partial(self.repairs.reset, spec.request, clear=clear)
-        return self.planned(
-            planned, sentence, lambda audit: reset(audit=audit), deleted, self._forgotten()
-        )
+        lines = [*deleted, *self._forgotten()]
+        return self.planned(planned, sentence, lambda audit: reset(audit=audit), lines)
 
     def _forgotten(self) -> Sequence[EffectLine]:
         try:

@@ -211,7 +211,10 @@ class ActionRequest:
 
 
 _OF_SOME = frozenset({"names", "repair", "restate"})
-_NONE, _ONE, _SOME, _ANY = range(1), range(1, 2), range(1, sys.maxsize), range(sys.maxsize)
+_NONE = range(1)
+_ONE = range(1, 2)
+_SOME = range(1, sys.maxsize)
+_ANY = range(sys.maxsize)
 _TXIDS = {
     _NONE: "it is of no single transaction",
     _ONE: "name one transaction",
@@ -227,7 +230,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class RequestForm:
-    """What a request for an action may name, and how the action is made of it.
+    """The names and options that a request for an action has, and how the action is made of it.
 
     :param kind: the class of the action.
     :param txids: how many transactions; `names`: how many checks or states, which `named` asks for.
