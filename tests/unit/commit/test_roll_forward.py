@@ -23,6 +23,9 @@ from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
 from airflow_tx.operations.actions import roll_forward as actions
+from airflow_tx.operations.actions.action import ActionTarget, PersonalAction
+from airflow_tx.operations.actions.request import ActionRequest
+from airflow_tx.operations.actions.restatement import SeveralRefused
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.outputs.staging.area import JOURNAL
 from airflow_tx.state import Max, MemoryState, Sum
@@ -39,6 +42,7 @@ from tests.unit.commit.backups import (
     InMemory,
     InSqlite,
     RollForwardTests,
+    entry_file,
     findings,
     repair,
     rolled,
@@ -132,6 +136,44 @@ def test_nothing_is_written_where_nothing_is_missing(makes: Any, place: Any) -> 
     assert command.preview().effects == ()
     assert command.execute(ADA) is None
     assert run.spec.ledger(run.spec.memory).topology() == before
+
+
+def requested(run: Any, place: Any, **named: Any) -> PersonalAction:
+    """The repair that a button of the Transactions page asks for."""
+    asked = {"conn_id": "", "root": "", "coordinator": "", "name": "repair", "txids": (), "repair": "roll-forward"}
+    request = ActionRequest.from_json({"topology": "numbers", **asked, **named})
+    ledger = run.spec.ledger(run.spec.memory)
+    dag: Any = (run.spec, {place.state.name: place.state})
+    return request.action(ActionTarget(ledger, ledger.topology(), lambda: dag))
+
+
+def test_the_page_writes_what_is_missing_and_a_repetition_continues_a_run_that_died(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    truth = place.content()
+    backups["1"]()
+
+    def act() -> list[str]:
+        action = requested(run, place, names=[place.state.name])
+        preview = action.preview()
+        assert (preview.refused, preview.needs_reason) == ((), True)
+        return [str(each.what) for each in action.effects(ADA, preview.version)]
+
+    died, (repaired,) = killed_until_it_ends(module, act)
+    assert died
+    assert "transaction 6 commits next." in repaired
+    assert place.content() == truth
+    assert findings(run, place) == ()
+
+
+def test_the_page_says_of_each_state_why_it_cannot_be_written(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    backups["1"]()
+    entry_file(run, 4).unlink()
+    action = requested(run, place)
+    preview = action.preview()
+    assert (preview.effects, [str(each.what)[:6] for each in preview.refused]) == ((), ["state "])
+    with pytest.raises(SeveralRefused, match=re.escape(str(preview.refused[0].what))):
+        list(action.execute(ADA, preview.version))
 
 
 def test_the_preview_names_what_is_missing_and_changes_nothing(makes: Any, place: Any) -> None:
