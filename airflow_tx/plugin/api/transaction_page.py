@@ -330,6 +330,7 @@ class TransactionPage(TimelineRow):
 
     :param actions: what the user can do to it now.
     :param waits: `waiting_for` without what to do; `reason`: the error likewise; `advice`: what to do.
+    :param refused: its error is a permanent refusal: the log of its task may show the rows that it refuses.
     :param comparison: its remembered attempts beside each other, the oldest first.
     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
     :param losses: rows before it that were accepted as lost, in words.
@@ -346,6 +347,7 @@ class TransactionPage(TimelineRow):
     actions: list[ActionName]
     waits: Words | None
     reason: Words | None
+    refused: bool
     advice: Advice
     comparison: list[AttemptLine]
     batch: BatchAnswer
@@ -395,6 +397,7 @@ def transaction_page(
         actions=_actions(view) if may_act else [],
         waits=view.waits,
         reason=reason(view),
+        refused=view.refused,
         advice=transaction_advice(
             snapshot, view, access, _of_newest(row) if access.with_logs([dag_id]) else ()
         ),

@@ -7,6 +7,7 @@ import type { Advice } from "../api/client";
 import { CopyCommand } from "../parts/Copy";
 import { useAddress } from "../parts/address";
 import type { Asked } from "./acting";
+import { RefusedRows } from "./RefusedRows";
 import { aboutWords, WORDS } from "./words";
 
 interface Props {
@@ -15,9 +16,11 @@ interface Props {
   onAct: (asked: Asked) => void;
   /** Whether buttons of several topologies or transactions are on the page, so that each names its own. */
   named?: boolean;
+  /** Whether the log may show rows that were refused. */
+  rows?: boolean;
 }
 
-export function AdviceLine({ advice, topology, onAct, named = false }: Props) {
+export function AdviceLine({ advice, topology, onAct, named = false, rows = false }: Props) {
   const { actions, cause, command, log, remedy } = advice;
   if (!remedy && !cause && !command && !log && actions.length === 0) return null;
   return (
@@ -47,6 +50,7 @@ export function AdviceLine({ advice, topology, onAct, named = false }: Props) {
             </Link>
           </Button>
         )}
+        {log && rows && <RefusedRows key={log.path} log={log} />}
         {command && <CopyCommand command={command} />}
       </HStack>
     </Stack>

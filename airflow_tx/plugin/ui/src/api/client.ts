@@ -4,6 +4,12 @@ import createClient from "openapi-fetch";
 
 import type { components, paths } from "./schema";
 
+/** A line of a log, as Airflow's API gives it. */
+export interface LogLine {
+  event: string;
+  error_detail?: { exc_type: string; exc_value: string }[];
+}
+
 type Schemas = components["schemas"];
 export type TopologyLine = Schemas["TopologyLine"];
 export type TopologyPage = Schemas["TopologyPage"];
@@ -109,6 +115,15 @@ export const api = {
 
   transaction: (topology: string, txid: number, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/transactions/{txid}", { params: { path: { topology: segment(topology), txid } }, signal })),
+
+  /** Reads the log of a try from Airflow's own API, which decides who may. */
+  log: async ({ dag_id, run_id, task_id, map_index, try_number }: NonNullable<Advice["log"]>, signal: AbortSignal): Promise<(LogLine | string)[]> => {
+    const [dag, run, task] = [dag_id, run_id, task_id].map(encodeURIComponent);
+    const path = `api/v2/dags/${dag}/dagRuns/${run}/taskInstances/${task}/logs/${try_number}?map_index=${map_index}&full_content=true`;
+    const answer = await fetch(`${airflow()}${path}`, { credentials: "same-origin", headers: { accept: "application/json" }, signal });
+    if (!answer.ok) throw new Refusal(answer.status, sentence(answer.status, await answer.json().catch(() => null)));
+    return ((await answer.json()) as { content: (LogLine | string)[] }).content;
+  },
 
   dag: (dag_id: string, signal: AbortSignal) =>
     need(client.GET("/api/v1/dags/{dag_id}", { params: { path: { dag_id: segment(dag_id) } }, signal })),

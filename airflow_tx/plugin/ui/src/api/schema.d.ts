@@ -1520,6 +1520,7 @@ export interface components {
          *
          *     :param actions: what the user can do to it now.
          *     :param waits: `waiting_for` without what to do; `reason`: the error likewise; `advice`: what to do.
+         *     :param refused: its error is a permanent refusal: the log of its task may show the rows that it refuses.
          *     :param comparison: its remembered attempts beside each other, the oldest first.
          *     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
          *     :param losses: rows before it that were accepted as lost, in words.
@@ -1588,6 +1589,8 @@ export interface components {
             /** Reason */
             reason: string | null;
             receipt: components["schemas"]["ReceiptLine"] | null;
+            /** Refused */
+            refused: boolean;
             /** Restated By */
             restated_by: number | null;
             /** Restates */

@@ -120,7 +120,7 @@ function Why({ page }: { page: TransactionPage }) {
                 </Text>
               </Alert.Description>
             )}
-            <AdviceLine advice={{ ...advice, log }} onAct={act} topology={page.topology} />
+            <AdviceLine advice={{ ...advice, log }} onAct={act} rows={page.refused} topology={page.topology} />
           </Alert.Content>
         </Alert.Root>
       )}

@@ -1,0 +1,20 @@
+import { describe, expect, it } from "vitest";
+
+import { refused } from "./RefusedRows";
+
+describe("the refused rows of a log", () => {
+  it("are the samples of checks and the values of refusals, each once", () => {
+    const raised = { exc_type: "RowsRefused", exc_value: "a.csv: line 2: n = 'x'" };
+    const content = [
+      { event: "Transaction 3.1 starts" },
+      { event: "Rows that check 'positive' refuses: (n=-1)" },
+      { event: "Task failed", error_detail: [raised, { exc_type: "KeyError", exc_value: "secret" }] },
+      { event: "Task failed", error_detail: [raised] },
+    ];
+    expect(refused(content)).toEqual(["Rows that check 'positive' refuses: (n=-1)", "a.csv: line 2: n = 'x'"]);
+  });
+
+  it("are found in a log that is text", () => {
+    expect(refused(["begin", "[12:00] Rows that check 'some' refuses: (n=1)"])).toEqual(["[12:00] Rows that check 'some' refuses: (n=1)"]);
+  });
+});
