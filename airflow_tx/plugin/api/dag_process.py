@@ -418,7 +418,7 @@ EVERY = 15.0
 """Seconds between two questions to a source."""
 _PATIENCE = 60.0
 _MOST_SEEN = 240
-_Key = tuple[str, str]
+_Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -520,8 +520,8 @@ class LagBoard:
 
 
 def _key(snapshot: TopologySnapshot) -> _Key:
-    """Give what a lag is known by: another DAG of the topology has another source."""
-    return snapshot.name, snapshot.record.dag_id
+    """Give what a lag is known by: another DAG of the topology has another source, as has one that began again."""
+    return snapshot.name, snapshot.record.dag_id, snapshot.record.incarnation
 
 
 _lag_board = LagBoard()

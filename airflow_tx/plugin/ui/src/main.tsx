@@ -4,6 +4,7 @@ import { Box } from "@chakra-ui/react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 
 import { Overview } from "./overview/Overview";
+import { Connection } from "./parts/Connection";
 import { Words } from "./parts/Term";
 import { useAddress } from "./parts/address";
 import { DagTab } from "./tabs/DagTab";
@@ -17,13 +18,16 @@ interface Props {
 }
 
 // One for as long as Airflow's page lives: what was answered is there at once when the board is opened again.
-const queries = new QueryClient();
+// A question without a network fails at once: it must not wait unseen.
+const queries = new QueryClient({ defaultOptions: { mutations: { networkMode: "always" }, queries: { networkMode: "always", refetchOnReconnect: true } } });
 
 export default function Board(props: Props) {
   return (
     <QueryClientProvider client={queries}>
       <Box data-testid="board">
-        <View {...props} />
+        <Connection>
+          <View {...props} />
+        </Connection>
       </Box>
     </QueryClientProvider>
   );

@@ -3,12 +3,17 @@
 import { useLayoutEffect, useRef, type RefObject } from "react";
 import uPlot from "uplot";
 
+import { fontOf, shortened, textWidth } from "../parts/whole";
 import { timeZone } from "../parts/words";
-import { tickLabel } from "../timeline/scale";
+import { labels as timeLabels, position, ticks } from "../timeline/scale";
 import type { Drawn, Line } from "./charts";
 import { labels, steps } from "./ticks";
 
-const FONT = "11px system-ui, sans-serif";
+/** Left of a plot: the room for the labels of its values, which is more where one is wider, and for their unit. */
+const VALUES = 48;
+const UNIT = 16;
+/** Right of a plot, where the middle of a label may be at its end. */
+const END = 8;
 const bars = uPlot.paths.bars!({ size: [0.8, 100] });
 
 /** What the library needs of CSS. */
@@ -30,7 +35,7 @@ export function usePlot(drawn: Drawn, height: number, axes: boolean): [RefObject
     const room = box.current!;
     const color: Color = (token) => getComputedStyle(room).getPropertyValue(`--chakra-colors-${token}`);
     const data = [drawn.x, ...drawn.lines.map(({ values }) => values)] as uPlot.AlignedData;
-    const made = new uPlot({ ...options(drawn, color, axes), height, width: room.clientWidth }, data, room);
+    const made = new uPlot({ ...options(drawn, color, axes, height), height, width: room.clientWidth }, data, room);
     plot.current = made;
     const sizes = new ResizeObserver(() => {
       if (room.clientWidth !== made.width) made.setSize({ height, width: room.clientWidth });
@@ -48,22 +53,34 @@ export function usePlot(drawn: Drawn, height: number, axes: boolean): [RefObject
   return [box, plot];
 }
 
-function options({ start, end, unknown, unit, lines }: Drawn, color: Color, axes: boolean): Omit<uPlot.Options, "width" | "height"> {
+function options({ start, end, unknown, unit, lines }: Drawn, color: Color, axes: boolean, height: number): Omit<uPlot.Options, "width" | "height"> {
   const zone = timeZone();
+  const font = fontOf(11);
+  const measure = (text: string) => textWidth(text, font);
   const most = Math.max(...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
-  const axis = { font: FONT, grid: { stroke: () => color("border"), width: 1 }, labelFont: FONT, show: axes, stroke: () => color("fg-muted"), ticks: { show: false } };
+  const axis = { font, grid: { stroke: () => color("border"), width: 1 }, labelFont: font, show: axes, stroke: () => color("fg-muted"), ticks: { show: false } };
+  const span = { start: start * 1000, end: end * 1000 };
+  // Round times of the zone, also after the clock was changed.
+  const wide = (plot: uPlot) => plot.bbox.width / uPlot.pxRatio;
+  const moments = (plot: uPlot) => ticks(span, wide(plot), 60, zone);
+  const whole = (plot: uPlot) => timeLabels(moments(plot), (at) => position(at, span, wide(plot)), zone, false, { left: -VALUES, right: wide(plot) + END, measure });
   return {
     axes: [
-      { ...axis, size: 20, space: 60, values: (_, found) => found.map((at) => tickLabel(at * 1000, zone)) },
+      {
+        ...axis,
+        size: 20,
+        splits: (plot) => moments(plot).map((at) => at / 1000),
+        values: (plot, found) => found.map((at) => whole(plot).find((each) => each.at === at * 1000)?.text ?? ""),
+      },
       {
         ...axis,
         gap: 4,
         incrs: steps(unit),
         // Room for a label everywhere: the plots of all charts begin at the same place.
-        label: unit === "s" || unit === "" ? " " : unit,
+        label: unit === "s" || unit === "" ? " " : shortened(unit, (each) => measure(each) <= height - 24),
         labelGap: 0,
-        labelSize: 16,
-        size: 48,
+        labelSize: UNIT,
+        size: (_, found) => Math.max(VALUES, Math.ceil(Math.max(0, ...(found ?? []).map(measure))) + 6),
         space: 28,
         values: (_, found) => labels(found, unit),
       },
@@ -79,16 +96,16 @@ function options({ start, end, unknown, unit, lines }: Drawn, color: Color, axes
       ],
     },
     legend: { show: false },
-    padding: axes ? [8, 8, 0, 0] : [0, 0, 0, 0],
+    padding: axes ? [8, END, 0, 0] : [0, 0, 0, 0],
     scales: { x: { range: [start, end] }, y: { range: [0, (most || 1) * 1.05] } },
     series: [{}, ...lines.map((line) => series(line, color))],
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), zone!),
   };
 }
 
-function series({ look, color: token }: Line, color: Color): uPlot.Series {
+export function series({ look, color: token }: Line, color: Color): uPlot.Series {
   const shade = () => color(token);
   if (look === "bar") return { fill: shade, paths: bars, points: { show: false }, width: 0 };
   const dash = { bar: [], dashed: [3, 3], limit: [8, 4], line: [] }[look];
-  return { dash, points: { fill: shade, show: look !== "limit", size: 4 }, spanGaps: true, stroke: shade, width: 1.5 };
+  return { dash, points: { fill: shade, show: look !== "limit", size: 4 }, spanGaps: false, stroke: shade, width: 1.5 };
 }

@@ -7,7 +7,7 @@ import { Refusal } from "../api/client";
 import { useTrouble } from "../api/live";
 import { moment } from "./words";
 
-/** A line above what was answered last; nothing while answers come. */
+/** A line above what was answered last; nothing while answers come, or while `Connection` says that none can come. */
 export function Trouble({ query }: { query: UseQueryResult<unknown, Error> }) {
   const trouble = useTrouble(query);
   // What does not exist is said where it would stand.

@@ -5,7 +5,8 @@ import { Box, Flex, Text } from "@chakra-ui/react";
 import { Term } from "../parts/Term";
 import { duration, timeZone } from "../parts/words";
 import { LABEL } from "./Row";
-import { breaks, position, tickLabels, ticks, zoneOffset, type Break, type Span } from "./scale";
+import { fontOf, textWidth } from "../parts/whole";
+import { breaks, labels, position, ticks, type Break, type Label, type Span } from "./scale";
 
 interface Place {
   span: Span;
@@ -14,16 +15,20 @@ interface Place {
 
 /** Pixels between labels: a label beside a gap may have a day, too. */
 const apart = (span: Span) => (span.cuts?.length ? 92 : 70);
-const BESIDE = 64;
+const SIZE = 12;
 
-const ticksOf = ({ span, width }: Place, zone: string | undefined) => ticks(span, width, apart(span), zoneOffset(span.end, zone));
+const ticksOf = ({ span, width }: Place, zone: string | undefined) => ticks(span, width, apart(span), zone);
+const measure = (text: string) => textWidth(text, fontOf(SIZE));
+
+/** Where time is cut there are few moments: a label at an end is moved into the picture. */
+function labelsOf({ span, width }: Place): Label[] {
+  const zone = timeZone();
+  const hasCuts = (span.cuts?.length ?? 0) > 0;
+  return labels(ticksOf({ span, width }, zone), (at) => position(at, span, width), zone, hasCuts, { left: 0, right: width, measure, moves: hasCuts });
+}
 
 export function Axis({ plot, ...place }: Place & { plot: (box: HTMLElement | null) => void }) {
-  const zone = timeZone();
   const { span, width } = place;
-  const moments = ticksOf(place, zone);
-  const labels = tickLabels(moments, zone, (span.cuts?.length ?? 0) > 0);
-  const room = apart(span) / 2 - 15;
   const gaps = breaks(span, width);
   return (
     <Flex align="end" borderColor="transparent" borderXWidth="1px" overflowY="hidden" style={{ scrollbarGutter: "stable" }}>
@@ -48,7 +53,7 @@ export function Axis({ plot, ...place }: Place & { plot: (box: HTMLElement | nul
             width={`${right - left}px`}
           />
         ))}
-        {named(gaps).map((gap) => (
+        {named(gaps, width).map(({ gap, text, x }) => (
           <Text
             pointerEvents="none"
             aria-hidden
@@ -56,28 +61,27 @@ export function Axis({ plot, ...place }: Place & { plot: (box: HTMLElement | nul
             data-gap
             fontSize="xs"
             key={gap.left}
-            left={`${Math.min(Math.max((gap.left + gap.right) / 2, 36), Math.max(width - 36, 36))}px`}
+            left={`${x}px`}
             position="absolute"
             top={0}
             transform="translateX(-50%)"
             whiteSpace="nowrap"
           >
-            {duration(gap.seconds)}
+            {text}
           </Text>
         ))}
-        {moments.map((at, index) => (
+        {labelsOf(place).map(({ at, text, x }) => (
           <Text
             bottom={0}
             color="fg.muted"
-            display={Math.abs(position(at, span, width) - width / 2) < width / 2 - room ? undefined : "none"}
             fontSize="xs"
             key={at}
-            left={`${position(at, span, width)}px`}
+            left={`${x}px`}
             position="absolute"
             transform="translateX(-50%)"
             whiteSpace="nowrap"
           >
-            {labels[index]}
+            {text}
           </Text>
         ))}
       </Box>
@@ -85,11 +89,14 @@ export function Axis({ plot, ...place }: Place & { plot: (box: HTMLElement | nul
   );
 }
 
-/** Chooses the gaps whose lengths are written: the longest ones that have room beside each other. */
-function named(gaps: readonly Break[]): Break[] {
-  const chosen: Break[] = [];
+/** Chooses the gaps whose lengths are written: the longest ones whose texts have room beside each other. */
+function named(gaps: readonly Break[], width: number): { gap: Break; text: string; x: number }[] {
+  const chosen: { gap: Break; text: string; x: number; half: number }[] = [];
   for (const gap of [...gaps].sort((a, b) => b.seconds - a.seconds)) {
-    if (chosen.every((other) => Math.abs(other.left - gap.left) >= BESIDE)) chosen.push(gap);
+    const text = duration(gap.seconds);
+    const half = measure(text) / 2 + 3;
+    const x = Math.min(Math.max((gap.left + gap.right) / 2, half), width - half);
+    if (x >= half && chosen.every((other) => Math.abs(other.x - x) >= other.half + half)) chosen.push({ gap, text, x, half });
   }
   return chosen;
 }

@@ -35,7 +35,7 @@ export const Plot = memo(function Plot({ row, now, titled = true, ...place }: Pl
       {drawing.marks.map(({ at, attempt, title }) => (
         <g key={attempt} transform={`translate(${x(at)} 0)`}>
           <line stroke="var(--chakra-colors-fg)" strokeWidth="1.5" y1="2" y2={place.height - 2} />
-          <text fill="var(--chakra-colors-fg)" style={{ fontSize: 10, paintOrder: "stroke" }} stroke="var(--chakra-colors-bg)" strokeWidth="3" x="-3" textAnchor="end" y={place.height - 4}>
+          <text fill="var(--chakra-colors-fg)" style={{ fontSize: 10, paintOrder: "stroke" }} stroke="var(--chakra-colors-bg)" strokeWidth="3" {...besideMark(x(at), attempt)} y={place.height - 4}>
             {attempt}
           </text>
           <title>{title}</title>
@@ -74,6 +74,11 @@ function rows(bar: Bar, lanes: number, height: number): [number, number] {
   if (bar.kind === "waiting") return [7, height - 14];
   const tall = whole / lanes;
   return [4 + bar.lane * tall, Math.max(tall - (lanes > 1 ? 1 : 0), 2)];
+}
+
+/** Puts the number of an attempt at the left of its line; at the right, where it would be cut. */
+export function besideMark(x: number, attempt: number): { textAnchor: "start" | "end"; x: number } {
+  return x < 4 + 7 * String(attempt).length ? { textAnchor: "start", x: 3 } : { textAnchor: "end", x: -3 };
 }
 
 /** Keeps an end that is far outside of the picture just outside of it. */

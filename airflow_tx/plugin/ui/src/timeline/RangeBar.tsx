@@ -3,6 +3,7 @@
 import { Button, HStack, SegmentGroup, Text, Wrap } from "@chakra-ui/react";
 import { useNavigate } from "react-router-dom";
 
+import { useLost } from "../api/live";
 import type { Address } from "../parts/address";
 import { duration, moment } from "../parts/words";
 import { NARROWEST, RANGES } from "./scale";
@@ -16,6 +17,7 @@ interface Props {
 
 export function RangeBar({ range, until, now, write }: Props) {
   const navigate = useNavigate();
+  const lost = useLost();
   // Without a range the address means: what fits.
   const go = (changes: Partial<Address>) => navigate(write({ range: Math.max(range, NARROWEST), ...changes }), { replace: true });
   const half = range * 500;
@@ -46,7 +48,7 @@ export function RangeBar({ range, until, now, write }: Props) {
         </Button>
       </HStack>
       <Text color="fg.muted" fontSize="sm">
-        {[RANGES.some(({ seconds }) => seconds === range) ? "" : `${duration(range)},`, until === null ? "live" : `until ${moment(until)}`].join(" ")}
+        {[RANGES.some(({ seconds }) => seconds === range) ? "" : `${duration(range)},`, until === null ? (lost === null ? "live" : `until ${moment(now)}, not live`) : `until ${moment(until)}`].join(" ")}
       </Text>
     </Wrap>
   );

@@ -6,6 +6,7 @@ import { Link } from "react-router-dom";
 
 import type { TimelineRow } from "../api/client";
 import { Phase, phaseWord, restatementWords } from "../parts/phase";
+import { Whole } from "../parts/Whole";
 import { count, counted } from "../parts/words";
 import { Plot } from "./Plot";
 import type { Span } from "./scale";
@@ -20,8 +21,9 @@ const PALE = 0.45;
 /** The height of a row, in pixels. */
 export const rowHeight = (narrow: boolean) => (narrow ? PLOT + NAME : PLOT);
 
-/** The room that is left of the plots. */
-export const LABEL = { base: "104px", md: "346px", xl: "420px" };
+/** The room that is left of the plots: on a narrow page as much as the longest txid needs, beside its sign and its box. */
+export const LABEL = { base: "var(--tx-label, 104px)", md: "346px", xl: "420px" };
+export const labelWidth = (newest: number) => `${Math.max(104, 60 + 8 * (String(newest).length + 3))}px`;
 
 interface Props {
   row: TimelineRow | undefined;
@@ -89,7 +91,7 @@ export const Row = memo(function Row({ row, txid, index, total, href, now, span,
                 <Phase row={row} wordHidden />
               </Box>
             )}
-            {!narrow && <Name flex="1" name={named(row)} />}
+            {!narrow && <Name flex="1" name={named(row)} room={width} />}
             <Text color="fg.muted" display={{ base: "none", md: "block" }} flexShrink={0} fontVariantNumeric="tabular-nums">
               {row?.rows != null && count(row.rows)}
             </Text>
@@ -97,7 +99,7 @@ export const Row = memo(function Row({ row, txid, index, total, href, now, span,
           <Box data-counts={counts} flex="1" minW={0} opacity={counts ? 1 : PALE}>
             {row && <Plot height={PLOT} now={now} row={row} span={span} titled={false} width={width} />}
           </Box>
-          {narrow && <Name bottom={0} insetX={0} name={named(row)} position="absolute" ps={indented ? 7 : 2} />}
+          {narrow && <Name bottom={0} insetX={0} name={named(row)} position="absolute" ps={indented ? 7 : 2} room={width} />}
         </Link>
       </Flex>
     </Box>
@@ -110,12 +112,8 @@ function named(row: TimelineRow | undefined): string | null {
 }
 
 /** The file, the range or the interval of a batch. */
-function Name({ name, ...layout }: { name: string | null | undefined } & TextProps) {
-  return (
-    <Text color="fg.muted" fontSize="xs" lineHeight={`${NAME}px`} minW={0} title={name ?? undefined} truncate {...layout}>
-      {name}
-    </Text>
-  );
+function Name({ name, ...layout }: { name: string | null; room: number } & TextProps) {
+  return <Whole color="fg.muted" fontSize="xs" lineHeight={`${NAME}px`} text={name ?? ""} {...layout} />;
 }
 
 /** Says of a row what is seen of it. */

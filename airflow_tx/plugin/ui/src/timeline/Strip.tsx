@@ -5,7 +5,7 @@ import { useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
 import { useNavigate } from "react-router-dom";
 
 import { api, type Activity } from "../api/client";
-import { useLive } from "../api/live";
+import { useLive, useLost } from "../api/live";
 import type { Address } from "../parts/address";
 import { duration, moment } from "../parts/words";
 import { shownFrom, type Stretch } from "./scale";
@@ -27,13 +27,14 @@ interface Props {
 export function Strip({ topology, shown, now, write }: Props) {
   const query = useLive(["activity", topology], (signal) => api.activity(topology, signal), { every: EVERY });
   const navigate = useNavigate();
+  const lost = useLost();
   if (!query.data || query.data.since === null) return null;
   const known = { start: Date.parse(query.data.since), end: Math.max(now, Date.parse(query.data.since) + 1000) };
   return (
     <Box mt={3}>
       <Flex color="fg.muted" fontSize="xs" gap={3} justify="space-between" wrap="wrap">
         <Text>{`All known time: ${moment(known.start)}`}</Text>
-        <Text>now</Text>
+        <Text>{lost === null ? "now" : moment(now)}</Text>
       </Flex>
       <Window activity={query.data} choose={(time) => void navigate(write(shownFrom(time, now)))} known={known} shown={shown} />
     </Box>

@@ -1,7 +1,7 @@
 /** Transactions over time: a row each, newest first; processing overlaps, commits are in strict order. */
 
 import { Box, Flex, HStack, Text } from "@chakra-ui/react";
-import { useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore, type KeyboardEvent } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore, type CSSProperties, type KeyboardEvent } from "react";
 import { useNavigate } from "react-router-dom";
 
 import { Figures } from "../figures/Figures";
@@ -17,7 +17,7 @@ import { FilterBar } from "./FilterBar";
 import { LegendItems } from "./Plot";
 import { Patterns } from "./patterns";
 import { RangeBar } from "./RangeBar";
-import { LABEL, Row, rowHeight } from "./Row";
+import { LABEL, labelWidth, Row, rowHeight } from "./Row";
 import { Selection } from "./Selection";
 import { selectedAfter } from "./selected";
 import { Strip } from "./Strip";
@@ -126,7 +126,7 @@ function Drawn({ topology, mayAct, filter, ends, ...begins }: Shown) {
   useEffect(measure, [measure, rows.total]);
 
   return (
-    <Box>
+    <Box style={{ "--tx-label": labelWidth(rows.txidAt(0)) } as CSSProperties}>
       <Patterns />
       <RangeBar now={now} range={range} until={ends} write={write} />
       <FilterBar answer={answer} filter={filter} write={write} />

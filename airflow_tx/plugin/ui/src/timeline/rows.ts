@@ -4,7 +4,7 @@ import { keepPreviousData, useQueries, useQuery, type UseQueryResult } from "@ta
 import { useCallback, useMemo, useRef } from "react";
 
 import { api, type TimelineRow } from "../api/client";
-import { useLive } from "../api/live";
+import { EVERY, useLive } from "../api/live";
 import { draw } from "./bars";
 import { asked, type RowFilter } from "./filter";
 import { fitting, type Fit, type Stretch } from "./scale";
@@ -46,7 +46,7 @@ export function useFitting(topology: string, filter: RowFilter, wanted: boolean)
     gcTime: 0,
     queryFn: ({ signal }) => api.timeline(topology, { ...asked(filter), limit: FIRST_SIGHT }, signal),
     queryKey: ["timeline", topology, "first sight", filter],
-    refetchInterval: ({ state }) => (state.data === undefined ? false : again(fitOf(state.data, state.dataUpdatedAt), state.dataUpdatedAt)),
+    refetchInterval: ({ state }) => (state.data === undefined ? EVERY : again(fitOf(state.data, state.dataUpdatedAt), state.dataUpdatedAt)),
     staleTime: Infinity,
   });
   // What is shown stays until the rows of another filter are known.

@@ -1,9 +1,20 @@
 import { describe, expect, it } from "vitest";
 
-import { breaks, dragged, extent, fitted, fitting, LEAST_BAR, momentAt, position, RANGES, shownFrom, tickLabel, tickLabels, ticks, zoneOffset, type Stretch } from "./scale";
+import { breaks, dragged, extent, fitted, fitting, LEAST_BAR, momentAt, position, labels, RANGES, shownFrom, ticks, zoneOffset, type Span, type Stretch } from "./scale";
 
 const NOON = Date.parse("2026-03-10T12:00:00Z");
 const HOUR = 3_600_000;
+
+const measure = (text: string) => 6.5 * text.length;
+
+/** What is written below a span. */
+function axis(span: Span, width: number, zone: string, { moves = false } = {}): string[] {
+  return labelled(span, width, zone, { moves }).map(({ text }) => text);
+}
+
+function labelled(span: Span, width: number, zone: string, { moves = false } = {}) {
+  return labels(ticks(span, width, 70, zone), (at) => position(at, span, width), zone, moves, { left: 0, right: width, measure, moves });
+}
 
 describe("the scale", () => {
   it("places moments between the ends of a span", () => {
@@ -24,16 +35,9 @@ describe("the scale", () => {
 
   it("has no labels without a width", () => expect(ticks({ start: 0, end: HOUR }, 0, 70)).toEqual([0]));
 
-  it("begins days where the zone's do", () => {
-    const offset = zoneOffset(NOON, "Asia/Kolkata");
-    expect(offset).toBe(330);
-    const found = ticks({ start: NOON - 72 * HOUR, end: NOON }, 300, 70, offset);
-    expect(found.map((at) => tickLabel(at, "Asia/Kolkata"))).toEqual(["8 Mar", "9 Mar", "10 Mar"]);
-  });
-
-  it("writes the time of day, with seconds where the minute is not whole", () => {
-    expect(tickLabel(NOON, "UTC")).toBe("12:00");
-    expect(tickLabel(NOON + 5000, "UTC")).toBe("12:00:05");
+  it("knows the distance of a zone from UTC", () => {
+    expect(zoneOffset(NOON, "Asia/Kolkata")).toBe(330);
+    expect([NOON, NOON + 2000 * HOUR].map((at) => zoneOffset(at, "Europe/Berlin"))).toEqual([60, 120]);
   });
 
   it("zooms to what was dragged over, in either direction, and not below ten seconds", () => {
@@ -105,9 +109,9 @@ describe("the gaps of the scale", () => {
     expect(places.filter((x) => x > only!.left + 1 && x < only!.right - 1)).toEqual([]);
     expect(places.some((x) => x < only!.left)).toBe(true);
     expect(places.some((x) => x > only!.right)).toBe(true);
-    const labels = tickLabels(found, "UTC", true);
-    expect(labels[0]).toBe("10 Mar 12:00");
-    expect(labels.filter((each) => each.startsWith("11 Mar"))).toHaveLength(1);
+    const written = axis(day(), 800, "UTC", { moves: true });
+    expect(written[0]).toBe("10 Mar 12:00");
+    expect(written.filter((each) => each.startsWith("11 Mar"))).toHaveLength(1);
   });
 
   it("zooms over a gap to the moments at both ends", () => {
@@ -166,5 +170,55 @@ describe("the gaps of the scale", () => {
     expect(shownFrom({ start: NOON, end: NOON + 1000 }, NOON + HOUR)).toEqual({ range: 10, until: NOON + 10_000 });
     expect(shownFrom({ start: NOON, end: NOON + HOUR }, NOON + HOUR)).toEqual({ range: 3600, until: null });
     expect(shownFrom({ start: 0, end: NOON }, NOON + HOUR).range).toBe(3653 * 86_400);
+  });
+});
+
+describe("the labels of the axis", () => {
+  const from = (text: string, days: number): Span => ({ start: Date.parse(text), end: Date.parse(text) + days * 24 * HOUR });
+
+  it("begin days where the zone's do", () => {
+    expect(axis({ start: NOON - 72 * HOUR, end: NOON }, 300, "Asia/Kolkata")).toEqual(["8 Mar", "9 Mar", "10 Mar"]);
+  });
+
+  it("write the time of day, with seconds where the minute is not whole", () => {
+    expect(axis({ start: NOON - 1000, end: NOON + 9000 }, 200, "UTC")).toEqual(["12:00", "12:00:05"]);
+  });
+
+  it("write the year where another one begins", () => {
+    expect(axis(from("2025-12-30T12:00:00Z", 4), 400, "UTC")).toEqual(["31 Dec 2025", "1 Jan 2026", "2 Jan", "3 Jan"]);
+  });
+
+  it("write months of two years, each with what tells it from the same one of another year", () => {
+    const written = axis(from("2024-11-28T00:00:00Z", 730), 900, "Europe/Berlin");
+    expect(written).toEqual(["1 Jan 2025", "1 Apr", "1 Jul", "1 Oct", "1 Jan 2026", "1 Apr", "1 Jul", "1 Oct"]);
+  });
+
+  it.each(["Europe/Berlin", "America/New_York", "Africa/Cairo", "Australia/Lord_Howe"])("write days over a change of the clock of %s", (zone) => {
+    for (const days of [4, 9, 14]) {
+      for (const begin of ["2026-03-05T12:00:00Z", "2026-03-27T12:00:00Z", "2026-04-20T12:00:00Z", "2026-10-20T12:00:00Z", "2026-10-28T12:00:00Z"]) {
+        for (const text of axis(from(begin, days), 70 * (days + 1), zone)) expect(text).toMatch(/^\d+ [A-Z][a-z]+$/);
+      }
+    }
+  });
+
+  it("tell the hour that comes twice from the one before it", () => {
+    const written = axis({ start: Date.parse("2026-10-25T00:00:00Z"), end: Date.parse("2026-10-25T02:00:00Z") }, 700, "Europe/Berlin");
+    expect(written.slice(0, 4)).toEqual(["02:15", "02:30", "02:45", "02:00 GMT+1"]);
+  });
+
+  it.each(Array.from({ length: 40 }, (_, seed) => seed))("are whole: nothing lies outside, or on another one (%i)", (seed) => {
+    const width = 180 + 37 * seed;
+    const day = 24 * HOUR;
+    const busy = Array.from({ length: 1 + (seed % 7) }, (_, each) => ({ start: NOON + each * (seed % 5) * day, end: NOON + each * (seed % 5) * day + (1 + seed) * 60_000 }));
+    const whole = [fitted(busy, NOON - seed * HOUR, NOON + 40 * day, width), from("2025-11-28T13:00:00Z", 0.01 * 1.4 ** seed)];
+    for (const [index, span] of whole.entries()) {
+      const found = labelled(span, width, "Europe/Berlin", { moves: index === 0 });
+      for (const [at, { x, text }] of found.entries()) {
+        expect(x - measure(text) / 2).toBeGreaterThanOrEqual(-0.5);
+        expect(x + measure(text) / 2).toBeLessThanOrEqual(width + 0.5);
+        const before = found[at - 1];
+        if (before) expect(x - measure(text) / 2).toBeGreaterThan(before.x + measure(before.text) / 2);
+      }
+    }
   });
 });

@@ -32,6 +32,12 @@ const STEPS = [
   ...[1, 2, 3, 6, 12].map((count) => count * HOUR),
   ...[1, 2, 5, 10].map((count) => count * DAY),
 ];
+/** A day is an hour shorter where the clock is put forward, and months have 28 to 31 days. */
+const SHORTEST = 0.9;
+/** The shortest one. */
+const MONTH = 28 * DAY;
+/** Months between two labels. */
+const MONTHS = [1, 2, 3, 6, 12, 24, 60, 120];
 
 /** The shortest and the longest time that an address may ask for, in seconds. */
 export const NARROWEST = 10;
@@ -188,56 +194,150 @@ export function breaks(span: Span, width: number): Break[] {
 }
 
 /**
- * Gives the labelled moments, not closer than `apart` pixels: round ones, none of them in a cut. A part between two
- * cuts that has no round one has its first moment. `offset` is the zone's, in minutes.
+ * Gives the labelled moments, not closer than `apart` pixels: round ones of the zone, none of them in a cut. A part
+ * between two cuts that has no round one has its first moment.
  */
-export function ticks(span: Span, width: number, apart: number, offset = 0): number[] {
+export function ticks(span: Span, width: number, apart: number, zone?: string): number[] {
   const whole = piecesOf(span, width).filter((each) => !each.isCut);
   const time = whole.reduce((sum, each) => sum + lengthOf(each), 0);
   const pixels = whole.reduce((sum, each) => sum + each.right - each.left, 0);
   const atLeast = (time / Math.max(pixels, 1)) * apart;
-  const step = STEPS.find((each) => each >= atLeast) ?? Math.ceil(atLeast / (30 * DAY)) * 30 * DAY;
+  const step = STEPS.find((each) => each >= atLeast);
+  const months = MONTHS.find((each) => each * MONTH >= atLeast) ?? MONTHS[MONTHS.length - 1]!;
   const found: number[] = [];
   for (const piece of whole) {
-    const round = roundMoments(piece, step, offset * MINUTE);
+    const round = step === undefined ? roundMonths(piece, months, zone) : roundMoments(piece, step, zone);
     for (const at of round.length > 0 ? round : [piece.start]) {
       const last = found[found.length - 1];
-      if (last === undefined || position(at, span, width) - position(last, span, width) >= apart - 0.5) found.push(at);
+      if (last === undefined || position(at, span, width) - position(last, span, width) >= apart * SHORTEST) found.push(at);
     }
   }
   return found;
 }
 
-function roundMoments({ start, end }: Stretch, step: number, shift: number): number[] {
+/** Lists the moments at which the clock of the zone shows a multiple of the step, also after the clock was changed. */
+function roundMoments({ start, end }: Stretch, step: number, zone: string | undefined): number[] {
   const found: number[] = [];
-  for (let at = Math.ceil((start + shift) / step) * step - shift; at <= end; at += step) found.push(at);
+  const offset = zoneOffset(start, zone) * MINUTE;
+  const first = Math.ceil((start + offset) / step) * step;
+  const last = end + Math.max(offset, zoneOffset(end, zone) * MINUTE);
+  for (let shown = first; shown <= last; shown += step) {
+    // Clocks are changed by whole hours: shorter steps go on.
+    const at = step < HOUR ? shown - offset : momentOf(shown, zone);
+    if (at !== null && at >= start && at <= end) found.push(at);
+  }
   return found;
 }
 
-/** Writes the labels of ticks: with the day where it is another one than that of the label before. */
-export function tickLabels(moments: readonly number[], zone: string | undefined, hasCuts: boolean): string[] {
-  const day = (at: number) => new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: zone }).format(at);
-  return moments.map((at, index) => {
-    const label = tickLabel(at, zone);
-    const before = moments[index - 1];
-    const isOther = hasCuts && (before === undefined || day(before) !== day(at)) && label !== day(at);
-    return isOther ? `${day(at)} ${label}` : label;
-  });
+/** Lists the moments at which every so many months begin. */
+function roundMonths({ start, end }: Stretch, months: number, zone: string | undefined): number[] {
+  const found: number[] = [];
+  // Ten years are counted from a round one.
+  const year = Math.floor(new Date(start + zoneOffset(start, zone) * MINUTE).getUTCFullYear() / 10) * 10;
+  for (let month = 0; ; month += months) {
+    const shown = Date.UTC(year, month);
+    if (shown - DAY > end) return found;
+    const at = momentOf(shown, zone);
+    if (at !== null && at >= start && at <= end) found.push(at);
+  }
+}
+
+/** Gives the first moment at which the clock of the zone shows a time, which is written as if it were UTC; null: it skips that time. */
+function momentOf(shown: number, zone: string | undefined): number | null {
+  const [first, second] = [shown - DAY, shown + DAY].map((each) => shown - zoneOffset(each, zone) * MINUTE).sort((a, b) => a - b) as [number, number];
+  const shows = (at: number) => at + zoneOffset(at, zone) * MINUTE;
+  const exact = [first, second].find((at) => shows(at) === shown);
+  if (exact !== undefined) return exact;
+  // Where the clock skips midnight, the day begins all the same.
+  return shows(second - 1) < shown ? second : null;
+}
+
+/** A label that is whole: nothing of it lies outside, or on another one. */
+export interface Label {
+  at: number;
+  text: string;
+  /** Its middle, in pixels. */
+  x: number;
+}
+
+interface Room {
+  /** Between which pixels labels may be. */
+  left: number;
+  right: number;
+  /** How wide a text is. */
+  measure: (text: string) => number;
+  /** Whether a label at an end is moved into the room; else it is left out. */
+  moves?: boolean;
+}
+
+/** Pixels between two labels. */
+const BETWEEN = 6;
+
+/**
+ * Writes the labels that have room. A label says as much as the one before it leaves open: the day if it is another
+ * one, the year, and the distance from UTC after the clock was changed.
+ *
+ * @param dated whether the first label says its day, too, as it must where time is cut.
+ */
+export function labels(moments: readonly number[], place: (at: number) => number, zone: string | undefined, dated: boolean, { left, right, measure, moves = false }: Room): Label[] {
+  const found: Label[] = [];
+  const years = new Set(moments.map((at) => parts(at, zone).year)).size > 1;
+  for (const at of moments) {
+    const before = found[found.length - 1];
+    const text = labelAfter(at, before?.at, zone, dated, years);
+    const half = measure(text) / 2;
+    const x = moves ? Math.min(Math.max(place(at), left + half), right - half) : place(at);
+    const free = before === undefined ? left : before.x + measure(before.text) / 2 + BETWEEN;
+    if (x - half >= free - 0.5 && x + half <= right + 0.5) found.push({ at, text, x });
+  }
+  return found;
+}
+
+interface Parts {
+  year: string;
+  day: string;
+  time: string;
+  offset: number;
+  /** Whether a day, or a month, of the zone begins at the moment, also where the clock skips midnight. */
+  beginsDay: boolean;
+}
+
+function parts(at: number, zone: string | undefined): Parts {
+  const second = at % MINUTE === 0 ? undefined : "2-digit";
+  const [day, before] = [at, at - 1].map((each) => format(each, { day: "numeric", month: "short" }, zone));
+  return {
+    year: format(at, { year: "numeric" }, zone),
+    day: day!,
+    time: format(at, { hour: "2-digit", minute: "2-digit", second }, zone),
+    offset: zoneOffset(at, zone),
+    beginsDay: day !== before,
+  };
+}
+
+function labelAfter(at: number, before: number | undefined, zone: string | undefined, dated: boolean, years: boolean): string {
+  const own = parts(at, zone);
+  const last = before === undefined ? undefined : parts(before, zone);
+  const year = years && last?.year !== own.year ? ` ${own.year}` : "";
+  const isOther = last === undefined ? dated : last.day !== own.day || year !== "";
+  const day = own.beginsDay || isOther ? `${own.day}${year}` : "";
+  const shift = last !== undefined && last.offset !== own.offset && last.day === own.day ? ` ${format(at, { timeZoneName: "shortOffset" }, zone).split(" ").pop()}` : "";
+  return own.beginsDay ? day : `${day} ${own.time}${shift}`.trim();
+}
+
+const formats = new Map<string, Intl.DateTimeFormat>();
+
+function format(at: number, how: Intl.DateTimeFormatOptions, zone: string | undefined): string {
+  const key = `${JSON.stringify(how)} ${zone}`;
+  // To make one takes far longer than to use it.
+  if (!formats.has(key)) formats.set(key, new Intl.DateTimeFormat("en-GB", { ...how, timeZone: zone }));
+  return formats.get(key)!.format(at);
 }
 
 /** Gives the zone's distance from UTC at a moment, in minutes. */
 export function zoneOffset(at: number, zone: string | undefined): number {
-  const local = new Date(at).toLocaleString("sv-SE", { timeZone: zone });
-  return Math.round((Date.parse(`${local.replace(" ", "T")}Z`) - at) / MINUTE);
-}
-
-/** Writes a tick: the time of day, or the day where a day begins. */
-export function tickLabel(at: number, zone: string | undefined): string {
-  const second = at % MINUTE === 0 ? undefined : "2-digit";
-  const time = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second, timeZone: zone }).format(at);
-  return time === "00:00"
-    ? new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: zone }).format(at)
-    : time;
+  const local = format(at, { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" }, zone);
+  const [day, month, year, ...time] = local.match(/\d+/g)!.map(Number);
+  return Math.round((Date.UTC(year!, month! - 1, day, ...time) - at) / MINUTE);
 }
 
 /** What a person has dragged over becomes the span that is shown: never less than `NARROWEST`, never beyond now. */

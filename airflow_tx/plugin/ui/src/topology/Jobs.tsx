@@ -64,8 +64,13 @@ function Job({ job, topology, mayAct, coordinated, paused }: Props & { job: JobL
 
 function title(job: JobLine): string {
   if (job.kind === "restatement") return "Restatement";
-  const days = job.first && job.last ? ` of ${moment(job.first).slice(0, 10)} to ${moment(job.last).slice(0, 10)}` : "";
+  const days = job.first && job.last ? ` of ${day(job.first)} to ${day(job.last)}` : "";
   return `${job.kind === "backfill" ? "Backfill" : "airflow tx backfill"}${days}`;
+}
+
+/** Writes the day that begins at a moment, or the moment where in this time zone none does: the day would be another one. */
+function day(at: string): string {
+  return moment(at).replace(/ 00:00:00$/, "");
 }
 
 /** Colours repeat what the title says. */

@@ -35,7 +35,7 @@ export function Search({ topology }: { topology: string }) {
           aria-label="Which transaction has it?"
           asking={query.isFetching}
           maxW="360px"
-          placeholder="Which transaction has this file, offset, id or date?"
+          placeholder="Find a file, an offset, an id or a date"
           setTyped={setTyped}
           typed={typed}
         />

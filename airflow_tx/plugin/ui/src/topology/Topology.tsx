@@ -33,14 +33,8 @@ export function Topology({ topology, inside = false }: { topology: string; insid
           <Link to={write({ topology: null, txid: null })}>← All topologies</Link>
         </Styled>
       )}
-      {query.data ? (
-        <Summary page={query.data} />
-      ) : (
-        <>
-          <Trouble query={query} />
-          <Loading query={query} />
-        </>
-      )}
+      <Trouble query={query} />
+      {query.data ? <Summary page={query.data} /> : <Loading query={query} />}
       {query.data && <Jobs coordinated={query.data.coordinator?.paused === false} key={`jobs ${topology}`} mayAct={query.data.may_act} paused={query.data.paused === true} topology={topology} />}
       {query.data && <Search key={`search ${topology}`} topology={topology} />}
       {query.data && <Timeline key={topology} mayAct={query.data.may_act} topology={topology} />}
@@ -112,7 +106,7 @@ function facts(page: TopologyPage, now: number): ReactNode[] {
     </>,
     page.ackers ? ackersWords(page.ackers) : "",
     page.last_commit ? `last commit ${page.last_commit.txid}, ${ago(page.last_commit.at, now)}` : "no commit yet",
-    page.paused ? "DAG paused" : "",
+    page.paused === null ? "DAG not in Airflow" : page.paused ? "DAG paused" : "",
     page.coordinator ? `coordinator ${page.coordinator.dag_id}${page.coordinator.paused ? ", paused" : ""}` : "",
   ].filter(Boolean);
 }
