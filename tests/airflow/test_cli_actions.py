@@ -12,7 +12,7 @@ from tests.airflow.stack import SIZE, Stack, expected
 DAG_ID = "acted"
 
 
-def tx(stack: Stack, *arguments: str) -> dict[str | None, str]:
+def tx(stack: Stack, *arguments: str) -> dict[int | None, str]:
     """What `airflow tx …` says it did, by txid."""
     return {row["txid"]: row["done"] for row in stack.tx_rows(*arguments)}
 
@@ -33,8 +33,8 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
     assert ledger.names("history") == []
 
     done = tx(stack, "skip", DAG_ID, "1", "--why", "its file is broken", "--yes")
-    assert done["1"].startswith("skipped.")
-    assert "Its run stays failed in Airflow: clear it" in done["1"]
+    assert done[1].startswith("skipped.")
+    assert "Its run stays failed in Airflow: clear it" in done[1]
     airflow.clear_run(DAG_ID, "bad")
     airflow.wait_run(DAG_ID, "bad")
     for run_id in ("second", "third"):
@@ -46,7 +46,7 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
 
     broken.take_back()
     done = tx(stack, "readmit", DAG_ID, "1", "--why", "its file is mended", "--yes")
-    assert done["1"].startswith("re-admitted: its run was cleared")
+    assert done[1].startswith("re-admitted: its run was cleared")
     airflow.wait_run(DAG_ID, "bad")
     stack.assert_counted_once(DAG_ID, 3 * SIZE)
     history = {name: ledger.read(f"history/{name}") for name in ledger.names("history")}
@@ -66,8 +66,8 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
     airflow.delete_run(DAG_ID, "deleted")
     broken.take_back()
     assert tx(stack, "replay", DAG_ID, "--failed") == {
-        "5": "its run was cleared",
-        "6": "its run did not exist, and was created again",
+        5: "its run was cleared",
+        6: "its run did not exist, and was created again",
     }
     for run_id in ("failed", "deleted"):
         airflow.wait_run(DAG_ID, run_id)
@@ -98,7 +98,7 @@ def test_a_file_that_was_corrected_is_counted_by_the_command_that_the_error_name
     advised = re.search(r"Correct the file, then: airflow tx (replay .*) TEXT; or", error)
     assert advised is not None
     done = tx(stack, *shlex.split(advised[1]), "the ninth was a word")
-    assert done == {"1": "its rows are decided again: its run was cleared"}
+    assert done == {1: "its rows are decided again: its run was cleared"}
     for run_id in ("r1", "r2"):
         airflow.wait_run(dag_id, run_id)
     stack.assert_counted_once(dag_id, 4)

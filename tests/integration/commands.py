@@ -159,6 +159,13 @@ class Commands:
             return 0
         return code if isinstance(code, int) else 1  # Python prints a text, and exits with 1
 
+    def refused(self, *arguments: str, root: str) -> tuple[Any, str]:
+        """The output of a command as JSON, and the line with which it is refused."""
+        tried = self.tried(*arguments, "--output", "json", root=root)
+        assert not tried.broken, tried.broken
+        assert tried.refusal
+        return json.loads(tried.output), tried.refusal
+
     def both(self, *arguments: str, root: str) -> tuple[Any, list[str]]:
         """The output of a command as JSON, and what it says of lag beside it, line by line."""
         code, output, told = self._answer((*arguments, "--output", "json"), root)

@@ -61,13 +61,13 @@ def test_list_and_show_tell_what_the_ledger_says(
     pipeline.begin("r3")
 
     (topology,) = airflow.json("tx", "list", root=root)
-    assert topology.items() >= {"topology": "flights", "dag_id": "dag", "next_commit": "2", "open": "2"}.items()
+    assert topology.items() >= {"topology": "flights", "dag_id": "dag", "next_commit": 2, "open": 2}.items()
     third, second, first = airflow.json("tx", "list", "flights", root=root)
-    assert (first["txid"], first["status"], first["rows"]) == ("1", "COMMITTED", "1")
+    assert (first["txid"], first["status"], first["rows"]) == (1, "COMMITTED", 1)
     assert (second["status"], second["waiting_for"]) == ("PROCESSED", "its committer")
     assert (third["status"], third["waiting_for"]) == ("PROCESSING", "an ack of task0")
     (shown,) = airflow.json("tx", "show", "flights", "2", root=root)
-    assert shown.items() >= {"run_id": "r2", "ack_val": "0" * 16, "batch": "2", "acks": "task0: acked"}.items()
+    assert shown.items() >= {"run_id": "r2", "ack_val": "0" * 16, "batch": 2, "acks": "task0: acked"}.items()
     (shown,) = airflow.json("tx", "show", "flights", "--no-lag", root=root)
     assert shown["rotating_state"] == f"{root}/flights/coordinator/meta"
     assert "COMMITTED" in airflow.in_a_process("tx", "list", "flights", root=root)
@@ -121,7 +121,7 @@ def test_a_topology_that_cannot_be_read_does_not_hide_the_others(
     broken.begin("r1")
     pipeline.store.multi([], [Put(broken.paths.record, b'{"format": 99}')])
     listed = airflow.json("tx", "list", root=zookeeper_root)
-    assert [(each["topology"], each["next_commit"]) for each in listed] == [("broken", None), ("flights", "2")]
+    assert [(each["topology"], each["next_commit"]) for each in listed] == [("broken", None), ("flights", 2)]
     assert listed[0]["problem"].startswith(f"Record {broken.paths.record} cannot be read: it has format 99")
     assert listed[0].keys() == listed[1].keys()
     assert listed[1]["problem"] is None
@@ -359,7 +359,7 @@ def test_a_dry_run_of_a_repair_says_what_it_would_do_and_changes_nothing(
     assert told.splitlines()[0].endswith(" Nothing was changed.")
     effects = airflow.json("tx", *command, "--dry-run", root=zookeeper_root)
     (own,) = [each for each in effects if each["txid"] is not None]
-    assert (own["txid"], own["run_id"]) == ("2", "r2")
+    assert (own["txid"], own["run_id"]) == (2, "r2")
     assert happens in [f"transaction 2: {own['done']}", *(each["done"] for each in effects)]
     assert everything(pipeline) == before
     assert ([state.fence() for state in pipeline.states], pipeline.totals()) == (fences, [1, 1])
@@ -405,7 +405,7 @@ def test_a_dry_run_of_a_rebuild_says_which_runs_begin_anew_and_changes_nothing(
     effects = airflow.json(*command, "--dry-run", root=zookeeper_root)
     assert effects[0]["done"].startswith("transaction 2 is complete in every state; 3 is next; generation 2; ")
     became = {each["run_id"]: (each["txid"], each["done"].partition(":")[0]) for each in effects[1:]}
-    assert became == {"r2": ("2", "closed"), "r3": ("3", "forgotten")}
+    assert became == {"r2": (2, "closed"), "r3": (3, "forgotten")}
     assert everything(pipeline) == before
     airflow.run(*command, "--yes", root=zookeeper_root)
     with pytest.raises(AssertionError, match="AlreadyCommitted"):

@@ -69,7 +69,7 @@ def topology(pipeline: Pipeline) -> TopologyRecord:
     return Reader(pipeline.store).peek(TopologyRecord, pipeline.paths.record)
 
 
-def done(rows: list[dict[str, Any]]) -> dict[str | None, str]:
+def done(rows: list[dict[str, Any]]) -> dict[int | None, str]:
     """What a command says it did, by txid."""
     return {row["txid"]: row["done"] for row in rows}
 
@@ -92,25 +92,25 @@ def test_a_skip_waits_for_its_turn_and_takes_those_after_it_along(
     assert topology(pipeline).skips == []
 
     told = airflow.json(*skip, "2", *why, "--yes", root=root)
-    assert done(told) == {"2": "to be skipped at its turn; it waits for transaction 1.1 (run r1, PROCESSING)"}
+    assert done(told) == {2: "to be skipped at its turn; it waits for transaction 1.1 (run r1, PROCESSING)"}
     listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=root)}
-    assert listed["2"]["waiting_for"] == "transaction 1.1 (run r1, PROCESSING), then it is skipped"
-    assert listed["2"]["note"].startswith("to be skipped: the file is broken (")
+    assert listed[2]["waiting_for"] == "transaction 1.1 (run r1, PROCESSING), then it is skipped"
+    assert listed[2]["note"].startswith("to be skipped: the file is broken (")
 
     back = "To get its rows back: airflow tx readmit flights {} --why TEXT"
     runs.make(r1="failed")
     red = ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
     told = airflow.json(*skip, "1", *why, "--yes", root=root)
-    assert done(told) == {"1": f"skipped. {back.format(1)}{red}", "2": f"skipped. {back.format(2)}"}
+    assert done(told) == {1: f"skipped. {back.format(1)}{red}", 2: f"skipped. {back.format(2)}"}
     assert (record(pipeline, 1), record(pipeline, 2)) == (None, None)
     pipeline.run("r3")
     assert pipeline.totals() == [3, 3]
 
     (shown,) = airflow.json("tx", "show", "flights", "2", root=root)
-    assert shown.items() >= {"status": "SKIPPED", "run_id": "r2", "batch": "2", "position": None}.items()
+    assert shown.items() >= {"status": "SKIPPED", "run_id": "r2", "batch": 2, "position": None}.items()
     assert shown["skip"].startswith("the file is broken (")
     told = airflow.json(*skip, "2", *why, "--yes", root=root)
-    assert done(told) == {"2": f"nothing: it is skipped already. {back.format(2)}"}
+    assert done(told) == {2: f"nothing: it is skipped already. {back.format(2)}"}
     for txid, said in (
         ("3", "Transaction 3 is committed. Nothing was changed."),
         ("9", "No transaction 9 of topology"),
@@ -132,25 +132,27 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     again = "its run is cleared, and begins as attempt 2"
     alone = "refused: its run is running; with force it is replayed all the same"
     told = airflow.json("tx", "replay", "flights", "1", "2", "--dry-run", root=root)
-    assert done(told) == {"1": again, "2": alone}
-    told = airflow.json("tx", "replay", "flights", "1", "7", "--dry-run", root=root)
-    assert done(told) == {
-        "1": "refused: not replayed, since transaction 7 is refused",
-        "7": "refused: No transaction 7 of topology 'flights' in the ledger at "
-        f"{pipeline.paths.transactions}. To see the transactions that there are: airflow tx list flights",
-    }
+    assert done(told) == {1: again, 2: alone}
+    told, line = airflow.refused("tx", "replay", "flights", "1", "7", "--dry-run", root=root)
+    assert line == (
+        f"No transaction 7 of topology 'flights' in the ledger at {pipeline.paths.transactions}. To see the "
+        "transactions that there are: airflow tx list flights"
+    )
+    assert done(told) == {1: "refused: not replayed, since transaction 7 is refused", 7: f"refused: {line}"}
     assert done(airflow.json("tx", "replay", "flights", "--failed", "--dry-run", root=root)) == {
-        "1": "its run is cleared"
+        1: "its run is cleared"
     }
     told = airflow.json("tx", "skip", "flights", "2", "--dry-run", root=root)
-    assert done(told) == {"2": "to be skipped at its turn; it waits for transaction 1.1 (run r1, FAILED)"}
+    assert done(told) == {2: "to be skipped at its turn; it waits for transaction 1.1 (run r1, FAILED)"}
     assert airflow.run("tx", "skip", "flights", "1", "--dry-run", root=root).startswith(
         "It would: Skip transaction 1.1 of topology flights (run r1, FAILED), and count its rows nowhere: 1. "
     )
-    assert done(airflow.json("tx", "readmit", "flights", "1", "--dry-run", root=root)) == {
-        "1": "refused: Transaction 1 of flights cannot be re-admitted: it is not skipped. Nothing was changed; "
-        "airflow tx list flights shows the skipped ones."
-    }
+    told, line = airflow.refused("tx", "readmit", "flights", "1", "--dry-run", root=root)
+    assert line == (
+        "Transaction 1 of flights cannot be re-admitted: it is not skipped. Nothing was changed; airflow tx list "
+        "flights shows the skipped ones."
+    )
+    assert done(told) == {1: f"refused: {line}"}
     assert [record(pipeline, txid) for txid in (1, 2)] == before
     assert runs.states() == {"r1": "failed", "r2": "running"}
 
@@ -213,7 +215,7 @@ def test_a_skip_that_a_state_does_not_take_stays_noted_and_says_so(
     assert told.startswith("The skip of transaction 1 is noted, but not in effect: state 'tx_state.one' (")
     assert told.endswith("skip flights 1 --why TEXT. Or replay it: airflow tx replay flights 1")
     assert topology(pipeline).skips == [1]
-    assert done(airflow.json(*skip, root=zookeeper_root))["1"].startswith("skipped.")
+    assert done(airflow.json(*skip, root=zookeeper_root))[1].startswith("skipped.")
     assert record(pipeline, 1) is None
 
 
@@ -230,11 +232,11 @@ def test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped(
     pipeline.mark(grant)
     runs.make(r2="failed")
     listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=zookeeper_root)}
-    assert listed["2"]["waiting_for"] == "a replay: transaction 1 ended elsewhere than its batch starts"
+    assert listed[2]["waiting_for"] == "a replay: transaction 1 ended elsewhere than its batch starts"
 
     told = airflow.json("tx", "skip", "flights", "2", "--why", "wrong", "--yes", root=zookeeper_root)
     assert done(told) == {
-        "2": "transaction 1 ended elsewhere than its batch starts, so it is replayed first, and then skipped: "
+        2: "transaction 1 ended elsewhere than its batch starts, so it is replayed first, and then skipped: "
         "its run was cleared"
     }
     assert runs.states() == {"r2": "running"}
@@ -263,7 +265,7 @@ def test_a_skipped_batch_is_readmitted_once_and_its_run_started_again(
     assert runs.states() == {"r1": "success"}
 
     told = airflow.json(*readmit, "1", *why, "--yes", root=root)
-    assert [(row["txid"], row["run_id"]) for row in told] == [("1", "r1")]
+    assert [(row["txid"], row["run_id"]) for row in told] == [(1, "r1")]
     how = "takes the current rows of the same place, as a new transaction"
     assert told[0]["done"] == f"re-admitted: its run was cleared, and {how}"
     told = airflow.json(*readmit, "2", *why, "--yes", root=root)
@@ -279,7 +281,7 @@ def test_a_skipped_batch_is_readmitted_once_and_its_run_started_again(
     assert pipeline.totals() == [1, 1]
     assert "it is re-admitted as 3." in one_line(airflow.run(*readmit, "1", *why, "--yes", root=root, fails=True))
     (shown,) = airflow.json("tx", "show", "flights", "1", root=root)
-    assert shown.items() >= {"status": "READMITTED", "readmitted_as": "3"}.items()
+    assert shown.items() >= {"status": "READMITTED", "readmitted_as": 3}.items()
     assert "cli_readmit" in [event for event, _ in runs.audited()]
 
 
@@ -308,15 +310,15 @@ def test_a_replay_starts_the_run_again_and_leaves_live_ones_alone(
     assert [row["run_id"] for row in told] == ["r2", "r3", "r4", "r5"]
     alone = "its run was left alone: it is {} (--force starts it again all the same)"
     assert done(told) == {
-        "2": "its run was cleared",
-        "3": f"its skip was withdrawn, {alone.format('running')}",
-        "4": "its run did not exist, and was created again",
-        "5": alone.format("queued"),
+        2: "its run was cleared",
+        3: f"its skip was withdrawn, {alone.format('running')}",
+        4: "its run did not exist, and was created again",
+        5: alone.format("queued"),
     }
     assert runs.states() == {"r1": "success", "r2": "running", "r3": "running", "r4": "running", "r5": "queued"}
     assert runs.conf("r4") == {"airflow_tx": {"key": "r4"}}
     assert topology(pipeline).skips == []
-    assert done(airflow.json(*replay, "5", "--force", root=root)) == {"5": "its run was cleared"}
+    assert done(airflow.json(*replay, "5", "--force", root=root)) == {5: "its run was cleared"}
     assert runs.states()["r5"] == "running"
     assert "cli_replay" in [event for event, _ in runs.audited()]
 
@@ -337,14 +339,14 @@ def test_rows_are_decided_anew_on_the_record_unless_a_state_may_hold_them(
     assert one_line(told) == "--changed-rows is for transactions that are named."
     told = airflow.json(*replay, "1", "2", *why, root=root)
     assert done(told) == {
-        "1": "its rows are decided again: its run was cleared",
-        "2": "its run was left alone: it is running (--force starts it again all the same)",
+        1: "its rows are decided again: its run was cleared",
+        2: "its run was left alone: it is running (--force starts it again all the same)",
     }
     (shown,) = airflow.json("tx", "show", "flights", "1", root=root)
     assert shown["changed_rows"].startswith("of attempt 1: the file is mended (")
     listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=root)}
-    assert listed["1"]["note"].startswith("rows of attempt 1 decided again: the file is mended (")
-    assert listed["2"]["note"] is None
+    assert listed[1]["note"].startswith("rows of attempt 1 decided again: the file is mended (")
+    assert listed[2]["note"] is None
     pipeline.run("r1")
     assert airflow.json("tx", "show", "flights", "1", root=root)[0]["changed_rows"] == shown["changed_rows"]
 
@@ -373,7 +375,7 @@ def test_a_command_that_finds_the_metadata_locked_says_so_in_one_line_and_can_be
     with runs.locked():
         line = one_line(airflow.run(*replay, root=zookeeper_root, fails=True))
     assert line.startswith("Airflow's metadata database: database is locked. The work done so far stays")
-    assert done(airflow.json(*replay, root=zookeeper_root)) == {"1": "its run was cleared"}
+    assert done(airflow.json(*replay, root=zookeeper_root)) == {1: "its run was cleared"}
     assert runs.states() == {"r1": "running"}
 
 
@@ -396,9 +398,9 @@ def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
 
     told = airflow.json("tx", "replay", "flights", "--failed", root=root)
     assert [(row["txid"], row["run_id"], row["done"]) for row in told] == [
-        ("1", "r1", "its run was cleared"),
-        ("3", "r3", "its run was cleared"),
-        ("4", "r4", "left alone: it is skipped at its turn; to replay it, name its txid"),
+        (1, "r1", "its run was cleared"),
+        (3, "r3", "its run was cleared"),
+        (4, "r4", "left alone: it is skipped at its turn; to replay it, name its txid"),
         (None, "room", "cleared: it had yielded to transaction 1"),
     ]
     assert runs.states() == {"r1": "running", "r2": "running", "r3": "running", "r4": "failed", "room": "queued"}
@@ -406,10 +408,10 @@ def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
 
     # The run is live again; its record says FAILED until its `begin` has run.
     told = airflow.json("tx", "replay", "flights", "--failed", root=root)
-    assert done(told)["1"] == "left alone: its run is running"
+    assert done(told)[1] == "left alone: its run is running"
     runs.put("r2", "success")
     told = airflow.json("tx", "replay", "flights", "--failed", root=root)
-    assert done(told)["2"] == "its run was cleared"
+    assert done(told)[2] == "its run was cleared"
 
 
 def test_a_transaction_whose_run_is_over_is_listed_as_failed_with_what_to_do(
@@ -421,22 +423,22 @@ def test_a_transaction_whose_run_is_over_is_listed_as_failed_with_what_to_do(
         pipeline.process(pipeline.begin(run))
     runs.make(killed="failed", skipped="success", alive="running")
 
-    def waits() -> dict[str, str]:
+    def waits() -> dict[int, str]:
         rows = airflow.json("tx", "list", "flights", "--state", "failed", root=root)
         return {row["txid"]: row["waiting_for"] for row in rows}
 
     again = "airflow tx replay flights"
     assert waits() == {
-        "3": f"a replay, since its run deleted was deleted: {again} 3",
-        "2": f"a replay, since its run skipped ended as success: {again} 2, or clear the run",
-        "1": f"a replay, since its run killed ended as failed: {again} 1, or clear the run",
+        3: f"a replay, since its run deleted was deleted: {again} 3",
+        2: f"a replay, since its run skipped ended as success: {again} 2, or clear the run",
+        1: f"a replay, since its run killed ended as failed: {again} 1, or clear the run",
     }
     (topology,) = airflow.json("tx", "list", "--state", "failed", "--no-lag", root=root)
     assert topology["problem"] == "transaction 1 has failed: its run killed ended as failed"
     (shown,) = airflow.json("tx", "show", "flights", "1", root=root)
     assert shown["run_end"] == "its run killed ended as failed"
     runs.put("killed", "queued")
-    assert waits().keys() == {"2", "3"}
+    assert waits().keys() == {2, 3}
     airflow.run("tx", "replay", "flights", "--failed", root=root)
     runs.put("deleted", "queued")
     assert waits() == {}
@@ -506,7 +508,7 @@ def test_show_puts_a_batch_with_partitions_together(
         asked = BeginRequest(request, run, run, "000001", False, {})
         parted.ledger.begin(asked, Outside(decide=lambda *_, batch=batch: Batch(*batch), run_state=lambda _: None))
     (shown,) = airflow.json("tx", "show", "parted", "2", root=zookeeper_root)
-    assert shown["batch"] == '{"a":[1,2]}'
+    assert shown["batch"] == {"a": [1, 2]}
     assert shown["partitions"].splitlines() == [
         "a: rows [1,2], position 2",
         "b: rows none, position 5",
@@ -548,11 +550,11 @@ def test_a_topology_gets_the_new_name_of_its_dag_and_its_states_follow(
     assert list(staged.list(f"{life}/@journal/2013-01-31")) == ["entry"]
     assert list(staged.list("of another one/old/1")) == ["output"]
     (listed,) = airflow.json("tx", "list", "--no-lag", root=root)
-    assert listed.items() >= {"topology": "flights", "dag_id": "the_dag", "next_commit": "2", "repairs": "1"}.items()
+    assert listed.items() >= {"topology": "flights", "dag_id": "the_dag", "next_commit": 2, "repairs": 1}.items()
     (shown,) = airflow.json("tx", "show", "flights", "--no-lag", root=root)
     assert shown["repairs"].startswith("rename: it was called old, of DAG old_dag (the DAG was renamed; ")
     started = airflow.json("tx", "replay", "flights", "--failed", root=root)
-    assert done(started) == {"2": "its run did not exist, and was created again"}
+    assert done(started) == {2: "its run did not exist, and was created again"}
     pipeline.request = TopologyRequest("the_dag", "transactional", 8)
     pipeline._tries = old._tries
     assert [pipeline.run("r2"), pipeline.run("r3")] == [2, 3]
@@ -708,7 +710,7 @@ def test_a_run_that_a_cancelled_backfill_never_starts_is_told_and_replayed_witho
     why = "its run r1 is queued in a cancelled or paused backfill"
     assert listed["waiting_for"] == f"a replay, since {why}: airflow tx replay flights 1, or unpause the backfill"
     told = airflow.json("tx", "replay", "flights", named, root=zookeeper_root)
-    assert done(told) == {"1": "its run was cleared"}
+    assert done(told) == {1: "its run was cleared"}
     assert runs.states() == {"r1": "running"}
 
 

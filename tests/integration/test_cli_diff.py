@@ -105,15 +105,15 @@ def test_what_differs_is_printed_and_ends_with_exit_code_1(airflow: Commands, ta
     assert (found["first"], found["second"], found["transactions"]) == (
         "tx_state.totals",
         "tx_state.totals_v2",
-        ["3", "2"],
+        [3, 2],
     )
     key = {"carrier": "AA", "origin": "JFK"}
     (different,) = found["different"]["keys"]
-    assert (different["key"], different["first"]["n"], different["second"]["n"]) == (key, "2", "1")
+    assert (different["key"], different["first"]["n"], different["second"]["n"]) == (key, 2, 1)
     assert [each["key"]["carrier"] for each in found["only_first"]["keys"]] == ["B6"]
-    assert [each["second"]["n"] for each in found["only_second"]["keys"]] == ["5"]
+    assert [each["second"]["n"] for each in found["only_second"]["keys"]] == [5]
     code, output, _ = _diff(airflow, _OLD, _NEW, "--output", "json", "--limit", "0")
-    assert json.loads(output)[0]["different"] == {"count": "1", "keys": []}
+    assert json.loads(output)[0]["different"] == {"count": 1, "keys": []}
 
 
 def test_what_cannot_be_compared_now_is_one_line_and_exit_code_2(

@@ -218,7 +218,7 @@ def test_batches_are_counted_again(airflow: Commands, root: str) -> None:
 
 def test_what_a_transaction_counted_is_found(airflow: Commands, root: str) -> None:
     (found,) = airflow.json("tx", "find", "flights", "3", root=root)
-    assert (found["txid"], found["run_id"], found["written"]) == ("3", "run 3", "tx_state.words: 1 keys")
+    assert (found["txid"], found["run_id"], found["written"]) == (3, "run 3", "tx_state.words: 1 keys")
     told = airflow.run("tx", "find", "flights", "9", root=root, fails=True)
     assert told == "No final transaction of flights has '9'; receipts go back to transaction 1."
 
@@ -237,13 +237,13 @@ def test_of_a_restated_transaction_every_command_says_which_one_counts(
     pipeline.begins_as = "again"
     assert pipeline.restate(3, "run 3", 10) == 6
     lines = {each["txid"]: each["note"] for each in airflow.json("tx", "list", "flights", root=root)}
-    assert (lines["3"], lines["6"]) == ("restated by 6", "restates 3: a bug (ada)")
+    assert (lines[3], lines[6]) == ("restated by 6", "restates 3: a bug (ada)")
     (shown,) = airflow.json("tx", "show", "flights", "3", root=root)
-    assert shown["restated_by"] == "6"
+    assert shown["restated_by"] == 6
     found = airflow.json("tx", "find", "flights", "3", root=root)
     assert [(each["txid"], each["restates"], each["restated_by"]) for each in found] == [
-        ("3", None, "6"),
-        ("6", "3", None),
+        (3, None, 6),
+        (6, 3, None),
     ]
     (receipt,) = airflow.json("tx", "receipts", "flights", "--from", "6", root=root)
     assert (receipt["replaces"]["txid"], receipt["journal"][:13]) == (3, "2013-01-01/6-")
@@ -275,7 +275,7 @@ def test_a_transaction_that_the_ledger_has_forgotten_is_shown_from_its_journal_e
     counts = encode(Binding(2, journal.write(own)))
     store.multi([], [Delete(ledger.paths.history(2)), Put(ledger.paths.run("run 2"), counts)])
     (shown,) = airflow.json("tx", "show", "flights", "2", root=root)
-    assert (shown["run_id"], shown["status"], shown["batch"]) == ("run 2", "COMMITTED", "2")
+    assert (shown["run_id"], shown["status"], shown["batch"]) == ("run 2", "COMMITTED", 2)
     told = airflow.run("tx", "show", "flights", "77", root=root, fails=True)
     assert "transaction 77 of topology 'flights'" in told
 
@@ -314,7 +314,7 @@ def test_a_text_is_found_in_any_topology_without_its_name(airflow: Commands, sto
     other.run("run 7")
     other.run("run 8")
     found = airflow.json("tx", "find", "RUN 7", root=root)
-    assert [(each["topology"], each["txid"], each["matched"]) for each in found] == [("orders", "1", "run")]
+    assert [(each["topology"], each["txid"], each["matched"]) for each in found] == [("orders", 1, "run")]
     assert {each["topology"] for each in airflow.json("tx", "find", "run", root=root)} == {"flights", "orders"}
     shown = airflow.run("tx", "find", "2026-05-02", root=root)
     assert "2026-05-02" in shown

@@ -124,12 +124,12 @@ def test_a_dry_run_says_what_would_be_replaced_and_changes_nothing(
     airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     runs.make(r1="success", r2="success")
-    told = airflow.json("tx", "restate", "flights", "1", "2", "--dry-run", root=zookeeper_root)
-    assert [row["done"] for row in told] == [
-        "refused: Restatement of transaction 2 of flights refused: its rows cannot be read again: file 2.csv is "
-        "missing. Nothing was changed. The transaction still counts, unchanged.",
-        "refused: not restated, since others are refused",
-    ]
+    told, line = airflow.refused("tx", "restate", "flights", "1", "2", "--dry-run", root=zookeeper_root)
+    assert line == (
+        "Restatement of transaction 2 of flights refused: its rows cannot be read again: file 2.csv is missing. "
+        "Nothing was changed. The transaction still counts, unchanged."
+    )
+    assert [row["done"] for row in told] == [f"refused: {line}", "refused: not restated, since others are refused"]
     (told,) = airflow.json("tx", "restate", "flights", "1", "--dry-run", root=zookeeper_root)
     assert told["done"] == "restated with its rows. It replaces 1 key of tx_state.one, 1 key of tx_state.two"
     assert runs.states() == {"r1": "success", "r2": "success"}
@@ -188,10 +188,10 @@ def test_a_restatement_says_before_and_afterwards_that_airflow_starts_no_run(
         shown = act(airflow, zookeeper_root, "restate", 1)
         done = act(airflow, zookeeper_root, "restate", 1, version=shown["version"], who="ann", why="a bug")
         taken_back = act(airflow, zookeeper_root, "withdraw", 1)
-        command = airflow.tried("tx", "restate", "flights", "1", "--dry-run", "--output", "json", root=zookeeper_root)
-    assert command.code == f"{held_up}, then repeat this command."
+        command, line = airflow.refused("tx", "restate", "flights", "1", "--dry-run", root=zookeeper_root)
+    assert line == f"{held_up}, then repeat this command."
     assert shown["sentence"].endswith(f" {held_up}.")
-    assert shown["effects"][-1]["what"] == done[-1]["what"] == json.loads(command.output)[-1]["done"] == held_up
+    assert shown["effects"][-1]["what"] == done[-1]["what"] == command[-1]["done"] == held_up
     assert held_up not in taken_back["sentence"]
 
 

@@ -151,7 +151,7 @@ def test_lost_rows_are_accepted_only_when_a_person_confirms_and_says_why(
     assert topology_view(store, log.paths).record.accepted == {}
 
     (told,) = airflow.json(*accept, *why, "--yes", root=root)
-    assert told == {"partition": None, "lost": "numbers 2 to 9", "goes_on_at": "10"}
+    assert told == {"partition": None, "lost": "numbers 2 to 9", "goes_on_at": 10}
     assert log.begin("r2").metadata == [10, 12]
     (shown,) = airflow.json("tx", "show", "numbers", "2", root=root)
     assert (shown["size"], shown["lost"]) == ("2 rows (2 at a time)", "numbers 2 to 9")
@@ -225,18 +225,17 @@ def test_topologies_are_listed_with_what_their_sources_have_that_is_not_committe
     listed, said = airflow.both("tx", "list", root=root)
     lags = {row["topology"]: row["lag"] for row in listed}
     assert lags == {
-        "numbers": "98 rows",
-        "other": "50 rows",
-        "files": "2 files",
-        "broken": "?",
-        "nosuch": "?",
-        "stranger": "?",
+        "numbers": {"count": 98, "unit": "rows"},
+        "other": {"count": 50, "unit": "rows"},
+        "files": {"count": 2, "unit": "files"},
+        **dict.fromkeys(("broken", "nosuch", "stranger")),
     }
     reasons = dict(zip(("broken", "nosuch"), sorted(said), strict=True))
     assert "'broken' is unknown: FileNotFoundError" in reasons["broken"]
     assert "DAG = 'nosuch' cannot be used. No DAG file that Airflow knows defines it." in reasons["nosuch"]
     (shown,) = airflow.json("tx", "show", "numbers", root=root)
-    assert shown["lag"] == "98 rows"
+    assert shown["lag"] == lags["numbers"]
+    assert "98 rows" in airflow.run("tx", "list", root=root)
     # The list says nothing of it: people know that its DAG has moved on.
     _, (said_of_it,) = airflow.both("tx", "show", "stranger", root=root)
     assert "DAG 'other' keeps topology 'other' at " in said_of_it

@@ -295,7 +295,7 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
     receipt = found.receipt or {}
     if found.batch is None and is_shortened(receipt.get("metadata")):
         with suppress(TxError):  # the digest is what is left
-            entry = journal().read(receipt["journal"] or "")
+            entry = journal().read(receipt.get("journal") or "")
             found = replace(found, batch=Metadata(0, entry.metadata, None))
     return replace(found, transaction=_with_run_end(store, paths, found.transaction))
 
