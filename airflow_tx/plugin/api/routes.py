@@ -380,7 +380,8 @@ def run_answer(
         if begun is not None and _has(snapshot, begun, run_id):
             return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=begun.txid)
     own = snapshots[0] if snapshots else None
-    shown = said.get(WHY_NOT, {}) if access.may(SEE_XCOMS, dag_id) else {}
+    why_not = said.get(WHY_NOT) if access.may(SEE_XCOMS, dag_id) else None
+    shown = why_not if isinstance(why_not, dict) else {}  # any task may write an XCom
     to_do = Remedy.from_stored(shown.get("advice") or ())
     may_see = access.may(SEE_TASKS, dag_id)
     why = (
