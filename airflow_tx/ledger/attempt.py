@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LONGEST = 120
 _PARTITIONS_SHOWN = 2
 _MIDNIGHT = ("T00:00:00+00:00", "T00:00:00Z")
+_DETAILS = frozenset(
+    {"checksum", "columns", "digest", "etag", "hash", "options", "schema", "size", "topic_id"}
+)
 _PLACE = re.compile(r"(-?\d{1,99})(?:-(\d{1,99}))?|\[(-?\d{1,99})\]")
 """A number, the id of an entry, such as `17-0`, or a key of one number."""
 
@@ -41,10 +44,12 @@ def batch_in_words(metadata: Any) -> str:
 def batch_texts(metadata: Any, wanted: str) -> Iterator[str]:
     """List the texts in which a search looks for a batch: those in its metadata, and its files below their folder.
 
+    `batch_details` has the others.
+
     :param wanted: the text that is looked for, case-folded. Of `PARTITION:PLACE`, which may have more colons, the place
         is a file, a number or an id: if the partition has it, a text begins with it, such as `orders-0:7 (5 to 9)`.
     """
-    yield from _texts(metadata)
+    yield from (text for detail, text in _texts(metadata) if not detail)
     has_parts = isinstance(metadata, Mapping) and not (is_shortened(metadata) or _range(metadata))
     for name, rows in metadata.items() if has_parts else ():
         begins = f"{name}:".casefold()
@@ -52,16 +57,23 @@ def batch_texts(metadata: Any, wanted: str) -> Iterator[str]:
             yield from (f"{name}:{each}" for each in _places(rows, wanted.removeprefix(begins)))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def batch_details(metadata: Any) -> Iterator[str]:
+    """List the texts that describe the rows of a batch and name none of them, such as `digest content:9f86…`."""
+    yield from (f"{detail} {text}" for detail, text in _texts(metadata) if detail)
+
+
+def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
+    """List texts of metadata, each with the detail of the batch that it tells; "": it names rows."""
     if isinstance(value, str):
-        yield value
+        yield detail, value
     elif isinstance(value, list):
         for each in value:
-            yield from _texts(each)
+            yield from _texts(each, detail)
     elif isinstance(value, Mapping) and not is_shortened(value):
-        yield from _texts([*value.values()])
+        for name, each in value.items():
+            yield from _texts(each, detail or (name if name in _DETAILS else ""))
         folder = str(value.get("folder", "")).rstrip("/")
-        yield from (f"{folder}/{name}" for name in _file_names(value))
+        yield from ((detail, f"{folder}/{name}") for name in _file_names(value))
 
 
 def _places(rows: Any, wanted: str) -> Iterator[str]:

@@ -11,10 +11,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
@@ -26,9 +27,9 @@ from airflow_tx.base.errors import Refused, TxError
 from airflow_tx.base.inquiry import Inquiry
 from airflow_tx.ledger import Audit, Ledger, Paths
 from airflow_tx.operations.actions.action import ActionTarget, PersonalAction
-from airflow_tx.operations.actions.dags import checked_dag, elsewhere, transactional_dag
+from airflow_tx.operations.actions.dags import checked_dag, dag_path, elsewhere, transactional_dag
 from airflow_tx.operations.actions.request import ActionRequest
-from airflow_tx.operations.actions.search import search_ledger
+from airflow_tx.operations.actions.search import Found, search_ledger
 from airflow_tx.outputs import AckerWatch, shared_ackers
 from airflow_tx.sources import Lag, LagWatch
 
@@ -49,7 +50,11 @@ ACKERS_WITHIN_THERE = 1.0
 """Seconds to wait at least for the ackers of a topology."""
 FIND_WITHIN_THERE = 15.0
 """Seconds after which a search ends with what it has found."""
-_AT_ONCE = 8
+TURN_WITHIN = 3.0
+"""Seconds that a question waits while another DAG file is read; then another process answers it."""
+READ_AGAIN = 120.0
+"""Seconds after which a file that hung is read again, unless it has changed before."""
+_AT_ONCE = 16
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _NOT_ALLOWED = "airflow-db-not-allowed:///"
 
@@ -84,52 +89,140 @@ class DagNotRead(TxError):
     """A DAG file that has not been read in time: most likely its code asks a server that does not answer."""
 
     template = (
-        "The file of DAG {dag_id} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says. Let "
-        "its code ask no server while the file is imported, then repeat it."
+        "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says. "
+        "Let its code ask no server while the file is imported. It is read again once it has changed, or after "
+        "{again:g} s."
     )
+
+
+class DagSlow(TxError):
+    """A question that was not begun, since another DAG file is read and takes long.
+
+    :param read: the DAG whose file is read.
+    """
+
+    template = "Another DAG file has been read for more than {seconds:g} s. Nothing was done"
+
+
+class DagLeft(TxError):
+    """A DAG file that is left alone, since it hung a short time ago, or is read by another process."""
+
+    template = "{text}"
+
+
+@dataclass(frozen=True)
+class HangingFile:
+    """A DAG file that takes long.
+
+    :param path: None: it is not known, as is `changed`, which differs once the file has changed.
+    :param text: what is wrong, for everybody who asks about its topology.
+    :param again: seconds after which it may be read again.
+    """
+
+    dag_id: str
+    path: str | None
+    changed: int | None
+    text: str
+    again: float = READ_AGAIN
 
 
 class DagReader:
     """Reads DAG files one after the other, since they share Airflow's context. One that hangs delays the others once.
 
-    :param seconds: how long a file may take.
+    :param seconds: how long a file may take; `turn`: how long a question waits for another file, -1: without a limit.
+    :param report: tells the api-server that a file hangs, or was read after all.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        turn: float = -1,
+        report: Callable[[dict[str, Any]], None] = lambda event: None,
+    ) -> None:
         self._seconds = seconds
+        self._wait = turn
+        self._report = report
         self._turn = threading.Lock()
+        self._reading = ""
         self._hanging: dict[str, Inquiry[ParsedDag]] = {}
+        self.left: Mapping[str, str] = {}
+        """The DAGs whose files are left alone, each with the reason."""
 
-    def read(self, dag_id: str, parse: Callable[[], ParsedDag]) -> ParsedDag:
+    def read(
+        self, dag_id: str, parse: Callable[[], ParsedDag], *, in_turn: bool = False
+    ) -> ParsedDag:
         """Read the file of a DAG.
 
+        :param in_turn: wait for the other files, whatever they take.
         :raises DagNotRead: it takes too long. It is not read again while its code still runs.
+        :raises DagSlow: another file takes long. No code of this one has run.
+        :raises DagLeft: it is left alone.
         """
         self._check(dag_id)
-        with self._turn:
+        if not self._turn.acquire(timeout=-1 if in_turn else self._wait):
+            raise DagSlow(seconds=self._wait, read=self._reading)
+        try:
             self._check(dag_id)
+            self._reading = dag_id
+            began = time.monotonic()
             reading = Inquiry["ParsedDag"](f"file of {dag_id}")
             reading.ask(lambda: parse)
             if not reading.wait(self._seconds):
                 self._hanging[dag_id] = reading
-                raise DagNotRead(dag_id=dag_id, seconds=self._seconds)
+                error = self._not_read(dag_id)
+                self._report({"hangs": asdict(hanging_file(dag_id, str(error)))})
+                raise error
+        finally:
+            self._turn.release()
+        if 0 <= self._wait < time.monotonic() - began:
+            self._report({"read": dag_id})
         if reading.answer is None:
-            raise reading.error or DagNotRead(dag_id=dag_id, seconds=self._seconds)
+            raise reading.error or self._not_read(dag_id)
         return reading.answer
 
     def _check(self, dag_id: str) -> None:
         hanging = self._hanging.get(dag_id)
         if hanging is not None and not hanging.wait(0.0):
-            raise DagNotRead(dag_id=dag_id, seconds=self._seconds)
+            raise self._not_read(dag_id)
+        if dag_id in self.left:
+            raise DagLeft(text=self.left[dag_id])
+
+    def _not_read(self, dag_id: str) -> DagNotRead:
+        path = _known_path(dag_id)
+        file = "" if path is None else f" ({path})"
+        return DagNotRead(dag_id=dag_id, file=file, seconds=self._seconds, again=READ_AGAIN)
+
+
+def hanging_file(dag_id: str, text: str = "") -> HangingFile:
+    """Describe the file of a DAG that takes long.
+
+    :param text: what is wrong; "": it is still read.
+    """
+    path = _known_path(dag_id)
+    file = "" if path is None else f" ({path})"
+    still = f"The file of DAG {dag_id}{file} takes long to read: it is being read now. Try again in a minute."
+    try:
+        changed = None if path is None else path.stat().st_mtime_ns
+    except OSError:
+        changed = None
+    return HangingFile(dag_id, None if path is None else str(path), changed, text or still)
+
+
+def _known_path(dag_id: str) -> Path | None:
+    try:
+        return dag_path(dag_id)
+    except Exception:  # noqa: BLE001 - the database or the bundle may be away; the DAG is named all the same
+        return None
 
 
 class DagServer:
     """Answers questions; those about a source that hangs hold up no others."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[dict[str, Any]], None] = lambda event: None) -> None:
         # Airflow itself takes a file that needs longer for broken; 0: Airflow has no limit.
         limit = conf.getfloat("core", "dagbag_import_timeout", fallback=READ_WITHIN)
-        self._reader = DagReader(limit or READ_WITHIN)
+        self._reader = DagReader(limit or READ_WITHIN, TURN_WITHIN, report)
+        self._searches: set[str] = set()
         self._parsed: dict[str, tuple[float, ParsedDag]] = {}
         self._watches: dict[_SourceQuestion, LagWatch] = {}
         self._acker_watches: dict[_SourceQuestion, AckerWatch] = {}
@@ -139,21 +232,36 @@ class DagServer:
 
         :raises TxError: in words for a person.
         """
+        self._reader.left = question.get("leave", {})
         if "lags" in question:
             return self._lags(question["lags"])
         if "find" in question:
             asked = _SourceQuestion(question["find"][-1], *question["find"])
-            ledger = _ledger(asked.conn_id, asked.paths)
-            return asdict(
-                search_ledger(
-                    ledger, self._source(asked), question["what"], seconds=FIND_WITHIN_THERE
-                )
-            )
-        action = self._action(ActionRequest.from_json(question["request"]))
+            return asdict(self._search(asked, question["what"], question.get("search", "")))
+        is_done = question["what"] != "preview"
+        action = self._action(ActionRequest.from_json(question["request"]), in_turn=is_done)
         if question["what"] == "preview":
             return asdict(action.preview())
         audit = Audit(question["who"], question["why"])
         return [asdict(each) for each in action.effects(audit, question["version"])]
+
+    def end_search(self, name: str) -> None:
+        """End a search with what it has found: nobody waits for it."""
+        self._searches.discard(name)
+
+    def _search(self, asked: _SourceQuestion, what: str, name: str) -> Found:
+        ledger = _ledger(asked.conn_id, asked.paths)
+        self._searches.add(name)
+        try:
+            return search_ledger(
+                ledger,
+                self._source(asked),
+                what,
+                seconds=FIND_WITHIN_THERE,
+                has_left=lambda: name != "" and name not in self._searches,
+            )
+        finally:
+            self._searches.discard(name)
 
     def _lags(self, asked: Sequence[tuple[str, ...]]) -> dict[str, dict[str, Any]]:
         questions = [_SourceQuestion(*each) for each in asked]
@@ -243,13 +351,14 @@ class DagServer:
             self._parsed[dag_id] = (time.monotonic(), found)
         return found
 
-    def _action(self, request: ActionRequest) -> PersonalAction:
+    def _action(self, request: ActionRequest, *, in_turn: bool) -> PersonalAction:
         ledger = _ledger(request.conn_id, Paths(request.root, request.topology))
         record = ledger.topology()
 
         def parsed() -> ParsedDag:
             parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id, option="DAG")
-            return self._reader.read(record.dag_id, parse)
+            # What was begun is not begun again in another process.
+            return self._reader.read(record.dag_id, parse, in_turn=in_turn)
 
         target = ActionTarget(
             ledger, record, parsed, request.may_create, request.sees_audit, request.coordinator
@@ -269,6 +378,8 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
     """Answer a question, or say why not."""
     try:
         return {"id": question["id"], "found": answer(question)}
+    except DagSlow as error:
+        return {"id": question["id"], "slow": asdict(hanging_file(error.read))}
     except Refused as error:
         return {"id": question["id"], "refused": compat.masked(str(error))}
     except DBAPIError as error:  # its text has the statement
@@ -329,16 +440,19 @@ def main() -> None:
     def serve() -> None:
         prepare()
         hide_database()
-        server = DagServer()
 
-        def handle(line: str) -> None:
-            answer = json.dumps(_answered(json.loads(line), server.answer))
+        def write(answer: dict[str, Any]) -> None:
             with writing:
-                print(answer, file=answers, flush=True)
+                print(json.dumps(answer), file=answers, flush=True)
 
+        server = DagServer(write)
         pool = ThreadPoolExecutor(_AT_ONCE)
         for line in questions:
-            pool.submit(handle, line)
+            question = json.loads(line)
+            if "end_search" in question:
+                server.end_search(question["end_search"])
+            else:
+                pool.submit(lambda asked: write(_answered(asked, server.answer)), question)
 
     serve()
     # A source that hangs in a thread must not keep the process.

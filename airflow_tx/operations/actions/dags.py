@@ -51,6 +51,17 @@ def transactional_dag(
     raise ConfigError(option=option, value=dag_id, remedy=remedy)
 
 
+def dag_path(dag_id: str) -> Path | None:
+    """Find the file that Airflow knows a DAG by; None: it knows none that is here."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+
+    known = compat.dag_file(dag_id)
+    bundles = DagBundlesManager()  # type: ignore[no-untyped-call]
+    if known is None or known.bundle not in set(bundles.get_all_bundle_names()):
+        return None
+    return Path(bundles.get_bundle(known.bundle).path, known.path)
+
+
 def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
     """Say where the DAG keeps its topology, if that is not at `paths` of this connection."""
     if (spec.paths, spec.conn_id) == (paths, conn_id):

@@ -6,11 +6,12 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.ledger import (
     Ledger,
@@ -18,6 +19,7 @@ from airflow_tx.ledger import (
     Paths,
     Store,
     TransactionView,
+    batch_details,
     batch_in_words,
     batch_texts,
     is_shortened,
@@ -66,10 +68,18 @@ def contains(source: Source, metadata: Any, what: str) -> bool | None:
         return None
 
 
-def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) -> Found:
+def search_ledger(
+    ledger: Ledger,
+    source: Source,
+    what: str,
+    *,
+    seconds: float,
+    has_left: Callable[[], bool] = lambda: False,
+) -> Found:
     """Look through the newest transactions, open and final.
 
     :param seconds: after which it ends with what it has found.
+    :param has_left: whether it ends now, since nobody waits for it.
     """
     view = LedgerView(ledger.store, ledger.paths)
     every = sorted(
@@ -78,7 +88,10 @@ def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) 
     )
     source = source.in_zone(ledger.topology().zone)
     until = time.monotonic() + seconds
-    looked = list(_looked(view, source, what, every[:MOST_LOOKED_THROUGH], until))
+    some = takewhile(
+        lambda _: time.monotonic() <= until and not has_left(), every[:MOST_LOOKED_THROUGH]
+    )
+    looked = [(txid, contains(source, view.searched(txid)[1], what)) for txid in some]
     txids = [txid for txid, has in looked if has]
     return Found(
         tuple(txids[:MOST_FOUND]),
@@ -89,27 +102,34 @@ def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) 
     )
 
 
-def _looked(
-    view: LedgerView, source: Source, what: str, txids: Iterable[int], until: float
-) -> Iterator[tuple[int, bool | None]]:
-    for txid in txids:
-        if time.monotonic() > until:
-            return
-        yield txid, contains(source, view.searched(txid)[1], what)
-
-
 # --- text search --------------------------------------------------------------------------------------------------
 # Which transactions have a text, by the records of their ledger alone: no source is asked, so any topology can be.
 
 
 class MatchedPart(str, Enum):
-    """The part of a transaction that has a text."""
+    """The part of a transaction that has a text, the one that a person looks for most often first."""
 
     TXID = "txid"
+    RUN = "run"
     BATCH = "batch"
     DATE = "date"
-    RUN = "run"
+    STATUS = "status"
     ERROR = "error"
+    DETAIL = "detail"
+    """A digest, or the names of columns."""
+
+
+_PARTS = [*MatchedPart]
+_Part: TypeAlias = tuple[MatchedPart, str, bool]
+"""A part that has a text, its whole text, and whether the text is all of it."""
+_MOST_DIGITS = 19
+_LONGEST_RUN = 250
+"""Characters that Airflow allows."""
+
+
+def _rank(part: _Part) -> tuple[bool, bool, int]:
+    """Say where a part comes among all: names before details, whole ones before parts, then by the kind of part."""
+    return part[0] is MatchedPart.DETAIL, not part[2], _PARTS.index(part[0])
 
 
 @dataclass(frozen=True)
@@ -118,19 +138,31 @@ class TextMatch:
 
     :param batch: the name of its batch, see `batch_in_words`.
     :param text: the whole text of the part.
+    :param is_exact: whether the text is all of the part, or of the name of a file.
     """
 
     view: TransactionView
     batch: str
     part: MatchedPart
     text: str
+    is_exact: bool = False
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the text names the transaction, and no detail of its batch."""
+        return self.part is not MatchedPart.DETAIL
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        """Say where it comes among all matches."""
+        return _rank((self.part, self.text, self.is_exact))
 
 
 @dataclass(frozen=True)
 class TextFound:
     """The result of a search in one ledger.
 
-    :param matches: the newest first.
+    :param matches: by rank, of one rank the newest first.
     :param looked: how many transactions it has looked at.
     :param unknown: how many of them have a batch of which the ledger keeps a digest alone.
     :param complete: whether it has looked at all of them, and all matches are given.
@@ -154,28 +186,53 @@ class WantedText:
     hide_name: Callable[[str], str] = str
     hide_error: Callable[[str], str] = str
 
+    @property
+    def txid(self) -> int | None:
+        """The transaction that it may be."""
+        is_number = self.what.isascii() and self.what.isdigit() and len(self.what) < _MOST_DIGITS
+        return int(self.what) if is_number else None
+
+    @property
+    def run(self) -> str | None:
+        """The run that it may be."""
+        return self.what if self.what.isprintable() and len(self.what) <= _LONGEST_RUN else None
+
     def match(self, view: TransactionView, metadata: Any, zone: str) -> TextMatch | None:
-        """Find the part of a transaction that has the text; None: no part has.
+        """Find the part of a transaction that has the text, the one of the first rank; None: no part has.
 
         :param metadata: of its batch; None: it is not known.
         """
-        for part, text in self._parts(view, metadata, zone):
-            return TextMatch(view, batch_in_words(metadata), part, text)
-        return None
+        named = min(self._names(view, metadata, zone), key=_rank, default=None)
+        # Errors and details take longer, and are of a later rank.
+        found = named or next(self._others(view, metadata), None)
+        return None if found is None else TextMatch(view, batch_in_words(metadata), *found)
 
-    def _parts(
-        self, view: TransactionView, metadata: Any, zone: str
-    ) -> Iterator[tuple[MatchedPart, str]]:
+    def _names(self, view: TransactionView, metadata: Any, zone: str) -> Iterator[_Part]:
         if str(view.txid) == self.what:
-            yield MatchedPart.TXID, str(view.txid)
-        names = map(self.hide_name, batch_texts(metadata, self._folded))
-        yield from ((MatchedPart.BATCH, each) for each in names if self._is_in(each))
+            yield MatchedPart.TXID, str(view.txid), True
+        for text in filter(self._is_in, (view.run_id, view.key)):
+            yield MatchedPart.RUN, text, text.casefold() == self._folded
+        for text in self._shown(batch_texts(metadata, self._folded), self.hide_name):
+            yield MatchedPart.BATCH, text, self._is_whole(text)
         if self._is_dated(metadata, zone):
-            yield MatchedPart.DATE, self.hide_name(batch_in_words(metadata))
-        if self._is_in(view.run_id):
-            yield MatchedPart.RUN, view.run_id
-        errors = (self.hide_error(each) for each in _errors(view))
-        yield from ((MatchedPart.ERROR, each) for each in errors if self._is_in(each))
+            yield MatchedPart.DATE, self.hide_name(batch_in_words(metadata)), False
+        if view.status.casefold() == self._folded:
+            yield MatchedPart.STATUS, view.status, False
+
+    def _others(self, view: TransactionView, metadata: Any) -> Iterator[_Part]:
+        for text in self._shown(_errors(view), self.hide_error):
+            yield MatchedPart.ERROR, text, False
+        for text in self._shown(batch_details(metadata), self.hide_name):
+            yield MatchedPart.DETAIL, text, False
+
+    def _shown(self, texts: Iterable[str], hide: Callable[[str], str]) -> Iterator[str]:
+        """Choose the texts that have the wanted one also where secrets are left out, which takes longer."""
+        return filter(self._is_in, map(hide, filter(self._is_in, texts)))
+
+    def _is_whole(self, text: str) -> bool:
+        """Ask whether the text is a whole name of a batch: a file without its folder, a place without its range."""
+        whole = text.casefold()
+        return self._folded in (whole, whole.rpartition("/")[2], whole.partition(" (")[0])
 
     def _is_in(self, text: str) -> bool:
         return self._folded in text.casefold()
@@ -236,6 +293,18 @@ class SearchedLedger:
     final: Sequence[int]
     quotes: bool = True
 
+    def named(self, wanted: WantedText) -> tuple[TextMatch, ...]:
+        """Look up the transactions whose txid or run is the wanted text, however old they are.
+
+        :raises StoreError: the ledger cannot be read.
+        """
+        ledger = LedgerView(self.store, self.paths)
+        bound = None if wanted.run is None else ledger.binding(wanted.run)
+        txids = {*self.final, *self._opened} & {wanted.txid, None if bound is None else bound.txid}
+        read = self._read(ledger, sorted(filter(None, txids), reverse=True))
+        found = (wanted.match(view, rows, self.zone) for view, rows in read if view is not None)
+        return self._restated([each for each in found if each is not None and each.is_exact])
+
     def look(
         self,
         wanted: WantedText,
@@ -243,38 +312,45 @@ class SearchedLedger:
         most: int,
         most_found: int = sys.maxsize,
         until: float = math.inf,
+        has_left: Callable[[], bool] = lambda: False,
     ) -> TextFound:
         """Look at the newest transactions.
 
-        :param most: how many to look at, of which `most_found` may be found.
-        :param until: the moment of `time.monotonic` at which it ends with what it has found.
+        :param most: how many to look at; `most_found`: how many to give.
+        :param until: the moment of `time.monotonic` at which it ends with what it has found; `has_left`: whether it
+            ends now, since nobody waits for it.
         :raises StoreError: the ledger cannot be read.
         """
-        total = len(self.opened) + len(self.final)
+        ledger = LedgerView(self.store, self.paths)
+        newest = [*sorted(self._opened, reverse=True), *reversed(self.final)]
         found: list[TextMatch] = []
-        looked = unknown = 0
-        for view, metadata in self._newest_first():
-            if looked == most or len(found) > most_found or time.monotonic() > until:
+        looked = unknown = named = 0
+        for view, metadata in self._read(ledger, newest[:most]):
+            if named > most_found or time.monotonic() > until or has_left():
                 break
             looked += 1
             unknown += is_shortened(metadata)
-            shown = view if view is None or self.quotes else view.without_errors()
-            match = None if shown is None else wanted.match(shown, metadata, self.zone)
+            match = None if view is None else wanted.match(view, metadata, self.zone)
             if match is not None:
                 found.append(match)
-        is_whole = looked == total and len(found) <= most_found
-        return TextFound(self._restated(found[:most_found]), looked, unknown, is_whole)
+                named += match.is_named
+        ranked = sorted(found, key=lambda each: each.rank)
+        is_whole = looked == len(newest) and len(found) <= most_found
+        return TextFound(self._restated(ranked[:most_found]), looked, unknown, is_whole)
 
-    def _newest_first(self) -> Iterator[tuple[TransactionView | None, Any]]:
+    @cached_property
+    def _opened(self) -> Mapping[int, TransactionView]:
+        return {each.txid: each for each in self.opened}
+
+    def _read(
+        self, ledger: LedgerView, txids: Iterable[int]
+    ) -> Iterator[tuple[TransactionView | None, Any]]:
         """Give each transaction with the metadata of its batch; None: the ledger has forgotten it since."""
-        ledger = LedgerView(self.store, self.paths)
-        for view in sorted(self.opened, key=lambda each: -each.txid):
-            yield view, ledger.searched(view.txid)[1]
-        yield from map(ledger.searched, reversed(self.final))
+        for txid in txids:
+            final, metadata = ledger.searched(txid)
+            view = self._opened.get(txid, final)
+            yield view if view is None or self.quotes else view.without_errors(), metadata
 
     def _restated(self, found: Sequence[TextMatch]) -> tuple[TextMatch, ...]:
         views = LedgerView(self.store, self.paths).with_restatements([each.view for each in found])
-        return tuple(
-            TextMatch(view, each.batch, each.part, each.text)
-            for view, each in zip(views, found, strict=True)
-        )
+        return tuple(replace(each, view=view) for view, each in zip(views, found, strict=True))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
+from uuid import uuid4
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
@@ -61,14 +64,20 @@ PARTS = (SEE_TASKS, SEE_LOGS, SEE_XCOMS, SEE_AUDIT, SEE_VERSIONS)
 Rights = frozenset[Right]
 
 
+_ANYBODY = "anonymous"
+"""The name of the user who is everybody, as the auth managers of Airflow call it."""
+
+
 class Access:
     """What one user may do.
 
     :param user: as the auth manager knows the user.
+    :param browser: tells browsers apart that nobody is logged in at, since all of them are the same user.
     """
 
-    def __init__(self, user: BaseUser) -> None:
+    def __init__(self, user: BaseUser, browser: str = "") -> None:
         self.user = user
+        self._browser = browser
         self._teams: dict[str, str | None] = {}
         self._found: dict[tuple[Right, str], bool] = {}
 
@@ -80,7 +89,8 @@ class Access:
     @property
     def person(self) -> str:
         """Identify the user among all users."""
-        return self.user.get_id()
+        name = str(self.user.get_id())
+        return f"{name} {self._browser}" if self.name.casefold() == _ANYBODY else name
 
     def readable(self, dag_ids: Iterable[str]) -> set[str]:
         """Find the DAGs whose runs the user may read, in a few requests however many DAGs there are."""
@@ -175,15 +185,65 @@ def _parts(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
         yield names[start : start + size]
 
 
-def access_of(user: GetUserDep) -> Access:
+def access_of(user: GetUserDep, request: Request) -> Access:
     """Make the access of the user who is logged in.
 
     :raises HTTPException: 401: no user is logged in.
     """
-    return Access(user)
+    host = "" if request.client is None else request.client.host
+    return Access(user, f"{host} {request.headers.get('user-agent', '')}")
 
 
 AccessDep = Annotated[Access, Depends(access_of)]
+
+
+class Visit:
+    """A browser that waits for an answer, until it leaves. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.name = uuid4().hex
+        self._lock = threading.Lock()
+        self._has_left = False
+        self._calls: list[Callable[[], None]] = []
+
+    def has_left(self) -> bool:
+        """Ask whether nobody waits for the answer now."""
+        return self._has_left
+
+    def on_leave(self, call: Callable[[], None]) -> None:
+        """Call this once the browser has left."""
+        with self._lock:
+            self._calls.append(call)
+            has_left = self._has_left
+        if has_left:
+            call()
+
+    def leave(self) -> None:
+        """Note that the browser has left."""
+        with self._lock:
+            self._has_left = True
+            calls = [*self._calls]
+        for call in calls:
+            call()
+
+
+async def visit_of(request: Request) -> AsyncIterator[Visit]:
+    """Watch whether the browser leaves before it has its answer: a thread that works for it cannot see that."""
+    visit = Visit()
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        await asyncio.to_thread(visit.leave)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield visit
+    finally:
+        watching.cancel()
+
+
+VisitDep = Annotated[Visit, Depends(visit_of)]
 
 
 def plain_name(segment: str) -> str:

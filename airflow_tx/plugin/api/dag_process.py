@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
@@ -102,6 +103,29 @@ class _Waiting:
     answer: Future[Any]
 
 
+@dataclass(frozen=True)
+class _Left:
+    """A DAG file that is left alone, since it hangs.
+
+    :param until: the moment of `time.monotonic` at which it is read again; before, once it has changed.
+    """
+
+    path: str | None
+    changed: int | None
+    text: str
+    until: float
+
+    def is_due(self) -> bool:
+        """Ask whether it is read again."""
+        try:
+            changed = None if self.path is None else os.stat(self.path).st_mtime_ns
+        except OSError:
+            changed = None
+        return time.monotonic() >= self.until or changed != self.changed
+
+
+MOST_PROCESSES = 3
+"""That answer questions at once: a new one is started beside one in which a DAG file hangs."""
 _ENDED = {"failed": "The process that reads DAG files has ended; repeat it."}
 
 
@@ -125,6 +149,7 @@ class DagProcess:
         self._process: subprocess.Popen[str] | None = None
         self._waiting: dict[int, _Waiting] = {}
         self._numbers = itertools.count(1)
+        self._left: dict[str, _Left] = {}
         self._asked_at = 0.0
 
     def ask(self, question: dict[str, Any], *, seconds: float) -> Any:
@@ -134,19 +159,33 @@ class DagProcess:
         :raises FailedThere: the code of the DAG file failed.
         :raises NotAnsweredThere: the process has ended, or does not answer in time; the next question has another one.
         """
+        until = time.monotonic() + seconds
+        found = self._answer(question, seconds, until)
+        while "slow" in found:  # this one was not begun
+            found = self._answer(question, seconds, until)
+        if found is _ENDED:
+            raise NotAnsweredThere(text=found["failed"])
+        if "refused" in found:
+            raise RefusedThere(text=found["refused"])
+        if "failed" in found:
+            raise FailedThere(text=found["failed"])
+        return found["found"]
+
+    def _answer(self, question: dict[str, Any], seconds: float, until: float) -> dict[str, Any]:
         number = next(self._numbers)
         answer = Future[Any]()
         with self._lock:
             process = self._running()
             self._waiting[number] = _Waiting(process, answer)
             self._asked_at = time.monotonic()
-            try:
-                assert process.stdin is not None
-                print(json.dumps({"id": number, **question}), file=process.stdin, flush=True)
-            except OSError:
+            asked = {"id": number, "leave": self._left_alone(), **question}
+            if not _told(process, asked):
                 answer.set_result(_ENDED)
         try:
-            found = answer.result(timeout=seconds)
+            found: dict[str, Any] = answer.result(timeout=max(until - time.monotonic(), 0.0))
+            if "slow" in found:
+                self._leave(process, found["slow"])
+            return found
         except FutureTimeout:
             self._retire(process)
             text = (
@@ -157,13 +196,29 @@ class DagProcess:
         finally:
             self._waiting.pop(number, None)
             self._end_if_retired(process)
-        if found is _ENDED:
-            raise NotAnsweredThere(text=found["failed"])
-        if "refused" in found:
-            raise RefusedThere(text=found["refused"])
-        if "failed" in found:
-            raise FailedThere(text=found["failed"])
-        return found["found"]
+
+    def end_search(self, name: str) -> None:
+        """End a search that nobody waits for."""
+        with self._lock:
+            for process in self._asked():
+                _told(process, {"end_search": name})
+
+    def _asked(self) -> set[subprocess.Popen[str]]:
+        """Find the processes that have a question to answer."""
+        return {each.process for each in list(self._waiting.values())}
+
+    def _left_alone(self) -> dict[str, str]:
+        """Say which DAG files are not read now, and why."""
+        self._left = {dag_id: each for dag_id, each in self._left.items() if not each.is_due()}
+        return {dag_id: each.text for dag_id, each in self._left.items()}
+
+    def _leave(self, process: subprocess.Popen[str], file: Mapping[str, Any]) -> None:
+        """Leave a DAG file alone that hangs in a process, and let another process answer the next questions."""
+        with self._lock:
+            until = time.monotonic() + file["again"]
+            self._left[file["dag_id"]] = _Left(file["path"], file["changed"], file["text"], until)
+            if self._process is process and len({*self._asked(), process}) < MOST_PROCESSES:
+                self._process = None
 
     def end(self) -> None:
         """End the process; the next question starts another one."""
@@ -180,10 +235,9 @@ class DagProcess:
         """End a process that gets no more questions, once no request waits for its answers."""
         with self._lock:
             is_retired = self._process is not process
-            is_asked = any(each.process is process for each in list(self._waiting.values()))
+            is_asked = process in self._asked()
         if is_retired and not is_asked:
-            process.kill()
-            process.wait()
+            _kill(process)
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is not None and self._process.poll() is None:
@@ -195,6 +249,7 @@ class DagProcess:
             stdout=subprocess.PIPE,
             text=True,
             close_fds=True,
+            start_new_session=True,
         )
         for what in (self._read, self._watch):
             threading.Thread(
@@ -207,6 +262,8 @@ class DagProcess:
         for line in process.stdout:
             try:
                 answer = json.loads(line)
+                if self._noted(process, answer):
+                    continue
                 waiting = self._waiting.get(answer["id"])
             except (ValueError, KeyError, TypeError):
                 log.warning("The process that reads DAG files wrote %.200r", line)
@@ -219,6 +276,16 @@ class DagProcess:
             if each.process is process and not each.answer.done():
                 each.answer.set_result(_ENDED)
 
+    def _noted(self, process: subprocess.Popen[str], told: Mapping[str, Any]) -> bool:
+        """Note what a process says about a DAG file; False: it has said something else."""
+        if "hangs" in told:
+            self._leave(process, told["hangs"])
+            self._end_if_retired(process)
+        elif "read" in told:
+            with self._lock:
+                self._left.pop(told["read"], None)
+        return "id" not in told and ("hangs" in told or "read" in told)
+
     def _watch(self, process: subprocess.Popen[str]) -> None:
         while process.poll() is None:
             time.sleep(min(self._idle, 5.0))
@@ -230,8 +297,25 @@ class DagProcess:
         process = self._process
         self._process = None
         if process is not None:
-            process.kill()
-            process.wait()
+            _kill(process)
+
+
+def _told(process: subprocess.Popen[str], message: dict[str, Any]) -> bool:
+    """Write a message to a process; False: it has ended."""
+    assert process.stdin is not None
+    try:
+        print(json.dumps(message), file=process.stdin, flush=True)
+    except OSError:
+        return False
+    return True
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End a process with all that the code of DAG files has started."""
+    if process.poll() is None:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 _dag_process = DagProcess()
@@ -249,7 +333,7 @@ def dag_process() -> DagProcess:
 MOST_AT_ONCE = 6
 """Questions that wait for the code of DAG files. Its process answers more at once, so that lags are answered, too."""
 MOST_OF_TOPOLOGY = 2
-"""Such questions about one topology: a source that hangs leaves room for the others."""
+"""Such questions about one topology: a source that hangs leaves room for the others. Another person asks one more."""
 MOST_OF_PERSON = 3
 """Questions of one person that wait for the code of DAG files, and as many that wait for a ledger."""
 AGAIN_AFTER = 5
@@ -335,9 +419,16 @@ class Questions:
         if not question.needs_dag:
             return "", ()  # a ledger answers soon
         about = [each for each in alike if each.topology == question.topology]
-        if len(about) >= MOST_OF_TOPOLOGY:
+        if _is_full(about, question.person, MOST_OF_TOPOLOGY):
             return f"Topology {question.topology} is", about
-        return ("The Transactions page is", alike) if len(alike) >= MOST_AT_ONCE else ("", ())
+        is_full = _is_full(alike, question.person, MOST_AT_ONCE)
+        return ("The Transactions page is", alike) if is_full else ("", ())
+
+
+def _is_full(asked: Sequence[PersonalQuestion], person: str, most: int) -> bool:
+    """Ask whether a person has to wait: one who has asked nothing waits for other people, not for their questions."""
+    people = {each.person for each in asked}
+    return len(asked if person in people else people) >= most
 
 
 def _named(questions: Sequence[PersonalQuestion], seen: Collection[str]) -> str:
@@ -367,6 +458,50 @@ _questions = Questions()
 def questions() -> Questions:
     """Return the ones of this process."""
     return _questions
+
+
+MOST_SEARCHES = 16
+"""Searches of several topologies at once, one of each person: each takes a thread of the api-server."""
+
+
+class SearchBusy(Busy):
+    """A search that was not begun. The page asks again."""
+
+    template = "{who} under way. This search has not begun. Try again in a few seconds."
+
+
+class Searches:
+    """The people whose search of several topologies is under way in this api-server. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._people: set[str] = set()
+
+    @contextmanager
+    def under_way(self, person: str) -> Iterator[None]:
+        """Count the search of a person within the block.
+
+        :raises SearchBusy: another one of this person is under way, or there are too many.
+        """
+        with self._lock:
+            if person in self._people:
+                raise SearchBusy(who="Another search of yours is")
+            if len(self._people) >= MOST_SEARCHES:
+                raise SearchBusy(who=f"Searches of {MOST_SEARCHES} other people are")
+            self._people.add(person)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._people.remove(person)
+
+
+_searches = Searches()
+
+
+def searches() -> Searches:
+    """Return the ones of this process."""
+    return _searches
 
 
 # --- lag board ----------------------------------------------------------------------------------------------------

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from airflow.utils.state import State
 from fastapi import APIRouter, HTTPException, Query, Request, Response, status
 from fastapi.routing import APIRoute
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import Refused, TxError
+from airflow_tx.base.errors import TxError
 from airflow_tx.base.remedy import Remedy, with_remedy
 from airflow_tx.ledger import (
     Begun,
@@ -49,13 +48,15 @@ from airflow_tx.plugin.api.access import (
     Access,
     AccessDep,
     Name,
+    Visit,
+    VisitDep,
     body,
     sent,
 )
 from airflow_tx.plugin.api.activity import Activity, RowFilterDep, activity
 from airflow_tx.plugin.api.advice import NO_ADVICE, Advice, log_link, said_advice, waited_for
 from airflow_tx.plugin.api.airflow_runs import Jobs, TaskBar, jobs_of, task_tries, xcoms
-from airflow_tx.plugin.api.dag_process import dag_process, lag_board, questions
+from airflow_tx.plugin.api.dag_process import dag_process, lag_board, questions, searches
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
 from airflow_tx.plugin.api.redaction import BatchName, redacted, without_credentials
 from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway, TopologySnapshot, ledger_snapshots
@@ -78,21 +79,16 @@ from airflow_tx.transaction import WHY_NOT
 # Of one topology the source is asked, in the process that runs DAG files. Of all topologies the ledgers are read.
 
 
+T = TypeVar("T")
 _WITHIN = 60.0
 MOST_TOPOLOGIES = 200
 """That one search looks at."""
+ENOUGH = 4 * MOST_FOUND
+"""Matches after which a search of several topologies ends; it gives the best ones of them."""
 MOST_SEARCHED = 5000
 """Transactions that one search of several topologies looks at."""
 ALL_WITHIN = 10.0
 """Seconds after which a search of several topologies ends with what it has found."""
-_ALL_AT_ONCE = threading.BoundedSemaphore(2)
-"""Searches of several topologies, of all viewers together."""
-
-
-class SearchBusy(Refused):
-    """A search that was not begun."""
-
-    template = "Other searches are under way. Try again in a few seconds."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +123,10 @@ class SearchAnswer:
     complete: bool
 
 
-def searched(snapshot: TopologySnapshot, what: str, access: Access) -> SearchAnswer:
+def searched(snapshot: TopologySnapshot, what: str, access: Access, visit: Visit) -> SearchAnswer:
     """Look for a file, an offset, an id or a date.
 
+    :param visit: of the browser. Once it has left, the search ends with what it has found.
     :raises Busy: there are too many questions.
     :raises NotAnsweredThere: the source does not answer.
     """
@@ -142,7 +139,9 @@ def searched(snapshot: TopologySnapshot, what: str, access: Access) -> SearchAns
             place.paths.topology,
         ),
         "what": what,
+        "search": visit.name,
     }
+    visit.on_leave(lambda: dag_process().end_search(visit.name))
     with questions().asked("a search", snapshot, access):
         found: dict[str, Any] = dag_process().ask(question, seconds=_WITHIN)
     txids = found.pop("txids")
@@ -187,7 +186,9 @@ class FoundAnywhere(FoundLine):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOfAllAnswer:
-    """The result: by topology, the most urgent first, and the newest transaction first.
+    """The result: what names a transaction before details of its batch, and a whole name before a part of one.
+
+    Of each, by topology, the most urgent first, and the newest transaction first.
 
     :param topologies: how many topologies of the user were to be searched, and `looked` how many were.
     :param transactions: how many transactions were looked at.
@@ -207,24 +208,26 @@ class SearchOfAllAnswer:
     complete: bool
 
 
-def searched_all(snapshots: Sequence[TopologySnapshot], what: str) -> SearchOfAllAnswer:
+def searched_all(
+    snapshots: Sequence[TopologySnapshot],
+    what: str,
+    *,
+    person: str = "",
+    has_left: Callable[[], bool] = lambda: False,
+) -> SearchOfAllAnswer:
     """Look for a text in the records of topologies that the user may see. No source is asked, and nothing is kept.
 
     :param snapshots: in the order in which they are searched.
+    :param has_left: whether the browser waits no longer, so that the search ends.
     :raises SearchBusy: there are too many searches.
     """
     # An error is shown to users with what belongs to connections left out: what is hidden cannot be found.
     wanted = WantedText(what.strip(), without_credentials, redacted)
-    if not _ALL_AT_ONCE.acquire(blocking=False):
-        raise SearchBusy
-    try:
-        search = _SearchOfAll(wanted, time.monotonic() + ALL_WITHIN)
-        for index, snapshot in enumerate(snapshots[:MOST_TOPOLOGIES]):
-            if not search.is_over:
-                search.look(snapshot, min(len(snapshots), MOST_TOPOLOGIES) - index)
-    finally:
-        _ALL_AT_ONCE.release()
-    return search.answer(len(snapshots))
+    some = snapshots[:MOST_TOPOLOGIES]
+    with searches().under_way(person):
+        search = _SearchOfAll(wanted, some, time.monotonic() + ALL_WITHIN, has_left)
+        search.run()
+        return search.answer(len(snapshots))
 
 
 class _SearchOfAll:
@@ -233,27 +236,74 @@ class _SearchOfAll:
     :param until: the moment at which it ends.
     """
 
-    def __init__(self, wanted: WantedText, until: float) -> None:
+    def __init__(
+        self,
+        wanted: WantedText,
+        snapshots: Sequence[TopologySnapshot],
+        until: float,
+        has_left: Callable[[], bool],
+    ) -> None:
         self._wanted = wanted
+        self._snapshots = snapshots
         self._until = until
-        self._found: list[FoundAnywhere] = []
+        self._has_left = has_left
+        self._found: dict[tuple[str, int], TextMatch] = {}
         self._looked: list[TextFound] = []
         self._unread: list[str] = []
+        self._away: set[str] = set()
+
+    def run(self) -> None:
+        """Look up the text as a txid and as a run, and then look at the newest transactions."""
+        for snapshot in self._snapshots:
+            if not self._is_over():
+                self._look_up(snapshot)
+        for index, snapshot in enumerate(self._snapshots):
+            if not self._is_over() and self._named < ENOUGH:
+                self._look(snapshot, len(self._snapshots) - index)
+
+    def _is_over(self) -> bool:
+        """Whether its time is over, or nobody waits for it."""
+        return time.monotonic() > self._until or self._has_left()
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing more can be found."""
-        return time.monotonic() > self._until or len(self._found) >= MOST_FOUND
+    def _named(self) -> int:
+        return sum(each.is_named for each in self._found.values())
 
-    def look(self, snapshot: TopologySnapshot, left: int) -> None:
-        """Look at one topology.
+    def _look_up(self, snapshot: TopologySnapshot) -> None:
+        """Find the transactions whose txid or run is the wanted text, however old they are."""
+        for each in self._asked(snapshot, lambda ledger: ledger.named(self._wanted)) or ():
+            self._found[snapshot.name, each.view.txid] = each
+
+    def _look(self, snapshot: TopologySnapshot, left: int) -> None:
+        """Look at the newest transactions of one topology.
 
         :param left: how many topologies share what may still be read.
         """
         read = sum(each.looked for each in self._looked)
         most = min((MOST_SEARCHED - read) // left, MOST_LOOKED_THROUGH)
+        found = self._asked(
+            snapshot,
+            lambda ledger: ledger.look(
+                self._wanted,
+                most=most,
+                most_found=ENOUGH - self._named,
+                until=self._until,
+                has_left=self._has_left,
+            ),
+        )
+        if found is None:
+            self._unread.append(snapshot.name)
+            return
+        self._looked.append(found)
+        for each in found.matches:
+            self._found.setdefault((snapshot.name, each.view.txid), each)
 
-        def question(store: Store) -> TextFound:
+    def _asked(
+        self, snapshot: TopologySnapshot, question: Callable[[SearchedLedger], T]
+    ) -> T | None:
+        """Ask the ledger of a topology; None: it cannot be read. A ZooKeeper that is away is asked once."""
+
+        def asked(store: Store) -> T:
             ledger = SearchedLedger(
                 store,
                 snapshot.paths,
@@ -262,35 +312,35 @@ class _SearchOfAll:
                 snapshot.final,
                 snapshot.quotes,
             )
-            most_found = MOST_FOUND - len(self._found)
-            return ledger.look(self._wanted, most=most, most_found=most_found, until=self._until)
+            return question(ledger)
 
+        conn_id = snapshot.place.conn_id
+        if snapshot.view is None or conn_id in self._away:
+            return None
         try:
-            found = (
-                None
-                if snapshot.view is None
-                else ledger_snapshots().unremembered(snapshot, question)
-            )
+            return ledger_snapshots().unremembered(snapshot, asked)
+        except LedgerAway:
+            self._away.add(conn_id)
         except TxError:
-            found = None
-        if found is None:
-            self._unread.append(snapshot.name)
-            return
-        self._looked.append(found)
-        self._found += [_match_line(snapshot.name, each) for each in found.matches]
+            pass  # the others are well
+        return None
 
     def answer(self, topologies: int) -> SearchOfAllAnswer:
         """Give the answer; `topologies`: how many were to be searched."""
         partly = sum(not each.complete for each in self._looked)
+        order = {each.name: index for index, each in enumerate(self._snapshots)}
+        ranked = sorted(
+            self._found.items(), key=lambda each: (each[1].rank, order[each[0][0]], -each[0][1])
+        )
         return SearchOfAllAnswer(
-            found=self._found,
+            found=[_match_line(name, each) for (name, _), each in ranked[:MOST_FOUND]],
             topologies=topologies,
             looked=len(self._looked),
             transactions=sum(each.looked for each in self._looked),
             partly=partly,
             unknown=sum(each.unknown for each in self._looked),
             unread=self._unread,
-            complete=len(self._looked) == topologies and partly == 0,
+            complete=len(self._looked) == topologies and partly == 0 and len(ranked) <= MOST_FOUND,
         )
 
 
@@ -636,10 +686,24 @@ def _as_seen(access: Access, readable: Sequence[TopologySnapshot]) -> list[Topol
     return [each if each.record.dag_id in logs else each.without_errors() for each in readable]
 
 
+WantedQuery = Annotated[str, Query(min_length=1, max_length=200)]
+
+
+def _wanted(what: str) -> str:
+    """Read what a person looks for.
+
+    :raises HTTPException: 422: it is only spaces.
+    """
+    if not what.strip():
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say what to look for.")
+    return what.strip()
+
+
 @topology_router.get("/search", responses=PROBLEMS_OF_SEARCHES)
 def search_topologies(
     access: AccessDep,
-    what: Annotated[str, Query(min_length=1, max_length=200)],
+    what: WantedQuery,
+    visit: VisitDep,
     state: Annotated[list[HealthCode] | None, Query(max_length=len(HealthCode))] = None,
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> SearchOfAllAnswer:
@@ -647,10 +711,10 @@ def search_topologies(
 
     `state` and `text` choose topologies, as in the list of topologies.
     """
-    if not what.strip():
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say what to look for.")
     part = OverviewPart(frozenset(state or ()), text, limit=sys.maxsize)
-    return searched_all(part.select(_readable_topologies(access)).some, what)
+    wanted = _wanted(what)
+    some = part.select(_readable_topologies(access)).some
+    return searched_all(some, wanted, person=access.person, has_left=visit.has_left)
 
 
 @topology_router.get(
@@ -736,10 +800,11 @@ def get_jobs(access: AccessDep, topology: Name) -> Response:
 def search_transactions(
     access: AccessDep,
     topology: Name,
-    what: Annotated[str, Query(min_length=1, max_length=200)],
+    what: WantedQuery,
+    visit: VisitDep,
 ) -> SearchAnswer:
     """Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does."""
-    return searched(topology_for(access, topology), what, access)
+    return searched(topology_for(access, topology), _wanted(what), access, visit)
 
 
 def _check_zones(*moments: datetime | None) -> None:

@@ -78,6 +78,25 @@ with DAG("messages", schedule=None, max_active_runs=16):
 """
 """A topology whose tasks emit messages."""
 
+STUCK = """
+import os, time
+from airflow.sdk import DAG
+from airflow_tx import CommitOperator, Transaction
+from airflow_tx.sources.files.source import FileSource
+
+file = os.environ.get("HANG_AT_IMPORT", "")
+if os.path.exists(file):
+    with open(file, "a") as imported:
+        imported.write("1")
+while os.path.exists(file):
+    time.sleep(0.05)
+
+with DAG("stuck", schedule=None, max_active_runs=16):
+    with Transaction(source=FileSource("/nowhere/*.csv"), topology="stuck"):
+        CommitOperator(task_id="commit", updates=[])
+"""
+"""A file whose import hangs as long as another file is there."""
+
 ELSEWHERE_ROOT = "/elsewhere"
 ELSEWHERE = f"""
 from airflow.sdk import DAG
@@ -199,6 +218,7 @@ def board(tmp_path_factory: pytest.TempPathFactory, zookeeper: LocalZooKeeper) -
         "reads.py": READS,
         "messages.py": MESSAGES,
         "daily.py": DAILY,
+        "stuck.py": STUCK,
     }
     connections = {
         "marked": _MARKED,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.plugin.api.dag_process import DagProcess, RefusedThere
+from airflow_tx.plugin.api.dag_process import DagProcess, FailedThere, RefusedThere
+from airflow_tx.testing.eventually import eventually
 from tests.integration.board.server import ROOT, Board
 from tests.integration.pipeline import Pipeline
 
@@ -101,3 +105,52 @@ def test_the_code_of_a_dag_file_has_what_it_needs_and_no_secret_of_the_api_serve
         hidden |= {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"}
         assert "AIRFLOW__API_AUTH__JWT_SECRET" in hidden
         assert hidden & seen["environment"].keys() == set()
+
+
+def children(of: int) -> set[int]:
+    """The processes that a process has started, and that have not ended."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == of and fields[0] != "Z":
+                found.add(int(stat.parent.name))
+    return found
+
+
+def search(process: DagProcess, dag_id: str, topology: str) -> Any:
+    place = (dag_id, "zookeeper_default", ROOT, topology)
+    return process.ask({"find": place, "what": "1"}, seconds=600)
+
+
+def test_a_dag_file_that_hangs_at_its_import_delays_no_question_about_another_topology(
+    board: Board, pipeline: Pipeline, store: ZooKeeperStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run("r1")
+    stuck = Pipeline(store, ROOT, topology="stuck")
+    stuck.request = TopologyRequest("stuck", "opaque", 3)
+    stuck.run("r1")
+    hang = tmp_path / "hang"
+    hang.touch()
+    before = children(os.getpid())
+    monkeypatch.setenv("AIRFLOW__TX__DAG_ENVIRONMENT", "HANG_*")
+    process = fresh(board, HANG_AT_IMPORT=str(hang), AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT="600")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(search, process, "stuck", "stuck")
+            eventually(lambda: hang.read_text() != "", 240, "the file is imported")
+            assert search(process, "the_dag", "flights")["looked"] == 1
+            assert not first.done()
+            # The file that hangs is not imported a second time.
+            with pytest.raises(FailedThere, match=r"The file of DAG stuck \(.*stuck\.py\) takes long to read"):
+                search(process, "stuck", "stuck")
+            assert hang.read_text() == "1"
+            assert len(children(os.getpid()) - before) == 2
+            hang.unlink()
+            assert first.result()["looked"] == 1
+        assert search(process, "stuck", "stuck")["looked"] == 1
+        eventually(lambda: len(children(os.getpid()) - before) == 1, 240, "the process that hung has ended")
+    finally:
+        hang.unlink(missing_ok=True)
+        process.end()
+    assert children(os.getpid()) <= before

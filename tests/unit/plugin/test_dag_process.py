@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_tx.plugin.api.app import make_app
 from airflow_tx.plugin.api.dag_process import (
+    MOST_PROCESSES,
     DagProcess,
     FailedThere,
     NotAnsweredThere,
@@ -90,3 +96,142 @@ def test_a_refusal_and_a_failure_are_answers(process: DagProcess) -> None:
 def test_no_answer_in_time_is_a_timeout_of_the_gateway_and_no_conflict() -> None:
     handler = make_app().exception_handlers[NotAnsweredThere]
     assert handler(None, NotAnsweredThere(text="it hangs")).status_code == 504  # type: ignore[arg-type, union-attr]
+
+
+HANGS = """
+import json, os, subprocess, sys
+hangs = None
+for line in sys.stdin:
+    question = json.loads(line)
+    answer = {"id": question.get("id")}
+    if "hang" in question:
+        hangs = {"dag_id": "stuck", "path": question["hang"], "changed": os.stat(question["hang"]).st_mtime_ns}
+        hangs.update(text="it hangs", again=600)
+        child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
+        open(question["file"], "w").write(f"{os.getpid()} {child.pid}")
+        if question["answers"]:
+            print(json.dumps({**answer, "found": 1}), flush=True)
+    elif "say" in question:
+        print(json.dumps({question["say"]: hangs if question["say"] == "hangs" else "stuck"}), flush=True)
+        print(json.dumps({**answer, "found": os.getpid()}), flush=True)
+    elif "end_search" in question:
+        open(question["end_search"], "w").close()
+    elif hangs is not None:
+        print(json.dumps({**answer, "slow": hangs}), flush=True)
+    else:
+        print(json.dumps({**answer, "found": [os.getpid(), question["leave"]]}), flush=True)
+"""
+"""Answers with its process id, and with what it was told to leave alone, until a DAG file hangs in it."""
+
+
+class Stuck:
+    """A process in which DAG files hang.
+
+    :param dag_file: the file that hangs.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.process = DagProcess((sys.executable, "-c", HANGS))
+        self.dag_file = home / "stuck.py"
+        self.dag_file.touch()
+        self._home = home
+        self._pool = ThreadPoolExecutor(8)
+
+    def hang(self, name: str, *, answers: bool = False) -> tuple[Future[Any], int, int]:
+        """Let a DAG file hang, and give the question, and the ids of the process and of what its code has started."""
+        told = self._home / name
+        question = {"hang": str(self.dag_file), "file": str(told), "answers": answers}
+        asked = self._pool.submit(self.process.ask, question, seconds=300)
+        eventually(lambda: told.exists() and " " in told.read_text(), 300, "a DAG file hangs")
+        own, child = map(int, told.read_text().split())
+        return asked, own, child
+
+    def ask(self) -> tuple[int, dict[str, str]]:
+        """Ask about another DAG, and give the process that answers, and what it is told to leave alone."""
+        pid, left = self.process.ask({}, seconds=300)
+        return pid, left
+
+    def end(self, *processes: int) -> None:
+        for each in processes:
+            os.killpg(each, signal.SIGKILL)
+        self.process.end()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Iterator[Stuck]:
+    stuck = Stuck(tmp_path)
+    yield stuck
+    stuck.end(*(pid for pid in children() if is_alive(pid)))
+
+
+def children() -> set[int]:
+    """The processes of this one that answer questions."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if (
+                int(fields[1]) == os.getpid()
+                and fields[0] != "Z"
+                and b"leave" in (stat.parent / "cmdline").read_bytes()
+            ):
+                found.add(int(stat.parent.name))
+    return found
+
+
+def test_a_question_behind_a_dag_file_that_hangs_is_answered_by_another_process(stuck: Stuck) -> None:
+    asked, first, _ = stuck.hang("one")
+    other, left = stuck.ask()
+    assert other != first
+    assert left == {"stuck": "it hangs"}
+    assert not asked.done()
+    assert stuck.ask()[0] == other
+
+
+def test_a_dag_file_that_hung_is_read_again_once_it_has_changed(stuck: Stuck) -> None:
+    stuck.hang("one")
+    assert stuck.ask()[1] != {}
+    os.utime(stuck.dag_file, ns=(1, 1))
+    assert stuck.ask()[1] == {}
+
+
+def test_a_dag_file_that_hung_is_read_again_after_some_time(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck.hang("one")
+    assert stuck.ask()[1] != {}
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 601)
+    assert stuck.ask()[1] == {}
+
+
+def test_dag_files_that_hang_start_no_more_processes_than_there_may_be(stuck: Stuck) -> None:
+    for number in range(MOST_PROCESSES - 1):
+        stuck.hang(str(number))
+        stuck.ask()
+    stuck.hang("last")
+    with pytest.raises(NotAnsweredThere):
+        stuck.process.ask({}, seconds=0.5)
+    assert len(children()) == MOST_PROCESSES
+
+
+def test_a_process_in_which_a_dag_file_has_hung_ends_with_all_that_its_code_has_started(stuck: Stuck) -> None:
+    # Nobody waits for the file: it was read for a lag.
+    asked, first, child = stuck.hang("one", answers=True)
+    assert asked.result() == 1
+    assert is_alive(child)
+    stuck.process.ask({"say": "hangs"}, seconds=300)
+    eventually(lambda: not is_alive(first) and not is_alive(child), 300, "the process has ended")
+    assert children() == set()
+
+
+def test_a_dag_file_that_was_slow_is_left_alone_no_longer_once_it_was_read(stuck: Stuck) -> None:
+    stuck.hang("one")
+    stuck.ask()
+    stuck.process.ask({"say": "read"}, seconds=300)
+    assert stuck.ask()[1] == {}
+
+
+def test_the_process_is_told_that_nobody_waits_for_a_search(stuck: Stuck, tmp_path: Path) -> None:
+    stuck.hang("one")
+    stuck.process.end_search(str(tmp_path / "ended"))
+    eventually((tmp_path / "ended").exists, 300, "the process is told")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_tx.operations.actions.dag_server import DagNotRead, DagReader
+from airflow_tx.operations.actions import dag_server
+from airflow_tx.operations.actions.dag_server import DagLeft, DagNotRead, DagReader, DagSlow
+from airflow_tx.testing.eventually import eventually
 
 SOON = 0.01
 LONG = 300.0
@@ -74,3 +78,50 @@ def test_what_a_file_raises_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         DagReader(LONG).read("broken", broken)
+
+
+def test_a_question_does_not_wait_for_another_file_that_takes_long(answered: threading.Event) -> None:
+    told: list[dict[str, Any]] = []
+    reader = DagReader(LONG, SOON, told.append)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(reader.read, "slow", lambda: parsed(str(answered.wait())))
+        eventually(lambda: reader._reading == "slow", LONG, "a file is read")
+        with pytest.raises(DagSlow) as slow:
+            reader.read("other", lambda: pytest.fail("two files are imported at once"))
+        answered.set()
+        assert first.result() == parsed("True")
+    assert slow.value.read == "slow"
+    assert told == [{"read": "slow"}]
+    assert reader.read("other", lambda: parsed("other")) == parsed("other")
+
+
+def test_an_action_that_has_begun_waits_for_the_other_file(answered: threading.Event) -> None:
+    reader = DagReader(LONG, SOON)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(reader.read, "slow", lambda: parsed(str(answered.wait())))
+        eventually(lambda: reader._reading == "slow", LONG, "a file is read")
+        other = pool.submit(reader.read, "other", lambda: parsed("other"), in_turn=True)
+        answered.set()
+        assert other.result() == parsed("other")
+
+
+def test_a_file_that_is_left_alone_is_not_imported() -> None:
+    reader = DagReader(LONG)
+    reader.left = {"stuck": "it hangs"}
+    with pytest.raises(DagLeft, match="it hangs"):
+        reader.read("stuck", lambda: pytest.fail("it is imported"))
+
+
+def test_the_file_that_hangs_is_named(
+    answered: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "stuck.py"
+    file.touch()
+    monkeypatch.setattr(dag_server, "dag_path", lambda dag_id: file)
+    told: list[dict[str, Any]] = []
+    reader = DagReader(SOON, -1, told.append)
+    with pytest.raises(DagNotRead) as error:
+        reader.read("stuck", lambda: parsed(str(answered.wait())))
+    assert str(error.value).startswith(f"The file of DAG stuck ({file}) has not been read within 0.01 s, as ")
+    assert told == [{"hangs": asdict(dag_server.hanging_file("stuck", str(error.value)))}]
+    assert told[0]["hangs"]["changed"] == file.stat().st_mtime_ns

@@ -89,6 +89,18 @@ def test_the_refusal_names_no_person_and_no_topology_that_the_person_may_not_see
     assert [word for word in ("secret", "person", "somebody", "skip") if word in told] == []
 
 
+def test_a_person_who_asks_about_a_topology_again_and_again_leaves_room_for_another_one(asked: Asked) -> None:
+    asked.ask(*(question("vera", "hangs") for _ in range(MOST_OF_TOPOLOGY)))
+    asked.ask(question("otto", "hangs"))
+    assert asked.told(question("otto", "hangs")).startswith("Topology hangs is busy")
+
+
+def test_two_people_who_ask_all_that_they_may_leave_room_for_a_third_one(asked: Asked) -> None:
+    for person in ("vera", "otto"):
+        asked.ask(*(question(person, f"{person} {number}") for number in range(MOST_OF_PERSON)))
+    asked.ask(question("ada", "another"))
+
+
 def test_a_question_that_has_ended_makes_room(asked: Asked) -> None:
     for _ in range(2 * MOST_OF_TOPOLOGY):
         with asked.questions.under_way(question("vera", "flights"), set):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_tx.base.errors import StoreUnavailable
-from airflow_tx.ledger.api import Store
+from airflow_tx.base.errors import StoreUnavailable, TxError
+from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
+from airflow_tx.operations.actions.search import MOST_FOUND
 from airflow_tx.plugin.api import routes
-from airflow_tx.plugin.api.routes import SearchBusy, searched_all
-from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.plugin.api.routes import searched_all
+from airflow_tx.plugin.api.snapshots import LedgerAway, TopologySnapshot
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
 
@@ -24,10 +26,13 @@ class Asked:
 
     def __init__(self) -> None:
         self.away: set[str] = set()
+        self.error: TxError = StoreUnavailable(hosts="h", connection="c", reason="it is away")
+        self.asked: list[str] = []
 
     def unremembered(self, snapshot: TopologySnapshot, question: Callable[[Store], Any]) -> Any:
+        self.asked.append(snapshot.name)
         if snapshot.name in self.away:
-            raise StoreUnavailable(hosts="h", connection="c", reason="it is away")
+            raise self.error
         assert snapshot.store is not None
         return question(snapshot.store)
 
@@ -111,7 +116,68 @@ def test_a_hidden_part_of_an_error_cannot_be_found(ledgers: Asked, monkeypatch: 
     assert [each.text for each in searched_all(some, "is away").found] == ["host *** is away"]
 
 
-def test_searches_of_all_viewers_are_few_at_once(ledgers: Asked) -> None:
-    with routes._ALL_AT_ONCE, routes._ALL_AT_ONCE, pytest.raises(SearchBusy):
-        searched_all([snapshot("a")], "csv")
-    assert searched_all([snapshot("a")], "csv").found
+def of_pipeline(pipeline: Pipeline, name: str) -> TopologySnapshot:
+    view = topology_view(pipeline.store, pipeline.paths, recent=0)
+    final = LedgerView(pipeline.store, pipeline.paths).final_txids()
+    return TopologySnapshot(view.record, LedgerPlace(name, name, pipeline.paths), pipeline.store, view, final)
+
+
+def digests(name: str, runs: int) -> TopologySnapshot:
+    """A topology whose batches have the text `cafe` in a digest and in the name of a column alone."""
+    pipeline = Pipeline(MemoryStore(), "/tx", topology=name)
+    pipeline.metadata = lambda row: {
+        "folder": "/data",
+        "files": [{"name": f"{row}.csv", "digest": "content:cafe"}],
+        "schema": "cafe STRING",
+    }
+    for number in range(runs):
+        pipeline.run(f"r{number}")
+    return of_pipeline(pipeline, name)
+
+
+def test_what_names_a_transaction_is_found_before_digests_and_columns(ledgers: Asked) -> None:
+    pipeline = Pipeline(MemoryStore(), "/tx", topology="b")
+    pipeline.metadata = lambda row: {"files": [{"name": "the_cafe.csv"}]}
+    pipeline.run("r0")
+    answer = searched_all([digests("a", MOST_FOUND + 1), of_pipeline(pipeline, "b")], "cafe")
+    assert [(each.topology, each.matched.value) for each in answer.found[:2]] == [("b", "batch"), ("a", "detail")]
+    assert answer.found[1].text == "digest content:cafe"
+    assert (len(answer.found), answer.complete) == (MOST_FOUND, False)
+
+
+def test_a_whole_name_is_found_before_a_part_of_one(ledgers: Asked) -> None:
+    pipeline = Pipeline(MemoryStore(), "/tx", topology="a")
+    pipeline.metadata = lambda row: {"folder": "/data", "files": [{"name": f"{row}.csv"}]}
+    for number in range(21):
+        pipeline.run(f"r{number}")
+    found = searched_all([of_pipeline(pipeline, "a")], "1.csv").found
+    assert [each.txid for each in found] == [1, 21, 11]
+
+
+def test_a_run_and_a_txid_are_found_however_old_they_are(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MOST_SEARCHED", 1)
+    some = [snapshot("a", 3), snapshot("b", 3)]
+    assert {(each.topology, each.txid) for each in searched_all(some, "r0").found} == {("a", 1), ("b", 1)}
+    assert {(each.topology, each.txid) for each in searched_all(some, "1").found} >= {("a", 1), ("b", 1)}
+
+
+def test_a_status_is_found(ledgers: Asked) -> None:
+    pipeline = Pipeline(MemoryStore(), "/tx")
+    pipeline.run("r1")
+    fail(pipeline, pipeline.begin("r2"), "Disk is full")
+    found = searched_all([of_pipeline(pipeline, "a")], "Failed").found
+    assert [(each.txid, each.matched.value, each.text) for each in found] == [(2, "status", "FAILED")]
+
+
+def test_a_zookeeper_that_is_away_is_asked_once_for_all_its_topologies(ledgers: Asked) -> None:
+    some = [replace(snapshot(name), place=LedgerPlace(name, "gone", Paths("/tx", name))) for name in "abc"]
+    ledgers.away = {"a", "b", "c"}
+    ledgers.error = LedgerAway(reason="it is away")
+    answer = searched_all([*some, snapshot("d")], "csv")
+    assert (answer.unread, {each.topology for each in answer.found}) == (["a", "b", "c"], {"d"})
+    assert ledgers.asked == ["a", "d", "d"]
+
+
+def test_a_search_whose_browser_has_left_reads_nothing_more(ledgers: Asked) -> None:
+    answer = searched_all([snapshot("a")], "csv", has_left=lambda: True)
+    assert (answer.looked, ledgers.asked) == (0, [])

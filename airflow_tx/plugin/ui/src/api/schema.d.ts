@@ -914,10 +914,10 @@ export interface components {
         };
         /**
          * MatchedPart
-         * @description The part of a transaction that has a text.
+         * @description The part of a transaction that has a text, the one that a person looks for most often first.
          * @enum {string}
          */
-        MatchedPart: "txid" | "batch" | "date" | "run" | "error";
+        MatchedPart: "txid" | "run" | "batch" | "date" | "status" | "error" | "detail";
         /**
          * NewValuesLine
          * @description An output of a committer: the keys of the batch, with the values that they have after the commit.
@@ -1111,7 +1111,9 @@ export interface components {
         };
         /**
          * SearchOfAllAnswer
-         * @description The result: by topology, the most urgent first, and the newest transaction first.
+         * @description The result: what names a transaction before details of its batch, and a whole name before a part of one.
+         *
+         *     Of each, by topology, the most urgent first, and the newest transaction first.
          *
          *     :param topologies: how many topologies of the user were to be searched, and `looked` how many were.
          *     :param transactions: how many transactions were looked at.

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { SearchOfAllAnswer } from "../api/client";
-import { extent, shownMatch } from "./found";
+import { extent, matchWords, shownMatch } from "./found";
 
 const whole: SearchOfAllAnswer = { found: [], topologies: 3, looked: 3, transactions: 1200, partly: 0, unknown: 0, unread: [], complete: true };
 const line = { topology: "t", txid: 7, run_id: "r", phase: "COMMITTED", batch_name: null, restates: null, restated_by: null, matched: "run", text: "r" } as const;
@@ -23,6 +23,10 @@ describe("a search of all topologies", () => {
     const away = extent({ ...whole, looked: 2, unread: ["orders"], unknown: 4, complete: false });
     expect(away).toContain("Not read: orders. Of 4 transactions the ledger does not keep the names of the batch.");
     expect(away).not.toContain("filter the topologies");
+  });
+
+  it("says what a text is a part of", () => {
+    expect([matchWords({ matched: "status" }), matchWords({ matched: "detail" })]).toEqual(["status", "detail of the batch:"]);
   });
 
   it("shows of a long text the place where it was found", () => {

@@ -7,7 +7,15 @@ export type FoundLine = SearchOfAllAnswer["found"][number];
 
 const LONGEST = 160;
 const BEFORE = 40;
-const PARTS: Record<FoundLine["matched"], string> = { txid: "txid", batch: "batch", date: "date in", run: "run", error: "error" };
+const PARTS: Record<FoundLine["matched"], string> = {
+  txid: "txid",
+  run: "run",
+  batch: "batch",
+  date: "date in",
+  status: "status",
+  error: "error",
+  detail: "detail of the batch:",
+};
 
 /** Names the part of a transaction that has the text. */
 export function matchWords({ matched }: Pick<FoundLine, "matched">): string {
