@@ -58,7 +58,7 @@ def batch_texts(metadata: Any, wanted: str) -> Iterator[str]:
 
 
 def batch_details(metadata: Any) -> Iterator[str]:
-    """List the texts that describe the rows of a batch and name none of them, such as `digest content:9f86…`."""
+    """List the texts about the rows of a batch that are no names of rows, such as `digest content:9f86…`."""
     yield from (f"{detail} {text}" for detail, text in _texts(metadata) if detail)
 
 

@@ -153,7 +153,7 @@ class DagReader:
     ) -> ParsedDag:
         """Read the file of a DAG.
 
-        :param in_turn: wait for the other files, whatever they take.
+        :param in_turn: wait for the other files without a limit.
         :raises DagNotRead: it takes too long. It is not read again while its code still runs.
         :raises DagSlow: another file takes long. No code of this one has run.
         :raises DagLeft: it is left alone.
@@ -246,7 +246,7 @@ class DagServer:
         return [asdict(each) for each in action.effects(audit, question["version"])]
 
     def end_search(self, name: str) -> None:
-        """End a search with what it has found: nobody waits for it."""
+        """End a search with what it has found, since its browser has left."""
         self._searches.discard(name)
 
     def _search(self, asked: _SourceQuestion, what: str, name: str) -> Found:
@@ -357,7 +357,7 @@ class DagServer:
 
         def parsed() -> ParsedDag:
             parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id, option="DAG")
-            # What was begun is not begun again in another process.
+            # An action that has begun does not begin again in another process.
             return self._reader.read(record.dag_id, parse, in_turn=in_turn)
 
         target = ActionTarget(

@@ -79,7 +79,7 @@ def search_ledger(
     """Look through the newest transactions, open and final.
 
     :param seconds: after which it ends with what it has found.
-    :param has_left: whether it ends now, since nobody waits for it.
+    :param has_left: whether it ends now, since its browser has left.
     """
     view = LedgerView(ledger.store, ledger.paths)
     every = sorted(
@@ -121,7 +121,7 @@ class MatchedPart(str, Enum):
 
 _PARTS = [*MatchedPart]
 _Part: TypeAlias = tuple[MatchedPart, str, bool]
-"""A part that has a text, its whole text, and whether the text is all of it."""
+"""A part that has a text, its whole text, and whether the text is the whole part."""
 _MOST_DIGITS = 19
 _LONGEST_RUN = 250
 """Characters that Airflow allows."""
@@ -318,7 +318,7 @@ class SearchedLedger:
 
         :param most: how many to look at; `most_found`: how many to give.
         :param until: the moment of `time.monotonic` at which it ends with what it has found; `has_left`: whether it
-            ends now, since nobody waits for it.
+            ends now, since its browser has left.
         :raises StoreError: the ledger cannot be read.
         """
         ledger = LedgerView(self.store, self.paths)

@@ -72,7 +72,7 @@ class Access:
     """What one user may do.
 
     :param user: as the auth manager knows the user.
-    :param browser: tells browsers apart that nobody is logged in at, since all of them are the same user.
+    :param browser: tells browsers without a login apart, which all are the same user.
     """
 
     def __init__(self, user: BaseUser, browser: str = "") -> None:
@@ -207,7 +207,7 @@ class Visit:
         self._calls: list[Callable[[], None]] = []
 
     def has_left(self) -> bool:
-        """Ask whether nobody waits for the answer now."""
+        """Ask whether the browser has left."""
         return self._has_left
 
     def on_leave(self, call: Callable[[], None]) -> None:

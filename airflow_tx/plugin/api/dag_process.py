@@ -198,7 +198,7 @@ class DagProcess:
             self._end_if_retired(process)
 
     def end_search(self, name: str) -> None:
-        """End a search that nobody waits for."""
+        """End a search whose browser has left."""
         with self._lock:
             for process in self._asked():
                 _told(process, {"end_search": name})
@@ -311,7 +311,7 @@ def _told(process: subprocess.Popen[str], message: dict[str, Any]) -> bool:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """End a process with all that the code of DAG files has started."""
+    """End a process and the processes that the code of DAG files has started."""
     if process.poll() is None:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -262,7 +262,7 @@ class _SearchOfAll:
                 self._look(snapshot, len(self._snapshots) - index)
 
     def _is_over(self) -> bool:
-        """Whether its time is over, or nobody waits for it."""
+        """Whether its time is over, or its browser has left."""
         return time.monotonic() > self._until or self._has_left()
 
     @property
