@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -131,7 +132,8 @@ def _message(name: str, named: dict[str, ast.ClassDef], bases: dict[str, list[st
     for node in named[name].body:
         target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
         if getattr(target, "id", "") == "template":
-            return " ".join(str(ast.literal_eval(node.value)).split())  # type: ignore[attr-defined]
+            text = _typed(ast.literal_eval(node.value))  # type: ignore[attr-defined]
+            return " ".join(text.split())
     inherited = [base for base in bases[name] if base in named]
     return _message(inherited[0], named, bases) if inherited else ""
 
@@ -166,6 +168,11 @@ def _made(call: ast.Call, texts: dict[str, ast.expr], folder: str) -> Iterator[t
             yield name, problem, remedy
 
 
+def _typed(template: str) -> str:
+    """Write the commands of a template as a person types them."""
+    return re.sub(r"<(airflow tx [^>]*)>", r"\1", str(template))
+
+
 def _text(node: ast.expr | None, texts: dict[str, ast.expr], depth: int = 3) -> str:
     """Give a literal text, with … in place of values."""
     if isinstance(node, ast.Constant):
@@ -176,4 +183,6 @@ def _text(node: ast.expr | None, texts: dict[str, ast.expr], depth: int = 3) -> 
         return _text(node.left, texts, depth) + _text(node.right, texts, depth)
     if isinstance(node, ast.Name) and node.id in texts and depth:
         return _text(texts[node.id], texts, depth - 1)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "Remedy.of":
+        return re.sub(r"\{\w+\}", "…", _typed(_text(node.args[0], texts, depth)))
     return "…" if node is not None else ""

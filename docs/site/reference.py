@@ -34,7 +34,7 @@ EXIT = """
 | exit code | meaning |
 |---|---|
 | 0 | the command did, or showed, what you asked for |
-| 1 | it failed, all of it was refused, `verify` found something, `restate` or `backfill` is not done, `diff` differs |
+| 1 | it was refused or failed, `verify` found something, `restate` or `backfill` is not done, or `diff` is not equal |
 | 2 | the command line cannot be understood, or `diff` cannot compare now; nothing was changed |
 """
 

@@ -150,7 +150,7 @@ def do(
 ) -> None:
     """Do it, once a person has confirmed it if need be; with `--dry-run` say what would be done.
 
-    :param refusable: whether the preview fails if all of it is refused: not if nothing was named.
+    :param refusable: whether a preview without an effect fails. A command that names no transaction has none to refuse.
     """
     if not is_previewed(chosen, args, confirmed=confirmed, refusable=refusable):
         show_effects(chosen.execute(audit_of(args)), args)

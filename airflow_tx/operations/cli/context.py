@@ -227,7 +227,7 @@ def _typed(text: str, args: Namespace) -> str:
 def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True) -> bool:
     """Print the preview if only the preview is wanted; otherwise ask a person to confirm.
 
-    :param refusable: whether the preview fails if all of it is refused.
+    :param refusable: whether a preview without an effect fails.
     :raises SystemExit: it fails, with the line that says why.
     """
     if args.dry_run:
@@ -329,7 +329,7 @@ class Progress(Generic[_Piece]):
     """Creates runs while there is room in flight, and says how far they are.
 
     :param in_flight: how many runs may be queued or running without having committed; 0: a lane takes all dates.
-    :param to: where it says so; None: its output.
+    :param to: where it prints; None: its output.
     """
 
     def __init__(
