@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
+from airflow_tx.base.errors import StateBehind
 from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.steps import end, recovery
@@ -160,6 +163,17 @@ def a_state_that_is_gone(world: World) -> None:
 def a_lost_state(world: World) -> None:
     world.pipeline.run("r1")
     world.pipeline.states[0].clear()
+
+
+def a_lost_state_and_a_failed_commit(world: World) -> None:
+    a_lost_state(world)
+    begun = world.pipeline.begin("r2")
+    grant = world.pipeline.acquire(begun, world.pipeline.process(begun))
+    with pytest.raises(StateBehind) as behind:
+        world.pipeline.write(grant, begun.metadata)
+    why = str(behind.value)
+    world.pipeline.ledger.note_commit_failed(begun.attempt, grant.token.epoch, reason=why, for_good=True)
+    world.runs.make(r1="success", r2="failed")
 
 
 def one_skipped(world: World) -> None:

@@ -20,6 +20,7 @@ from tests.integration.deeds import (
     a_coordinator,
     a_live_one_to_be_skipped,
     a_lost_state,
+    a_lost_state_and_a_failed_commit,
     a_renamed_state,
     a_state_that_is_gone,
     all_taken,
@@ -137,6 +138,11 @@ IN_THE_DAG = (
     "If the values are lost: airflow tx repair flights --state-lost tx_state.one"
 )
 NOT_RENAMED = "State 'tx_state.one' of topology 'flights' is not renamed: the DAG updates tx_state.one, tx_state.two. *"
+WAITS = "it has failed, and a coordinator replays it after the repair. Without one: airflow tx replay flights 2"
+RUN_WORKS = (
+    "Repair --ledger-lost of topology 'flights' refused: runs of DAG 'the_dag' work on its transactions: r2 (running). "
+    "Nothing was changed. Pause the DAG, end them, and repeat."
+)
 WHOLE = "transaction 1 is complete in every state; 2 is next"
 NOTHING_LOST = "Topology 'flights' has lost nothing: *"
 CASES = (
@@ -326,6 +332,16 @@ CASES = (
         "repair of a lost ledger", one_committed, "repair flights --ledger-lost",
         {"name": "repair", "repair": "ledger-lost"},
         would={None: f"{WHOLE}{NEXT.format(2)}"}, did={None: f"{WHOLE}{REPAIRED.format(2)}"},
+    ),
+    Case(
+        "repair of a lost ledger while a run works", one_failed_one_live, "",
+        {"name": "repair", "repair": "ledger-lost"}, refused={None: RUN_WORKS}, did=RUN_WORKS,
+    ),
+    Case(
+        "repair of a lost state whose commit has failed", a_lost_state_and_a_failed_commit,
+        "repair flights --state-lost tx_state.one",
+        {"name": "repair", "repair": "state-lost", "names": ("tx_state.one",)},
+        would={None: f"{LOST}{NEXT.format(2)}", 2: WAITS}, did={None: f"{LOST}{REPAIRED.format(2)}", 2: WAITS},
     ),
     Case(
         "pause", a_coordinator, "", {"name": "pause"},

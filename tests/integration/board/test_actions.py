@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.base.errors import StateBehind, StateRenamed
+from airflow_tx.base.errors import StateRenamed
 from airflow_tx.operations.actions.request import ActionName, ActionRequest
 from airflow_tx.testing.eventually import eventually
 from tests.integration.board.server import STRANGER, Board
 from tests.integration.cli_runs import Runs, checked
-from tests.integration.deeds import ASKED, World, a_lost_state, a_renamed_state, a_state_that_is_gone
+from tests.integration.deeds import (
+    ASKED,
+    World,
+    a_lost_state_and_a_failed_commit,
+    a_renamed_state,
+    a_state_that_is_gone,
+)
 from tests.integration.pipeline import Pipeline
 
 WHY = "the shop was closed"
@@ -103,15 +109,9 @@ def test_a_failed_check_is_accepted_and_its_output_committed(board: Board, pipel
 
 
 def test_what_a_lost_state_holds_is_accepted_and_the_next_transaction_committed(
-    board: Board, pipeline: Pipeline, runs: Runs, world: World
+    board: Board, pipeline: Pipeline, world: World
 ) -> None:
-    a_lost_state(world)
-    begun = pipeline.begin("r2")
-    grant = pipeline.acquire(begun, pipeline.process(begun))
-    with pytest.raises(StateBehind) as behind:
-        pipeline.write(grant, begun.metadata)
-    pipeline.ledger.note_commit_failed(begun.attempt, grant.token.epoch, reason=str(behind.value), for_good=True)
-    runs.make(r1="success", r2="failed")
+    a_lost_state_and_a_failed_commit(world)
     repaired, waits = act(board, "repair", repair="state-lost", names=["tx_state.one"])
     assert repaired.endswith("Generation 2; transaction 2 commits next.")
     assert waits.endswith("replays it after the repair. Without one: airflow tx replay flights 2")
@@ -120,9 +120,7 @@ def test_what_a_lost_state_holds_is_accepted_and_the_next_transaction_committed(
     assert pipeline.ledger.turn().current == 3
 
 
-def test_a_renamed_state_continues_under_its_new_name(
-    board: Board, pipeline: Pipeline, runs: Runs, world: World
-) -> None:
+def test_a_renamed_state_continues_under_its_new_name(board: Board, pipeline: Pipeline, world: World) -> None:
     states = pipeline.states
     a_renamed_state(world)
     pipeline.states = states

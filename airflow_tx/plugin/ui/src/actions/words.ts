@@ -27,7 +27,7 @@ export interface Days {
 
 /** Says which transactions, checks or states an action is about, behind its name. */
 export function titleOf(action: ActionName, topology: string, txids: readonly number[], days?: Days, names: readonly string[] = [], repair = ""): string {
-  const what = days ? `${days.first} to ${days.last} of ${topology}` : aboutWords(topology, txids, names);
+  const what = days ? `${days.first} to ${days.last} of ${topology}` : aboutWords(topology, txids, action === "state-rename" ? [names.join(" to ")] : names);
   return `${buttonOf(action, repair)}: ${what}`;
 }
 
