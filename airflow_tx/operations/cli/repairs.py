@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from airflow_tx.operations.cli.context import (
 )
 
 if TYPE_CHECKING:
-    from airflow_tx.operations.actions.action import ParsedDag, PreviewAnswer
+    from airflow_tx.operations.actions.action import EffectLine, ParsedDag
     from airflow_tx.operations.actions.repair import LedgerRepair
 
 
@@ -55,8 +56,6 @@ def repair(args: Namespace) -> None:
 def do_repair(chosen: LedgerRepair, args: Namespace, told: str) -> None:
     """Do a repair, once a person has confirmed it; with `--dry-run` say what it would do."""
     preview = chosen.preview()
-    if not preview.effects:
-        _end_refused(preview)
     if is_shown(args, preview):
         return
     done, *more = chosen.execute(audit_of(args), preview.version)
@@ -65,11 +64,10 @@ def do_repair(chosen: LedgerRepair, args: Namespace, told: str) -> None:
         print(f"Transaction {each.txid}: {each.what}")
 
 
-def _end_refused(preview: PreviewAnswer) -> None:
-    """End with exit code 1 if something is refused."""
-    if preview.refused:
-        lines = "\n".join(str(each.what) for each in preview.refused)
-        raise SystemExit(without_controls(lines))
+def _end_refused(refused: Sequence[EffectLine]) -> None:
+    """End with exit code 1 if a state is refused."""
+    if refused:
+        raise SystemExit(without_controls("\n".join(str(each.what) for each in refused)))
 
 
 def _chosen(args: Namespace, store: Store) -> LedgerRepair:
@@ -155,13 +153,12 @@ def _roll_forward(args: Namespace, store: Store) -> None:
     if not args.dry_run and args.output == "table" and not args.yes:
         render.print_rows([render.effect(each, "") for each in preview.effects], args.output)
     if is_shown(args, preview):
-        _end_refused(preview)
+        _end_refused(preview.refused)
         return
     done = list(rolling.execute(audit_of(args)))
     told = [str(each.what) for each in done if each not in rolling.repair.refused]
     for place, each in enumerate(told):
         print(each if place else f"Repaired: {each}")
-    if rolling.repair.refused:
-        raise SystemExit("\n".join(str(each.what) for each in rolling.repair.refused))
+    _end_refused(rolling.repair.refused)
     if not told:
         print(preview.sentence)
