@@ -63,7 +63,7 @@ function options({ start, end, unknown, unit, lines }: Drawn, color: Color, axes
   // Round times of the zone, also after the clock was changed.
   const wide = (plot: uPlot) => plot.bbox.width / uPlot.pxRatio;
   const moments = (plot: uPlot) => ticks(span, wide(plot), 60, zone);
-  const whole = (plot: uPlot) => timeLabels(moments(plot), (at) => position(at, span, wide(plot)), zone, false, { left: -VALUES, right: wide(plot) + END, measure });
+  const whole = (plot: uPlot) => timeLabels(moments(plot), span, (at) => position(at, span, wide(plot)), zone, false, { left: -VALUES, right: wide(plot) + END, measure });
   return {
     axes: [
       {
@@ -77,7 +77,7 @@ function options({ start, end, unknown, unit, lines }: Drawn, color: Color, axes
         gap: 4,
         incrs: steps(unit),
         // Room for a label everywhere: the plots of all charts begin at the same place.
-        label: unit === "s" || unit === "" ? " " : shortened(unit, (each) => measure(each) <= height - 24),
+        label: unit === "s" || unit === "" ? " " : shortened(unit, (each) => measure(each) <= height - 14),
         labelGap: 0,
         labelSize: UNIT,
         size: (_, found) => Math.max(VALUES, Math.ceil(Math.max(0, ...(found ?? []).map(measure))) + 6),

@@ -24,7 +24,7 @@ const measure = (text: string) => textWidth(text, fontOf(SIZE));
 function labelsOf({ span, width }: Place): Label[] {
   const zone = timeZone();
   const hasCuts = (span.cuts?.length ?? 0) > 0;
-  return labels(ticksOf({ span, width }, zone), (at) => position(at, span, width), zone, hasCuts, { left: 0, right: width, measure, moves: hasCuts });
+  return labels(ticksOf({ span, width }, zone), span, (at) => position(at, span, width), zone, hasCuts, { left: 0, right: width, measure, moves: hasCuts });
 }
 
 export function Axis({ plot, ...place }: Place & { plot: (box: HTMLElement | null) => void }) {
@@ -94,7 +94,7 @@ function named(gaps: readonly Break[], width: number): { gap: Break; text: strin
   const chosen: { gap: Break; text: string; x: number; half: number }[] = [];
   for (const gap of [...gaps].sort((a, b) => b.seconds - a.seconds)) {
     const text = duration(gap.seconds);
-    const half = measure(text) / 2 + 3;
+    const half = measure(text) / 2 + 6;
     const x = Math.min(Math.max((gap.left + gap.right) / 2, half), width - half);
     if (x >= half && chosen.every((other) => Math.abs(other.x - x) >= other.half + half)) chosen.push({ gap, text, x, half });
   }

@@ -13,7 +13,7 @@ function axis(span: Span, width: number, zone: string, { moves = false } = {}): 
 }
 
 function labelled(span: Span, width: number, zone: string, { moves = false } = {}) {
-  return labels(ticks(span, width, 70, zone), (at) => position(at, span, width), zone, moves, { left: 0, right: width, measure, moves });
+  return labels(ticks(span, width, 70, zone), span, (at) => position(at, span, width), zone, moves, { left: 0, right: width, measure, moves });
 }
 
 describe("the scale", () => {
@@ -186,6 +186,10 @@ describe("the labels of the axis", () => {
 
   it("write the year where another one begins", () => {
     expect(axis(from("2025-12-30T12:00:00Z", 4), 400, "UTC")).toEqual(["31 Dec 2025", "1 Jan 2026", "2 Jan", "3 Jan"]);
+  });
+
+  it("write the year of the only one of two years", () => {
+    expect(axis(from("2025-05-01T00:00:00Z", 577), 120, "UTC")).toEqual(["1 Jan 2026"]);
   });
 
   it("write months of two years, each with what tells it from the same one of another year", () => {

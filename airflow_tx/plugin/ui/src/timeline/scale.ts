@@ -209,7 +209,7 @@ export function ticks(span: Span, width: number, apart: number, zone?: string): 
     const round = step === undefined ? roundMonths(piece, months, zone) : roundMoments(piece, step, zone);
     for (const at of round.length > 0 ? round : [piece.start]) {
       const last = found[found.length - 1];
-      if (last === undefined || position(at, span, width) - position(last, span, width) >= apart * SHORTEST) found.push(at);
+      if (last === undefined || position(at, span, width) - position(last, span, width) >= (last > piece.start ? apart * SHORTEST : apart - 0.5)) found.push(at);
     }
   }
   return found;
@@ -279,9 +279,9 @@ const BETWEEN = 6;
  *
  * @param dated whether the first label says its day, too, as it must where time is cut.
  */
-export function labels(moments: readonly number[], place: (at: number) => number, zone: string | undefined, dated: boolean, { left, right, measure, moves = false }: Room): Label[] {
+export function labels(moments: readonly number[], { start, end }: Stretch, place: (at: number) => number, zone: string | undefined, dated: boolean, { left, right, measure, moves = false }: Room): Label[] {
   const found: Label[] = [];
-  const years = new Set(moments.map((at) => parts(at, zone).year)).size > 1;
+  const years = parts(start, zone).year !== parts(end, zone).year;
   for (const at of moments) {
     const before = found[found.length - 1];
     const text = labelAfter(at, before?.at, zone, dated, years);
