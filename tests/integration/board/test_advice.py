@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, Locator, Route, ViewportSize, expect
 
+from airflow_tx.base.remedy import Remedy
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.steps import processing
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, People, Person
 from tests.examples import examples
@@ -74,6 +78,7 @@ def check_sights(people: tuple[Person, ...], shown: Callable[[Person], Locator])
 
 
 LOG = "Open the log of count"
+ROWS = "Rows that check 'positive' refuses: (n=-1)"
 
 
 def test_the_overview_says_what_is_wrong_once_and_has_the_buttons_for_it(
@@ -123,6 +128,28 @@ def test_the_command_is_copied(board: Board, failed: Pipeline, people: People) -
     ulf.board.get_by_role("button", name="Copy the command airflow tx replay flights 1").click()
     expect(ulf.board.get_by_text("Copied")).to_be_visible()
     assert ulf.page.evaluate("navigator.clipboard.readText()") == "airflow tx replay flights 1"
+
+
+def test_the_refused_rows_are_read_from_the_log_beside_its_link(
+    board: Board, pipeline: Pipeline, runs: Runs, people: People
+) -> None:
+    remedy = Remedy.of("Correct the code, then replay it: <airflow tx replay flights 1>")
+    begun = pipeline.begin("r1")
+    own = TaskTry("task0", -1, "999999")
+    pipeline.ledger.start(begun.attempt, own)
+    pipeline.ledger.run(processing.fail, begun.attempt, own, reason="refused", remedy=remedy, for_good=True)
+    runs.make(r1="failed")
+    board.commands.python(_BROKEN, "r1", "count", "2")
+    eventually(lambda: board.get("topologies/flights")["allocated"] == 1, 240, "it is seen")
+    log = board.get("topologies/flights/transactions/1")["advice"]["log"]
+    folder = board.home / "logs" / "dag_id=the_dag" / "run_id=r1" / f"task_id={log['task_id']}"
+    folder.mkdir(parents=True)
+    lines = [{"timestamp": "2026-01-01T00:00:00Z", "event": each} for each in ("it starts", ROWS)]
+    (folder / f"attempt={log['try_number']}.log").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    vera = people("vera")
+    vera.open(topology="flights", txid=1)
+    vera.board.get_by_role("button", name="Show the refused rows").click()
+    expect(vera.board.get_by_role("region", name="Refused rows")).to_have_text(ROWS)
 
 
 def test_the_error_of_a_transaction_leads_to_the_log_of_the_task_that_failed(
