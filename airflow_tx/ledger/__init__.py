@@ -156,6 +156,7 @@ if TYPE_CHECKING:
         moment as moment,
         pace_in_words as pace_in_words,
         size_in_words as size_in_words,
+        to_continue as to_continue,
         with_run_end as with_run_end,
     )
     from airflow_tx.ledger.steps.begin import BoundStep as BoundStep

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from airflow_tx.base.remedy import Remedy, with_remedy
+from airflow_tx.base.remedy import Command, Remedy, with_remedy
 from airflow_tx.ledger.api import digest
 from airflow_tx.ledger.attempt import batch_in_words, counted, of_lane
 from airflow_tx.ledger.audit.loss import shortened
@@ -155,6 +155,7 @@ class TransactionView:
     :param checks: what its checks found, as the receipt keeps it; of an open one, only the failed checks.
     :param refused: whether its error is a permanent refusal, which quotes no row.
     :param unquoted: `waiting_for` without the words of an error; None: it quotes none.
+    :param unadvised: `to_do` without what its refusal says.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
     """
 
@@ -201,6 +202,7 @@ class TransactionView:
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     refused: bool = False
     unquoted: str | None = None
+    unadvised: Remedy | None = None
 
     def without_errors(self) -> TransactionView:
         """Leave out what errors said, for people who may not read the logs of tasks: an error may quote rows."""
@@ -211,22 +213,14 @@ class TransactionView:
         view = replace(self, replays=replays, skip=skip, replay=None)
         if self.refused:
             return view
-        is_advised = self.remedy is not None and self.blocked is None
         return replace(
             view,
             error=self.error and UNSEEN,
             blocked=self.blocked and UNSEEN,
             remedy=None,
             waits=self.unquoted or self.waits,
-            to_do=None if is_advised else self._to_do_alone,
+            to_do=self.to_do if self.remedy is None else self.unadvised,
         )
-
-    @property
-    def _to_do_alone(self) -> Remedy | None:
-        """Leave out of `to_do` what its refusal says."""
-        if self.to_do is None or self.remedy is None:
-            return self.to_do
-        return Remedy(self.to_do.parts[-_TO_CONTINUE:])
 
     @property
     def waiting_for(self) -> str | None:
@@ -341,6 +335,7 @@ def view_open(
         checks={**((record.claim or {}).get("checks") or {}), **record.checks},
         refused=record.remedy is not None and record.for_good > 0,
         unquoted=waiting.what if waiting.error else None,
+        unadvised=waiting.unadvised,
     )
 
 
@@ -379,7 +374,7 @@ def with_run_end(
 
 def replay_of(topology: str, txid: int) -> Remedy:
     """Give the command that replays a transaction."""
-    return Remedy.of("<airflow tx replay {topology} {txid}>", topology=topology, txid=txid)
+    return Remedy.of(_REPLAY, topology=topology, txid=txid)
 
 
 def view_final(history: History, skipped: Skipped | None) -> TransactionView:
@@ -457,11 +452,13 @@ class _Waiting:
     """The next event of a transaction, and `to_do`: the help of a person for it.
 
     :param error: the words of an error, which follow the event; "": none do.
+    :param unadvised: the help without what a refusal says.
     """
 
     what: str
     to_do: Remedy | None = None
     error: str = ""
+    unadvised: Remedy | None = None
 
 
 def _waiting_for(
@@ -470,11 +467,12 @@ def _waiting_for(
     record = _of_now(ledger.opened[txid], ledger.topology)
     replay = replay_of(topology, txid)
     if (reason := _blocked(txid, ledger)) is not None:
-        to_do = _to_continue(topology, txid, record.remedy)
-        return _Waiting("a person: it is replayed no more", to_do, f" ({reason})")
+        to_do = to_continue(topology, txid, record.remedy, may_skip=True)
+        alone = to_continue(topology, txid, may_skip=True)
+        return _Waiting("a person: it is replayed no more", to_do, f" ({reason})", alone)
     if txid in ledger.stale:
         since = f"a replay, since transaction {txid - 1} ended elsewhere than its batch starts"
-        return _Waiting(since, replay)
+        return _Waiting(since, replay, unadvised=replay)
     if record.run_id in ledger.topology.yielded and record.skip is None:
         before = f"the run of transaction {record.yielded}, to which it gave its run slot"
         return _Waiting(f"{before}; then it is started again")
@@ -482,7 +480,8 @@ def _waiting_for(
         is_next = txid == ledger.current or not ledger.first
         return _Waiting("its skip" if is_next else f"{ledger.first}, then it is skipped")
     if record.remedy is not None:
-        return _Waiting(_PERSON, record.remedy)
+        to_do = to_continue(topology, txid, record.remedy)
+        return _Waiting(_PERSON, to_do, unadvised=replay)
     if record.phase is Phase.FAILED:
         return _Waiting("a replay", replay + ", or clear its failed task")
     note = record.replay or {}
@@ -503,18 +502,36 @@ def _waiting_for(
     return _Waiting(str(ledger.first) if is_behind else "its committer")
 
 
-_TO_CONTINUE = 3
-"""The parts of "replay, or skip"."""
+def to_continue(
+    topology: str, txid: int, remedy: Remedy | None = None, *, may_skip: bool = False
+) -> Remedy:
+    """Say how a failed transaction continues: by the steps of its refusal, then by a replay, or by a skip.
+
+    A repair alone moves no transaction. One of the whole ledger may take the transaction away: its run begins again.
+    """
+    first = remedy or Remedy()
+    named = {(each.verb, *each.arguments[:1]) for each in first.commands}
+    steps = {"replay": _REPLAY, **({"skip": _SKIP} if may_skip else {})}
+    left = [step for verb, step in steps.items() if (verb, str(txid)) not in named]
+    end = Remedy.of(", or ".join(left), topology=topology, txid=txid)
+    if not first or not left:
+        return first + end
+    stop = ". " if isinstance(first.parts[-1], Command) else " "
+    return first + stop + _before(first, left) + end
 
 
-def _to_continue(topology: str, txid: int, remedy: Remedy | None) -> Remedy:
-    """Say how a transaction continues that is replayed no more: what its refusal says comes first."""
-    return Remedy.of(
-        "{first}<airflow tx replay {topology} {txid}>, or <airflow tx skip {topology} {txid} --why TEXT>",
-        first=Remedy() if remedy is None else remedy + " Then: ",
-        topology=topology,
-        txid=txid,
-    )
+def _before(first: Remedy, left: Sequence[str]) -> str:
+    """Give the words between the steps of a refusal and those that are left."""
+    if any(each.verb == "rename" or _MOVING.intersection(each.options) for each in first.commands):
+        return "Then clear its run, or if the transaction is still open: "
+    if left == [_SKIP]:
+        return "Or: "
+    return "Then: " if any(each.verb != "skip" for each in first.commands) else "To replay it: "
+
+
+_MOVING = frozenset({"--ledger-lost", "--reset", "--back"})
+_REPLAY = "<airflow tx replay {topology} {txid}>"
+_SKIP = "<airflow tx skip {topology} {txid} --why TEXT>"
 
 
 def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:

@@ -446,7 +446,8 @@ def _rolling(view: TopologyView, noted: Mapping[str, Any]) -> TopologyState:
         sentence=f"{sentence} Nothing commits until that is done.",
         since=moment(noted["when"]),
         remedy=Remedy.of(
-            "If that command has died, repeat it: <airflow tx repair {topology} --roll-forward {states}>",
+            "If that command has died, repeat it: <airflow tx repair {topology} --roll-forward {states}>. "
+            "Then: <airflow tx replay {topology} --failed>",
             topology=view.name,
             states=states,
         ),
@@ -489,7 +490,7 @@ def transaction_remedy(name: str, view: TransactionView) -> Remedy | None:
         return view.to_do
     if not view.failed and not view.stale:
         return None
-    return view.remedy or view.to_do or replay_of(name, view.txid)
+    return view.to_do or view.remedy or replay_of(name, view.txid)
 
 
 def _ended(sentence: str) -> str:

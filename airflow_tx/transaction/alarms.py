@@ -141,6 +141,8 @@ class AlarmTopology:
     def _blocked(
         self, opened: Mapping[int, TransactionRecord], mark: Mapping[str, Any] | None
     ) -> Alarm | None:
+        from airflow_tx.ledger import to_continue
+
         record = None if mark is None else opened.get(mark["txid"])
         if (
             mark is None
@@ -150,12 +152,9 @@ class AlarmTopology:
         ):
             return None
         txid = mark["txid"]
-        template = (
-            _CONTINUE
-            if record.remedy is None
-            else "{remedy} Then: <airflow tx replay {name} {txid}>"
-        )
-        remedy = Remedy.of(template, name=self.name, txid=txid, remedy=record.remedy)
+        remedy = to_continue(self.name, txid, record.remedy, may_skip=True)
+        if record.remedy is None:
+            remedy = "To continue: " + remedy
         what = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits"
         reason = f"{what}: {mark['reason']}"
         return self._alarm(AlarmKind.BLOCKED, reason, remedy, txid, record)
@@ -200,11 +199,6 @@ class AlarmTopology:
             attempt=None if record is None else record.attempt,
             run_id=None if record is None else record.run_id,
         )
-
-
-_CONTINUE = (
-    "To continue: <airflow tx replay {name} {txid}>, or <airflow tx skip {name} {txid} --why TEXT>"
-)
 
 
 def _words(seconds: float) -> str:

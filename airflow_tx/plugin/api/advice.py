@@ -12,6 +12,7 @@ from airflow_tx.ledger import (
     Phase,
     TransactionView,
     Words,
+    to_continue,
     topology_health,
     transaction_remedy,
 )
@@ -27,11 +28,31 @@ class AdvisedAction:
 
     :param txids: the transactions that it is about; none: the topology.
     :param changed_rows: with the current rows of the source.
+    :param names: of the checks or states that it is about; of a rename the old name and the new one.
+    :param repair: the kind of a repair, such as `state-lost`.
+    :param restate: have transactions processed again whose rows the journal does not have.
     """
 
     action: ActionName
     txids: list[int]
     changed_rows: bool = False
+    names: list[str]
+    repair: str = ""
+    restate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdvisedStep:
+    """One step of what a person can do.
+
+    :param words: what to do, or what the command is for; "": the command says it.
+    :param command: as a person types it; null: there is none.
+    :param action: that does the same; null: none does, or the user may not do it.
+    """
+
+    words: Words = ""
+    command: Words | None = None
+    action: AdvisedAction | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,30 +83,19 @@ class Cause:
 class Advice:
     """Help for a person who sees to a topology, a transaction or a run.
 
-    :param remedy: in words; null: nothing needs to be done, or the actions say the same.
-    :param command: the first command that helps; null: there is none.
-    :param actions: that help, and that the user may do.
+    :param remedy: the steps as one text; null: nothing needs to be done, or the buttons say the same.
+    :param steps: in their order: what a refusal says, then the replay, and a skip last.
     :param log: of the task that failed; null: none did, or the user may not read it.
-    :param cause: the transaction that is waited for; null: there is none.
+    :param cause: the transaction that is waited for, or has to be seen to first; null: there is none.
     """
 
     remedy: Words | None = None
-    command: Words | None = None
-    actions: list[AdvisedAction]
+    steps: list[AdvisedStep]
     log: LogLink | None = None
     cause: Cause | None = None
 
 
-NO_ADVICE = Advice(actions=[])
-
-_VERBS = {
-    "replay": ActionName.REPLAY,
-    "skip": ActionName.SKIP,
-    "readmit": ActionName.READMIT,
-    "restate": ActionName.RESTATE,
-    "accept-loss": ActionName.ACCEPT_LOSS,
-}
-_OF_TOPOLOGY = frozenset({ActionName.ACCEPT_LOSS, ActionName.REPLAY_FAILED})
+NO_ADVICE = Advice(steps=[])
 
 
 def topology_advice(snapshots: Sequence[TopologySnapshot], access: Access) -> Mapping[str, Advice]:
@@ -122,24 +132,25 @@ def transaction_advice(
 
     :param tries: of the tasks of its newest attempt whose logs the user may read.
     """
-    remedy = transaction_remedy(snapshot.name, view) if view.open else None
     is_failed = view.failed or view.blocked is not None or view.stale
     failed = [each for each in tries if each.state == "failed"]
     advice = _advised(
         snapshot,
-        remedy,
+        _remedy_behind(snapshot, view) if view.open else None,
         access,
         about=view if is_failed else None,
         log=failed_log(snapshot.record.dag_id, view.run_id, failed) if view.open else None,
     )
-    return replace(advice, cause=None if is_failed else _cause(snapshot, view))
+    return replace(advice, cause=_cause(snapshot, view))
 
 
 def said_advice(
     snapshot: TopologySnapshot, said: Remedy | None, access: Access, log: LogLink | None
 ) -> Advice:
     """Say what a person can do about a run, which its `begin` said last, and which is shown beside it."""
-    return replace(_advised(snapshot, said, access, log=log), remedy=None)
+    advice = _advised(snapshot, said, access, log=log)
+    cleared = AdvisedStep(words="Clear its task begin")
+    return replace(advice, remedy=None, steps=[*advice.steps, cleared] if said else [])
 
 
 def waited_for(snapshot: TopologySnapshot, txid: int) -> Cause | None:
@@ -199,10 +210,29 @@ def _cause(snapshot: TopologySnapshot, view: TransactionView) -> Cause | None:
         return None
     if view.yielded is not None:
         return waited_for(snapshot, view.yielded)
-    first = min(snapshot.open_by_txid, default=view.txid)
-    if first >= view.txid or (view.status != Phase.PROCESSED.value and view.skip is None):
+    first = snapshot.opened[0] if snapshot.opened else view
+    waits = view.status == Phase.PROCESSED.value or view.skip is not None
+    if first.txid >= view.txid or not (waits or (_in_trouble(first) and _in_trouble(view))):
         return None
-    return waited_for(snapshot, first)
+    return waited_for(snapshot, first.txid)
+
+
+def _in_trouble(view: TransactionView) -> bool:
+    return view.failed or view.stale or view.blocked is not None
+
+
+def _remedy_behind(snapshot: TopologySnapshot, view: TransactionView) -> Remedy | None:
+    """Say what to do about a transaction: a repair that the first open one needs is left to that one."""
+    remedy = transaction_remedy(snapshot.paths.topology, view)
+    first = snapshot.opened[0] if snapshot.opened else view
+    shared = set() if first.remedy is None else set(first.remedy.commands)
+    if (
+        first.txid >= view.txid
+        or view.remedy is None
+        or not shared.intersection(view.remedy.commands)
+    ):
+        return remedy
+    return to_continue(snapshot.paths.topology, view.txid)
 
 
 def _advised(
@@ -218,42 +248,77 @@ def _advised(
     :param about: the transaction that has failed; None: none has.
     """
     may_act = access.may_act(snapshot.record.dag_id)
-    if remedy is not None:
-        remedy = remedy.named(snapshot.paths.topology, snapshot.name)
-    commands = () if remedy is None else remedy.commands
-    actions = [found for each in commands if (found := _action(each)) is not None]
+    remedy = (remedy or Remedy()).named(snapshot.paths.topology, snapshot.name)
+    steps = _steps(remedy)
     is_general = about is not None and about.remedy is None
-    if about is not None:
-        can_skip = about.skip is None
-        names = [ActionName.REPLAY, *([ActionName.SKIP] if can_skip else [])]
-        known = {(each.action, *each.txids) for each in actions}
-        actions += [
-            AdvisedAction(action=name, txids=[about.txid])
-            for name in names
-            if (name, about.txid) not in known
-        ]
+    if about is not None and about.skip is None:
+        skip = Command("skip", snapshot.name, (str(about.txid),), ("--why", "TEXT"))
+        # A skip gives the rows up: whatever else helps stands before it.
+        steps = [*(each for each in steps if each[1] != skip), ("Or count its rows nowhere", skip)]
     return Advice(
-        remedy=None if remedy is None or (may_act and is_general) else str(remedy),
-        command=str(commands[0]) if commands else None,
-        actions=actions if may_act else [],
+        remedy=None if not remedy or (may_act and is_general) else str(remedy),
+        steps=[
+            AdvisedStep(
+                words=words,
+                command=None if command is None else str(command),
+                action=_action(command) if may_act and command is not None else None,
+            )
+            for words, command in steps
+        ],
         log=log,
     )
 
 
+_BETWEEN = " ,.;:()"
+
+
+def _steps(remedy: Remedy) -> list[tuple[str, Command | None]]:
+    """Split what to do into steps: the words before each command, and the words behind the last one."""
+    steps: list[tuple[str, Command | None]] = []
+    words = ""
+    for part in remedy.parts:
+        if isinstance(part, Command):
+            steps.append((words.strip(_BETWEEN), part))
+            words = ""
+        else:
+            words += part
+    end = words.strip(_BETWEEN)
+    return [*steps, (end, None)] if end else steps
+
+
+_ACTIONS = {each.value: each for each in ActionName}
+_OF_PERSON = frozenset({"STATE", "OLD", "NEW", "TXID", "..."})
+"""Words of a command that a person replaces: no button can."""
+_REPAIRS = frozenset({"state-lost", "roll-forward", "ledger-lost"})
+"""The kinds of repair that the page makes."""
+_WITH_TXIDS = frozenset({"replay", "skip", "readmit", "restate", "withdraw", "accept-check"})
+
+
 def _action(command: Command) -> AdvisedAction | None:
     """Find the action that does the same as a command; None: there is no button for it."""
-    action = _VERBS.get(command.verb)
-    txids = [int(each) for each in command.arguments if each.isdigit()]
-    if action is ActionName.RESTATE and "--withdraw" in command.options:
-        action = ActionName.WITHDRAW
-    if action is ActionName.REPLAY and "--failed" in command.options:
-        action = ActionName.REPLAY_FAILED
-    if action is None or (not txids and action not in _OF_TOPOLOGY):
+    options = command.options
+    verb = command.verb.replace(" ", "-")
+    if verb == "restate" and "--withdraw" in options:
+        verb = "withdraw"
+    if verb == "replay" and "--failed" in options:
+        verb = "replay-failed"
+    repair = options[0].removeprefix("--") if verb == "repair" and options else ""
+    names = command.values("--state" if verb == "accept-change" else f"--{repair}")
+    has_txids = verb in _WITH_TXIDS
+    txids = [int(each) for each in command.arguments if has_txids and each.isdigit()]
+    if verb in ("accept-check", "state-rename", "state-forget"):
+        names = command.arguments[len(txids[:1]) :]
+        txids = txids[:1]
+    is_open = _OF_PERSON.intersection((*command.arguments, *names)) or (has_txids and not txids)
+    if verb not in _ACTIONS or is_open or (repair and repair not in _REPAIRS):
         return None
     return AdvisedAction(
-        action=action,
-        txids=[] if action in _OF_TOPOLOGY else txids,
-        changed_rows="--changed-rows" in command.options,
+        action=_ACTIONS[verb],
+        txids=txids,
+        changed_rows="--changed-rows" in options,
+        names=list(names),
+        repair=repair,
+        restate=repair != "" and "--restate" in options,
     )
 
 

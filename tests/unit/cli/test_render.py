@@ -108,7 +108,7 @@ def test_lists_fit_into_eighty_columns_and_what_to_do_is_not_broken(capsys: pyte
     render.print_in_short(transactions, render.TRANSACTION_IN_SHORT, ("waiting_for", "note"), "table")
     table, told = parts(capsys.readouterr().out)
     assert max(map(len, table)) <= render.IN_SHORT
-    assert told == [f"1: waiting for a person: {remedy}"]
+    assert told == [f"1: waiting for a person: {remedy}. Then: airflow tx replay flights 1"]
 
 
 def parts(printed: str) -> tuple[list[str], list[str]]:

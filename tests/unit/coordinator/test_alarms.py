@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import Alarm, AlarmKind, CommitOperator, Transaction, coordinator_dag
 from airflow_tx.base.errors import RowsRefused, TransactionDefinitionError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.coordinator.blocked import BlockedOperator
 from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
@@ -304,14 +305,15 @@ def test_the_alarm_of_a_refusal_has_its_remedy_whole_and_once(world: LaneWorld) 
     begun = begin_run(spec, "r1")
     processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)
     processing.start()
-    remedy = "Restore it, or repair: airflow tx repair numbers --state-lost t"
+    remedy = Remedy.of("Restore it, or repair: <airflow tx repair {topology} --state-lost t>", topology="numbers")
     refusal = RowsRefused(source="S()", problem="the table went back", remedy=remedy)
     processing.fail(f"the table has {'another column, ' * 300} and went back.", refusal)
     world.runs["r1"] = "failed"
     raise_own_alarms(spec, {"ti": FakeTi("begin", "r2")}, world.log)
     (alarm,) = called.alarms
-    assert alarm.remedy == f"{remedy} Then: airflow tx replay numbers 1"
-    assert alarm.text.count(remedy) == 1
+    then = "Then: airflow tx replay numbers 1, or airflow tx skip numbers 1 --why TEXT"
+    assert alarm.remedy == f"{remedy}. {then}"
+    assert alarm.text.count(str(remedy)) == 1
     assert alarm.reason.endswith("and went back.)")
     assert " ... " in alarm.reason
 

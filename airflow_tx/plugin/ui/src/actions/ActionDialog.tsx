@@ -22,14 +22,26 @@ interface Props {
   days?: Days;
   /** Whether the box for the current rows is ticked at first. */
   changedRows?: boolean;
+  /** Whether the box for what the journal does not have is ticked at first. */
+  restate?: boolean;
   /** `done`: whether something was done. */
   onClose: (done: boolean) => void;
 }
 
-export function ActionDialog({ topology, action, txids, names = [], repair = "", days, changedRows = false, onClose }: Props) {
+export function ActionDialog({
+  topology,
+  action,
+  txids,
+  names = [],
+  repair = "",
+  days,
+  changedRows = false,
+  restate = false,
+  onClose,
+}: Props) {
   const queries = useQueryClient();
   const [why, setWhy] = useState("");
-  const [options, setOptions] = useState({ force: false, changed_rows: changedRows, restate: false });
+  const [options, setOptions] = useState({ force: false, changed_rows: changedRows, restate });
   const body: PreviewBody = { txids, names, repair, ...days, ...options };
   const preview = useQuery({
     gcTime: 0,

@@ -3,12 +3,12 @@
 import { Button, HStack, Link as Styled, Stack, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
-import type { Advice } from "../api/client";
+import type { AdvisedAction, Advice } from "../api/client";
 import { CopyCommand } from "../parts/Copy";
 import { useAddress } from "../parts/address";
 import type { Asked } from "./acting";
 import { RefusedRows } from "./RefusedRows";
-import { aboutWords, WORDS } from "./words";
+import { aboutWords, buttonOf } from "./words";
 
 interface Props {
   advice: Advice;
@@ -21,7 +21,9 @@ interface Props {
 }
 
 export function AdviceLine({ advice, topology, onAct, named = false, rows = false }: Props) {
-  const { actions, cause, command, log, remedy } = advice;
+  const { cause, log, remedy } = advice;
+  const actions = advisedActions(advice);
+  const command = advice.steps.find((each) => each.command)?.command;
   if (!remedy && !cause && !command && !log && actions.length === 0) return null;
   return (
     <Stack gap={1} mt={1}>
@@ -34,13 +36,13 @@ export function AdviceLine({ advice, topology, onAct, named = false, rows = fals
       <HStack gap={2} wrap="wrap">
         {actions.map((each) => (
           <Button
-            aria-label={named ? `${WORDS[each.action].button} ${aboutWords(topology, each.txids)}` : undefined}
-            key={`${each.action} ${each.txids.join()}`}
+            aria-label={named ? `${buttonOf(each.action, each.repair)} ${aboutWords(topology, each.txids, each.names)}` : undefined}
+            key={[each.action, each.repair, ...each.txids, ...each.names].join(" ")}
             onClick={() => onAct({ ...each, topology })}
             size="xs"
             variant="outline"
           >
-            {WORDS[each.action].button}
+            {buttonOf(each.action, each.repair)}
           </Button>
         ))}
         {log && (
@@ -55,6 +57,11 @@ export function AdviceLine({ advice, topology, onAct, named = false, rows = fals
       </HStack>
     </Stack>
   );
+}
+
+/** Gives the actions of the steps, in their order. */
+export function advisedActions(advice: Advice): AdvisedAction[] {
+  return advice.steps.flatMap(({ action }) => (action ? [action] : []));
 }
 
 export function logName({ task_id, map_index }: { task_id: string; map_index: number }): string {

@@ -5,7 +5,7 @@ import { useState, type ReactNode } from "react";
 import type { AdvisedAction } from "../api/client";
 import { ActionDialog } from "./ActionDialog";
 
-export type Asked = AdvisedAction & { topology: string; names?: string[]; repair?: string };
+export type Asked = AdvisedAction & { topology: string };
 
 /** Gives what a button calls, and the dialog that it opens. */
 export function useActing(): [act: (asked: Asked) => void, dialog: ReactNode] {
@@ -17,6 +17,7 @@ export function useActing(): [act: (asked: Asked) => void, dialog: ReactNode] {
       names={asked.names}
       onClose={() => setAsked(null)}
       repair={asked.repair}
+      restate={asked.restate}
       topology={asked.topology}
       txids={asked.txids}
     />

@@ -10,7 +10,7 @@ describe("what a button is about", () => {
     expect(titleOf("accept-loss", "flights", [])).toBe("Accept a loss: flights");
     expect(titleOf("accept-check", "flights", [7], undefined, ["positive", "no gaps"])).toBe("Accept the check: positive, no gaps of transaction 7 of flights");
     expect(titleOf("state-rename", "flights", [], undefined, ["one", "two"])).toBe("Rename the state: one to two of flights");
-    expect(titleOf("repair", "flights", [], undefined, ["one"], "state-lost")).toBe("Repair the state: one of flights");
+    expect(titleOf("repair", "flights", [], undefined, ["one"], "state-lost")).toBe("Accept the lost state: one of flights");
     expect(titleOf("repair", "flights", [], undefined, [], "ledger-lost")).toBe("Rebuild the ledger: flights");
     expect(titleOf("accept-change", "flights", [], undefined, ["tx_state.totals"])).toBe("Accept the change: tx_state.totals of flights");
   });

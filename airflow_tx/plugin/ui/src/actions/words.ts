@@ -31,9 +31,15 @@ export function titleOf(action: ActionName, topology: string, txids: readonly nu
   return `${buttonOf(action, repair)}: ${what}`;
 }
 
-/** Names a button. A repair of the ledger is none of a state. */
+const REPAIRS: Record<string, string> = {
+  "ledger-lost": "Rebuild the ledger",
+  "roll-forward": "Roll the state forward",
+  "state-lost": "Accept the lost state",
+};
+
+/** Names a button. Each kind of repair has its own name. */
 export function buttonOf(action: ActionName, repair = ""): string {
-  return repair === "ledger-lost" ? "Rebuild the ledger" : WORDS[action].button;
+  return REPAIRS[repair] ?? WORDS[action].button;
 }
 
 /** Names checks or states and transactions, or their topology where there are none. */

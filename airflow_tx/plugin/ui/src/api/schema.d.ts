@@ -388,21 +388,18 @@ export interface components {
          * Advice
          * @description Help for a person who sees to a topology, a transaction or a run.
          *
-         *     :param remedy: in words; null: nothing needs to be done, or the actions say the same.
-         *     :param command: the first command that helps; null: there is none.
-         *     :param actions: that help, and that the user may do.
+         *     :param remedy: the steps as one text; null: nothing needs to be done, or the buttons say the same.
+         *     :param steps: in their order: what a refusal says, then the replay, and a skip last.
          *     :param log: of the task that failed; null: none did, or the user may not read it.
-         *     :param cause: the transaction that is waited for; null: there is none.
+         *     :param cause: the transaction that is waited for, or has to be seen to first; null: there is none.
          */
         Advice: {
-            /** Actions */
-            actions: components["schemas"]["AdvisedAction"][];
             cause?: components["schemas"]["Cause"] | null;
-            /** Command */
-            command?: string | null;
             log?: components["schemas"]["LogLink"] | null;
             /** Remedy */
             remedy?: string | null;
+            /** Steps */
+            steps: components["schemas"]["AdvisedStep"][];
         };
         /**
          * AdvisedAction
@@ -410,6 +407,9 @@ export interface components {
          *
          *     :param txids: the transactions that it is about; none: the topology.
          *     :param changed_rows: with the current rows of the source.
+         *     :param names: of the checks or states that it is about; of a rename the old name and the new one.
+         *     :param repair: the kind of a repair, such as `state-lost`.
+         *     :param restate: have transactions processed again whose rows the journal does not have.
          */
         AdvisedAction: {
             action: components["schemas"]["ActionName"];
@@ -418,8 +418,38 @@ export interface components {
              * @default false
              */
             changed_rows: boolean;
+            /** Names */
+            names: string[];
+            /**
+             * Repair
+             * @default
+             */
+            repair: string;
+            /**
+             * Restate
+             * @default false
+             */
+            restate: boolean;
             /** Txids */
             txids: number[];
+        };
+        /**
+         * AdvisedStep
+         * @description One step of what a person can do.
+         *
+         *     :param words: what to do, or what the command is for; "": the command says it.
+         *     :param command: as a person types it; null: there is none.
+         *     :param action: that does the same; null: none does, or the user may not do it.
+         */
+        AdvisedStep: {
+            action?: components["schemas"]["AdvisedAction"] | null;
+            /** Command */
+            command?: string | null;
+            /**
+             * Words
+             * @default
+             */
+            words: string;
         };
         /**
          * AttemptBar
@@ -1684,7 +1714,7 @@ export interface components {
         WhyNot: {
             /**
              * @default {
-             *       "actions": []
+             *       "steps": []
              *     }
              */
             advice: components["schemas"]["Advice"];

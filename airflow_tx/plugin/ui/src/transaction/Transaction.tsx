@@ -4,7 +4,7 @@ import { Alert, Box, Flex, Heading, HStack, Link as Styled, Stack, Text } from "
 import { Link } from "react-router-dom";
 
 import { ActionButtons } from "../actions/ActionButtons";
-import { AdviceLine } from "../actions/AdviceLine";
+import { AdviceLine, advisedActions } from "../actions/AdviceLine";
 import { useActing } from "../actions/acting";
 import { api, type TransactionPage } from "../api/client";
 import { useLive, useNow } from "../api/live";
@@ -94,7 +94,7 @@ function Whole({ page }: { page: TransactionPage }) {
 
 /** Gives the actions whose buttons do not stand beside the sentence. */
 function others(page: TransactionPage): TransactionPage["actions"] {
-  const advised = page.advice.actions.filter((each) => each.txids.includes(page.txid)).map((each) => each.action);
+  const advised = advisedActions(page.advice).filter((each) => each.txids.includes(page.txid)).map((each) => each.action);
   return page.actions.filter((each) => !advised.includes(each));
 }
 
