@@ -6,7 +6,6 @@ An error keeps its keyword fields, pickled or not; `template` says "<what> refus
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Any, ClassVar
 
 from airflow_tx.base.remedy import Remedy
@@ -58,27 +57,6 @@ class TxError(Exception):
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _rebuild, (type(self), self.fields)
-
-
-_VALUED = "conn-id|dag-id|from|root|state|state-lost|to"
-
-
-def typed(text: str, topology: str) -> str:
-    """Write the commands of a text as a shell takes them, where they name this topology.
-
-    A name may have spaces, quotes or a dollar sign. Before a name with a dash at its beginning, `--` ends the options.
-    """
-    quoted = shlex.quote(topology)
-    is_option = topology.startswith("-")
-    if not topology or (quoted == topology and not is_option):
-        return text
-    command = rf"(airflow tx (?:state )?[a-z-]+)( OLD|) {re.escape(topology)}(?=[\s.,;:)`]|$)"
-    if not is_option:
-        return re.sub(command, lambda found: f"{found[1]}{found[2]} {quoted}", text, flags=re.M)
-    options = rf"((?: --(?:{_VALUED}) [^\s;,]*[^\s;,.:]| --[a-z-]+(?: TEXT| \.\.\.)?)*)"
-    command = rf"{command}((?: (?:\d+|[A-Z]+|\.\.\.)(?![^\s.,;:)]))*){options}"
-    moved = r"\1\4 --\2 {}\3".format(quoted.replace("\\", r"\\"))
-    return re.sub(command, moved, text, flags=re.M)
 
 
 def shortened_reason(text: str, most: int) -> str:

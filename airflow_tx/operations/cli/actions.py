@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -100,8 +99,7 @@ def _act(
     )
     if request.needs_reason:
         changed = ["--changed-rows"] if request.changed_rows else []
-        named = shlex.join([*map(str, txids), *names, *changed])
-        check_reason(args, f"{name} {args.topology} {named}")
+        check_reason(args, name, *map(str, txids), *names, *changed)
     with store_of(args) as store:
         chosen = request.action(target_of(store, args))
         do(chosen, args, confirmed=confirmed, refusable=bool(txids))
@@ -112,7 +110,7 @@ def accept_loss(args: Namespace) -> None:
     """`airflow tx accept-loss TOPOLOGY --why TEXT`."""
     from airflow_tx.operations.actions.loss import LossAcceptance
 
-    check_reason(args, f"accept-loss {args.topology}")
+    check_reason(args, "accept-loss")
     with store_of(args) as store:
         acceptance = LossAcceptance(target_of(store, args))
         if not is_previewed(acceptance, args, confirmed=True):
@@ -126,7 +124,7 @@ def accept_change(args: Namespace) -> None:
     """`airflow tx accept-change TOPOLOGY --state STATE --why TEXT`."""
     from airflow_tx.operations.actions.changed_values import ChangeAcceptance
 
-    check_reason(args, f"accept-change {args.topology} --state {args.state}")
+    check_reason(args, "accept-change", "--state", args.state)
     with store_of(args) as store:
         acceptance = ChangeAcceptance(target_of(store, args), args.state, made_after=args.after)
         do(acceptance, args, confirmed=True)
@@ -178,9 +176,9 @@ def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
     render.print_rows(rows, args.output)
 
 
-def check_reason(args: Namespace, command: str) -> None:
+def check_reason(args: Namespace, verb: str, *words: str) -> None:
     if not args.dry_run:  # which keeps nothing
-        check_why(args, command)
+        check_why(args, verb, *words)
 
 
 def _loss_line(accepted: Loss) -> render.TableRow:
@@ -231,8 +229,8 @@ def _check_usage(args: Namespace) -> None:
         if args.first is not None or args.changed_rows or args.in_flight:
             wrong_usage("--withdraw takes the txids, or none for all, and --dry-run.")
         return
-    named = [*map(str, args.txids)] or (["--from DATE", "--to DATE"] if args.first else [])
-    check_reason(args, " ".join(["restate", args.topology, *named]))
+    named = [*map(str, args.txids)] or (["--from", "DATE", "--to", "DATE"] if args.first else [])
+    check_reason(args, "restate", *named)
 
 
 def _check_starts(dag_id: str) -> None:

@@ -20,7 +20,8 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_tx.base.config import Settings
-from airflow_tx.base.errors import ConfigError, TxError, UnknownTransaction, typed, without_controls
+from airflow_tx.base.errors import ConfigError, TxError, UnknownTransaction, without_controls
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import Paths, Store
 from airflow_tx.operations.cli import render
 
@@ -53,7 +54,7 @@ def command(function: CommandFunction) -> CommandFunction:
                     raise
                 function(args)
         except TxError as error:
-            raise SystemExit(without_controls(_typed(str(error), args))) from error
+            raise SystemExit(without_controls(str(error))) from error
         except OperationalError as error:  # a state raises StateError for its own
             raise SystemExit(_database_trouble(error)) from error
 
@@ -210,18 +211,17 @@ def wrong_usage(text: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def check_why(args: Namespace, command: str) -> None:
+def check_why(args: Namespace, verb: str, *words: str) -> None:
     """Refuse an action without a reason.
 
-    :param command: the typed command, for the message.
+    :param verb: of the typed command; `words`: behind its topology, for the message.
     """
     if not without_controls(args.why or "").strip():
-        text = f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT"
-        wrong_usage(_typed(text, args))
-
-
-def _typed(text: str, args: Namespace) -> str:
-    return typed(text, getattr(args, "topology", None) or "")
+        first = next(
+            (place for place, each in enumerate(words) if each.startswith("--")), len(words)
+        )
+        typed = Command(verb, args.topology, words[:first], (*words[first:], "--why", "TEXT"))
+        wrong_usage(f"Say why, it is kept in the ledger: {typed}")
 
 
 def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True) -> bool:

@@ -45,7 +45,7 @@ def repair(args: Namespace) -> None:
     if args.unseen and not args.state_lost:
         wrong_usage("--unseen is for --state-lost.")
     if args.reset and not args.dry_run:
-        check_why(args, f"repair {args.topology} --reset")
+        check_why(args, "repair", "--reset")
     with store_of(args) as store:
         if args.roll_forward is not None:
             _roll_forward(args, store)

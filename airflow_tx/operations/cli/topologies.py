@@ -44,7 +44,7 @@ def rename(args: Namespace) -> None:
     """`airflow tx rename TOPOLOGY [NEW] --why TEXT`."""
     old = paths_of(args)
     new = paths_of(args, args.new or args.topology)
-    check_reason(args, " ".join(["rename", args.topology, *([args.new] if args.new else [])]))
+    check_reason(args, "rename", *([args.new] if args.new else []))
     with store_of(args) as store:
         mover = Mover(ledger_on(store, args))
         record = mover.record()
@@ -75,7 +75,7 @@ def rename(args: Namespace) -> None:
 @action
 def delete(args: Namespace) -> None:
     """`airflow tx delete TOPOLOGY [--release-states] --why TEXT`."""
-    check_reason(args, f"delete {args.topology}")
+    check_reason(args, "delete")
     paths = paths_of(args)
     with store_of(args) as store:
         mover = Mover(ledger_on(store, args))

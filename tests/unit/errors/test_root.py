@@ -26,7 +26,6 @@ from airflow_tx.base.errors import (
     StateUnavailable,
     TxError,
     shortened_reason,
-    typed,
     without_controls,
 )
 from airflow_tx.transaction.commit.check import ChecksFailed
@@ -80,26 +79,6 @@ def test_the_advice_of_a_foreign_fence_has_every_way_out() -> None:
 
 def test_a_text_loses_its_colours_and_control_characters_and_keeps_its_lines() -> None:
     assert without_controls("\x1b[1;31mred\x1b[0m\tand\x00 [x]\nnext\r\u202eline") == "red and  [x]\nnext  line"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("flights", "airflow tx list flights shows it", "airflow tx list flights shows it"),
-        ("a b", "Or: airflow tx skip a b 3 --why TEXT", "Or: airflow tx skip 'a b' 3 --why TEXT"),
-        ("$(x)", "airflow tx list $(x), or show $(x)", "airflow tx list '$(x)', or show $(x)"),
-        ("it's", "airflow tx state forget it's OLD", "airflow tx state forget 'it'\"'\"'s' OLD"),
-        ("-v", "airflow tx skip -v 3 --why TEXT. Then", "airflow tx skip --why TEXT -- -v 3. Then"),
-        ("-v", "airflow tx rename OLD -v --why TEXT.", "airflow tx rename --why TEXT -- OLD -v."),
-        ("-v", "airflow tx repair -v --state-lost db.t", "airflow tx repair --state-lost db.t -- -v"),
-        ("-v", "airflow tx restate -v TXID ... --why TEXT", "airflow tx restate --why TEXT -- -v TXID ..."),
-        ("-v", "airflow tx list -v shows none open.", "airflow tx list -- -v shows none open."),
-        ("-v", "airflow tx replay -v 3 --force --why TEXT", "airflow tx replay --force --why TEXT -- -v 3"),
-    ],
-)  # fmt: skip
-def test_a_remedy_writes_the_name_of_a_topology_as_a_shell_takes_it(name: str, text: str, expected: str) -> None:
-    assert typed(text, name) == expected
-    assert typed(expected, name) == expected
 
 
 def test_the_remedy_of_an_error_writes_its_topology_as_a_shell_takes_it() -> None:
