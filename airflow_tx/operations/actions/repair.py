@@ -150,7 +150,7 @@ def repaired_line(done: Repaired) -> EffectLine:
 # --- a state ------------------------------------------------------------------------------------------------------
 
 
-class StateLoss(LedgerRepair):
+class LostState(LedgerRepair):
     """Accepts the values of a state that was emptied, or restored to an older backup. Lost values stay lost.
 
     :param unseen: without a look at it.
@@ -371,7 +371,7 @@ class StateRollForward(PersonalAction):
 # --- the ledger ---------------------------------------------------------------------------------------------------
 
 
-class LedgerLoss(LedgerRepair):
+class LostLedger(LedgerRepair):
     """Rebuilds the ledger from what the states of the DAG say. It may die anywhere: repeat it.
 
     :param check_runs: whether it is refused while runs of open transactions are alive, which may still commit.

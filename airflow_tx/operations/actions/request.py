@@ -24,8 +24,8 @@ from airflow_tx.operations.actions.changed_values import ChangeAcceptance
 from airflow_tx.operations.actions.check import CheckAcceptance
 from airflow_tx.operations.actions.loss import LossAcceptance
 from airflow_tx.operations.actions.repair import (
-    LedgerLoss,
-    StateLoss,
+    LostLedger,
+    LostState,
     StateRemoval,
     StateRename,
     StateRollForward,
@@ -339,8 +339,8 @@ _FORMS: Mapping[ActionName, RequestForm] = {
 }
 _REPAIRS: Mapping[str, RequestForm] = {
     STATE_LOST: RequestForm(
-        StateLoss,
-        lambda asked, target: StateLoss(target, asked.names[0]),
+        LostState,
+        lambda asked, target: LostState(target, asked.names[0]),
         names=_ONE,
         named="name one state",
     ),
@@ -350,7 +350,7 @@ _REPAIRS: Mapping[str, RequestForm] = {
         names=_ANY,
         options=frozenset({"restate"}),
     ),
-    LEDGER_LOST: RequestForm(LedgerLoss, lambda asked, target: LedgerLoss(target, check_runs=True)),
+    LEDGER_LOST: RequestForm(LostLedger, lambda asked, target: LostLedger(target, check_runs=True)),
 }
 """The repairs that are quick, or that a repetition continues. Only the command does the others."""
 _BY_COMMAND = {"back": "--back TXID", RESET: "--reset --why TEXT"}
@@ -367,4 +367,4 @@ def _unmade(asked: ActionRequest, target: ActionTarget) -> NoReturn:
     raise AssertionError("its kind is refused")
 
 
-_COMMAND_ALONE = RequestForm(StateLoss, _unmade)
+_COMMAND_ALONE = RequestForm(LostState, _unmade)

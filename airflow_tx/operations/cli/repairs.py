@@ -72,18 +72,18 @@ def _end_refused(refused: Sequence[EffectLine]) -> None:
 
 def _chosen(args: Namespace, store: Store) -> LedgerRepair:
     from airflow_tx.operations.actions.repair import (
-        LedgerLoss,
+        LostLedger,
+        LostState,
         ReturnToTransaction,
-        StateLoss,
         TopologyReset,
     )
 
     if args.state_lost:
-        return StateLoss(_target(args, store, STATE_LOST), args.state_lost, unseen=args.unseen)
+        return LostState(_target(args, store, STATE_LOST), args.state_lost, unseen=args.unseen)
     if args.back is not None:
         return ReturnToTransaction(_target(args, store, "back"), args.back)
     if args.ledger_lost:
-        return LedgerLoss(_target(args, store, LEDGER_LOST, is_lost=True))
+        return LostLedger(_target(args, store, LEDGER_LOST, is_lost=True))
     return TopologyReset(_target(args, store, RESET, is_lost=True))
 
 
