@@ -369,6 +369,14 @@ def test_a_dry_run_of_a_repair_says_what_it_would_do_and_changes_nothing(
     assert everything(pipeline) != before
 
 
+def test_a_program_reads_what_a_repair_did_as_rows(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+    pipeline.run("r1")
+    reset = ("repair", "flights", "--reset", "--dag-id", "the_dag", "--why", "from the start", "--yes")
+    (done,) = airflow.json("tx", *reset, root=zookeeper_root)
+    assert (done["txid"], done["run_id"]) == (None, None)
+    assert done["done"].startswith("the ledger and its states were emptied")
+
+
 def test_a_state_is_forgotten_only_once_its_dag_updates_it_no_more(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:

@@ -26,7 +26,7 @@ from airflow_tx.ledger import Paths, Store
 from airflow_tx.operations.cli import render
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import Ledger, Repaired, TopologyView
+    from airflow_tx.ledger import Ledger, TopologyView
     from airflow_tx.operations.actions.action import PreviewAnswer
     from airflow_tx.outputs import StagingArea
     from airflow_tx.state import FencedState
@@ -190,12 +190,6 @@ def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
         text = "Airflow's metadata database does not say which runs are over"
         print(f"{text}: {reason}. The list shows what the ledger knows.", file=sys.stderr)
         return list(views)
-
-
-def print_done(what: str, repaired: Repaired) -> None:
-    print(
-        f"{what}: {repaired.summary}. Generation {repaired.generation}; transaction {repaired.current} commits next."
-    )
 
 
 def logical_dates(args: Namespace, zone: str) -> tuple[datetime, datetime]:

@@ -58,7 +58,10 @@ def do_repair(chosen: LedgerRepair, args: Namespace, told: str) -> None:
     preview = chosen.preview()
     if is_shown(args, preview):
         return
-    done, *more = chosen.execute(audit_of(args), preview.version)
+    done, *more = effects = list(chosen.execute(audit_of(args), preview.version))
+    if args.output != "table":
+        render.print_rows(list(map(render.effect, effects)), args.output)
+        return
     print(f"{told}: {done.what}")
     for each in more:
         print(f"Transaction {each.txid}: {each.what}")
@@ -152,13 +155,16 @@ def _roll_forward(args: Namespace, store: Store) -> None:
     preview = rolling.preview()
     if not args.dry_run and args.output == "table" and not args.yes:
         render.print_rows([render.effect(each, "") for each in preview.effects], args.output)
-    if is_shown(args, preview):
+    if is_shown(args, preview, refusable=False):
         _end_refused(preview.refused)
         return
     done = list(rolling.execute(audit_of(args)))
+    if args.output != "table":
+        render.print_rows(list(map(render.effect, done)), args.output)
+        done = []
     told = [str(each.what) for each in done if each not in rolling.repair.refused]
     for place, each in enumerate(told):
         print(each if place else f"Repaired: {each}")
     _end_refused(rolling.repair.refused)
-    if not told:
+    if not told and args.output == "table":
         print(preview.sentence)

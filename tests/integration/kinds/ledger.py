@@ -92,7 +92,7 @@ class Ledger:
         shown = self.type("show", (kind.name, "--no-lag"), ("--output", "json"))
         assert not found.broken + shown.broken, found.broken + shown.broken
         if shown.code is None:
-            states = list(json.loads(json.loads(shown.output)[0]["states"]))
+            states = list(json.loads(shown.output)[0]["states"])
         some = sorted({txids[0], txids[len(txids) // 2], txids[-1]})
         return Asked(kind, states, some, str(self.commands.dags / f"{kind.name}.py"))
 
