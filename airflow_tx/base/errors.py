@@ -34,7 +34,8 @@ class TxError(Exception):
         self.fields = fields
         for name, value in fields.items():
             setattr(self, name, value)
-        super().__init__(str(Remedy.of(self.template, **fields)))
+        text = str(Remedy.of(self.template, **fields))
+        super().__init__(text.encode("utf-8", "backslashreplace").decode())
 
     @property
     def problem_text(self) -> str:
@@ -75,8 +76,9 @@ _CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u
 
 
 def without_controls(text: str) -> str:
-    """Take out of a text what a terminal would obey: colours, and control characters, which become spaces."""
-    return _CONTROLS.sub(" ", _COLOURS.sub("", text))
+    """Take out of a text what a terminal would obey, and write half a surrogate pair as its escape: UTF-8 has none."""
+    plain = _CONTROLS.sub(" ", _COLOURS.sub("", text))
+    return plain.encode("utf-8", "backslashreplace").decode()
 
 
 class ConfigError(TxError):

@@ -219,6 +219,7 @@ if TYPE_CHECKING:
         transaction_details as transaction_details,
         transaction_remedy as transaction_remedy,
         waiting_runs as waiting_runs,
+        whole_record as whole_record,
     )
 
     __all__: list[str]

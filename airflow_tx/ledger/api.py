@@ -186,12 +186,15 @@ def digest(value: Any) -> str:
 @lru_cache(maxsize=4096)
 def encode_name(name: str) -> str:
     """Write a name as one path element; never empty, never `.` or `..`."""
-    return quote(name, safe="").replace(".", "%2E") or "%"
+    return quote(name, safe="", errors="surrogatepass").replace(".", "%2E") or "%"
 
 
 def decode_name(element: str) -> str:
-    """Read the name that `encode_name` wrote."""
-    return "" if element == "%" else unquote(element)
+    """Read the name that `encode_name` wrote; half a surrogate pair, as in the name of a file, comes back unchanged."""
+    try:
+        return "" if element == "%" else unquote(element, errors="surrogatepass")
+    except UnicodeDecodeError:
+        return unquote(element)  # no name of ours
 
 
 @dataclass(frozen=True)
@@ -346,4 +349,4 @@ def ack_element(name: str) -> tuple[str, int]:
 def txids_below(store: Store, path: str) -> list[int]:
     """Name the transactions that have a record below a path, in order."""
     children = store.children(path)
-    return sorted(int(name) for name in (children.names if children else ()) if name.isdigit())
+    return sorted(int(name) for name in (children.names if children else ()) if name.isdecimal())

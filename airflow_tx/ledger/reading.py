@@ -113,12 +113,14 @@ def stale_successors(
     Storm replays all later transactions when one fails; here only the ones whose base moved. Later ones may
     follow once these end elsewhere.
 
-    :param opened: the open transactions from `current` on, without a gap.
+    :param opened: the open transactions from `current` on.
     :param position: digest of the position after transaction `current` − 1.
     """
     found = []
     ended = position
     for txid in sorted(each for each in opened if each >= current):
+        if txid > current and txid - 1 not in opened:
+            ended = opened[txid].base  # the record between cannot be read
         if opened[txid].base != ended:
             found.append(txid)
         ended = opened[txid].ended
@@ -130,6 +132,8 @@ def stale_successors(
 
 READINGS = 50
 """How often a ledger is read again until no transaction becomes final while it is read."""
+MOST_UNREADABLE = 100
+"""Records that are named one by one; more of them are missing where a counter is damaged."""
 NO_TOPOLOGY = TopologyRecord("", "", "", 0)
 """The record of a topology that has no ledger yet."""
 
@@ -168,10 +172,12 @@ class LedgerReading(TurnReading):
 
     :param allocated: the txid that was handed out last.
     :param base: digest of the position after transaction `current` − 1, if a transaction is open.
+    :param unreadable: of the other open transactions, by txid, why their records cannot be read.
     """
 
     allocated: int = 0
     base: str = digest(None)
+    unreadable: Mapping[int, UnreadableRecord] = field(default_factory=dict)
 
     @property
     def exists(self) -> bool:
@@ -197,10 +203,11 @@ class LedgerReader:
         # The digest of the position before a txid: it never changes once it is the turn of that one.
         self._base: tuple[int, str] | None = None
 
-    def read(self, *, last: int | None = None) -> LedgerReading | None:
+    def read(self, *, last: int | None = None, shown: bool = False) -> LedgerReading | None:
         """Read the ledger; None: a transaction became final while it was read.
 
         :param last: read no transaction after this one.
+        :param shown: for people alone: name open transactions that cannot be read, and read the others.
         :raises UnreadableRecord: a record is damaged or missing.
         """
         read = Reader(self._store)
@@ -211,17 +218,20 @@ class LedgerReader:
         current = (counter or read.peek(Counter, self._paths.current)).txid
         allocated = read.peek(Counter, self._paths.allocated).txid
         opened: dict[int, TransactionRecord] = {}
+        unreadable: dict[int, UnreadableRecord] = {}
         base = digest(None)
-        try:
-            # Newest first: what two neighbours say of each other was true at one moment.
-            for txid in range(allocated if last is None else min(allocated, last), current - 1, -1):
+        # Newest first: what two neighbours say of each other was true at one moment.
+        for txid in range(allocated if last is None else min(allocated, last), current - 1, -1):
+            try:
                 opened[txid] = read.peek(TransactionRecord, self._paths.transaction(txid))
-            if opened:
-                base = self._base_of(read, current)
-        except UnreadableRecord:
-            if self._moved_on(current, allocated):
-                return None
-            raise
+                if txid == current:
+                    base = self._base_of(read, current)
+            except UnreadableRecord as error:
+                if self._moved_on(current, allocated):
+                    return None
+                if not shown or len(unreadable) == MOST_UNREADABLE:
+                    raise
+                unreadable[txid] = error
         return LedgerReading(
             # Last: a run that gives up its slot first writes it into its own record.
             topology=read.peek(TopologyRecord, self._paths.record),
@@ -229,12 +239,13 @@ class LedgerReader:
             allocated=allocated,
             opened=dict(sorted(opened.items())),
             base=base,
+            unreadable=unreadable,
         )
 
-    def settled(self, *, last: int | None = None) -> LedgerReading:
+    def settled(self, *, last: int | None = None, shown: bool = False) -> LedgerReading:
         """Read the ledger until no transaction becomes final while it is read. Raises as `read`."""
         for _ in range(READINGS):
-            found = self.read(last=last)
+            found = self.read(last=last, shown=shown)
             if found is not None:
                 return found
         raise TooMuchContention(step="read", subject=self._paths.topology, times=READINGS)

@@ -9,9 +9,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
+from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_type_hints
+
+import msgspec
 
 from airflow_tx.base.errors import UnreadableRecord, shortened_reason, without_controls
 from airflow_tx.base.remedy import Remedy
@@ -389,7 +393,32 @@ def encode(record: Any) -> bytes:
         for name, each in vars(record).items()
         if each or name not in _LEFT_OUT
     }
-    return dumps({"format": RECORD_FORMAT, **said}).encode()
+    text = dumps({"format": RECORD_FORMAT, **said})
+    return (dumps({"format": RECORD_FORMAT, **_fit(said)}) if _HALF in text else text).encode()
+
+
+_HALF = "\\ud"
+"""How the JSON of half a surrogate pair begins."""
+_TEXTS = frozenset("error found lost reason remedy told unproven who why".split())
+"""What people and errors say. Names and positions stay as they are: another text would be another batch."""
+
+
+def _fit(value: Any, name: str = "") -> Any:
+    """Write the half surrogate pairs of texts for people as their escapes: no answer and no database takes them.
+
+    A receipt is left alone, because its digest is kept.
+    """
+    if isinstance(value, str):
+        return _fit_text(value) if name in _TEXTS else value
+    if isinstance(value, list):
+        return [_fit(each, name) for each in value]
+    if not isinstance(value, dict) or name in ("claim", "receipt"):
+        return value
+    return {key: _fit(each, key) for key, each in value.items()}
+
+
+def _fit_text(text: str) -> str:
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def decode(cls: type[_R], path: str, data: bytes) -> _R:
@@ -399,13 +428,14 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
     """
     try:
         found = (value := json.loads(data.decode())).pop("format")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise UnreadableRecord(path=path, reason=f"it is not a record ({data[:40]!r})") from error
     if found != RECORD_FORMAT:
         raise UnreadableRecord(
             path=path, reason=f"it has format {found!r}, this version reads format {RECORD_FORMAT}"
         )
     try:
+        msgspec.convert(value, _shape(cls))
         return cls(
             **{
                 name: _READ[name](item) if name in _READ and item is not None else item
@@ -414,7 +444,168 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
         )
     except (TypeError, ValueError) as error:
         known = f"{cls.__name__} ({', '.join(f.name for f in fields(cls))})"
-        raise UnreadableRecord(path=path, reason=f"its fields do not match {known}") from error
+        reason = f"its fields do not match {known}: {error}"
+        raise UnreadableRecord(path=path, reason=reason) from error
+
+
+# --- shapes -------------------------------------------------------------------------------------------------------
+# What the fields of a record have within, as far as code reads it by name: a record is shown whole, or not at all.
+
+
+class Moment:
+    """A time as records keep it; "" is no time."""
+
+
+_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_INTS: Mapping[Any, Any] = {int: _Int, int | None: _Int | None}
+_Element = Annotated[str, msgspec.Meta(pattern="^[!-.0-~]*$")]
+"""A part of a path in ZooKeeper, which drops the connection for some characters."""
+_EARLIEST = 1970
+_LATEST = 9000
+
+
+class _Deed(TypedDict):
+    who: str
+    when: Moment
+    why: str
+
+
+class _DeedOfAttempt(_Deed):
+    attempt: _Int
+
+
+class _Replayed(TypedDict):
+    attempt: _Int
+    when: Moment
+    why: str
+
+
+class _Asked(TypedDict):
+    attempt: _Int
+    reason: str
+
+
+class _Blocked(_Asked):
+    txid: _Int
+    when: Moment
+
+
+class _Yielded(TypedDict):
+    blocking: _Int
+    txid: _Int | None
+    when: Moment
+
+
+class _Rolling(TypedDict):
+    found: dict[str, Any]
+    when: Moment
+
+
+class _Counted(TypedDict, total=False):
+    rows: _Int | None
+    digests: dict[str, str]
+
+
+class _Replaced(TypedDict):
+    txid: _Int
+
+
+class _Checked(TypedDict):
+    passed: bool
+
+
+class _Lost(TypedDict):
+    partition: str
+    what: str
+
+
+class _Raised(TypedDict):
+    when: Moment
+
+
+class _Receipt(TypedDict, total=False):
+    key: str
+    replays: list[_Replayed]
+    wish: _Deed | None
+    unproven: list[str]
+    checks: dict[str, _Checked] | None
+
+
+_Size = dict[str, _Int | bool | str | None]
+_TIMES = {
+    **dict.fromkeys(("created", "began"), Moment),
+    **dict.fromkeys(("processed", "granted_at"), Moment | None),
+}
+_WITHIN: Mapping[str, Mapping[str, Any]] = {
+    "TopologyRecord": {
+        "blocked": _Blocked | None,
+        "yielded": dict[str, _Yielded],
+        "rolling": _Rolling | None,
+    },
+    "TransactionRecord": {
+        **_TIMES,
+        **dict.fromkeys(("skip", "wish"), _Deed | None),
+        **dict.fromkeys(("acks", "nonce", "request"), _Element),
+        "replay": _Asked | None,
+        "asked": _DeedOfAttempt | None,
+        "changed": list[_DeedOfAttempt],
+        "replays": list[_Replayed],
+        "claim": _Receipt | None,
+        "counted": _Counted | None,
+        "replaces": _Replaced | None,
+        "checks": dict[str, _Checked],
+        "size": _Size | None,
+    },
+    "History": {
+        **_TIMES,
+        "ended": Moment,
+        "skip": _Deed | None,
+        "changed": list[_DeedOfAttempt],
+        "receipt": _Receipt | None,
+        "size": _Size | None,
+    },
+    "Skipped": {"skip": _Deed, "readmit": _Deed | None},
+    "RepairRecord": {"when": Moment, "losses": list[_Lost]},
+    "Wish": {"when": Moment},
+    "RaisedAlarms": {"raised": dict[str, _Raised]},
+}
+
+
+def check_within(path: str, record: DataclassInstance | None) -> None:
+    """Check what the fields of a record have within: `verify` reads it in any case, and says what is wrong.
+
+    :raises UnreadableRecord: something is missing, or is of another kind.
+    """
+    cls: Any = type(record)
+    said = {name: getattr(record, name) for name in _WITHIN.get(cls.__name__, ())}
+    try:
+        if said:
+            msgspec.convert(said, _shape(cls, within=True), dec_hook=_read_moment)
+    except ValueError as error:
+        raise UnreadableRecord(path=path, reason=str(error)) from error
+
+
+@cache
+def _shape(cls: type[Any], *, within: bool = False) -> Any:
+    """Make the shape of a record: its fields and no other ones, or what some of them have within."""
+    types = dict(_WITHIN[cls.__name__] if within else get_type_hints(cls))
+    if types.get("remedy") == Remedy | None:
+        types["remedy"] = list[Any] | None
+    shape: list[Any] = []
+    for each in fields(cls):
+        if each.name not in types:
+            continue
+        kind = _INTS.get(types[each.name], types[each.name])
+        needed = each.default is MISSING and each.default_factory is MISSING
+        shape.append((each.name, kind, *(() if needed else (None,))))
+    return msgspec.defstruct(cls.__name__, shape, forbid_unknown_fields=True, kw_only=True)
+
+
+def _read_moment(kind: Any, value: Any) -> Any:
+    found = datetime.fromisoformat(value) if value else None
+    if found is not None and (found.tzinfo is None or not _EARLIEST <= found.year < _LATEST):
+        raise ValueError(f"{value} is no time of this ledger")
+    return Moment()
 
 
 _LEFT_OUT = frozenset(
@@ -423,7 +614,14 @@ _LEFT_OUT = frozenset(
 )
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 
-_READ: dict[str, Any] = {"phase": Phase, "outcome": Outcome, "remedy": Remedy.from_stored}
+_READ: dict[str, Any] = {
+    "phase": Phase,
+    "outcome": Outcome,
+    "remedy": Remedy.from_stored,
+    # Airflow's database takes no other text, and is asked for the run.
+    "run_id": _fit_text,
+    "dag_id": _fit_text,
+}
 
 
 def _kept(words: str) -> str:

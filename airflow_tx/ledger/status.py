@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any
 
+from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.base.remedy import Command, Remedy, with_remedy
 from airflow_tx.ledger.api import digest
 from airflow_tx.ledger.attempt import batch_in_words, counted, of_lane
@@ -117,11 +118,15 @@ def deed(noted: Mapping[str, Any]) -> dict[str, Any]:
 # --- status -------------------------------------------------------------------------------------------------------
 
 
+UNREADABLE = "UNREADABLE"
+"""The status of a transaction whose record cannot be read."""
+
+
 @dataclass(frozen=True)
 class TransactionView:
     """One transaction, open or final.
 
-    :param status: its phase while it is open, then its outcome.
+    :param status: its phase while it is open, then its outcome; `UNREADABLE`: only its txid is known, and its `error`.
     :param attempt: the newest attempt, or how many it took; 0 if only that it was skipped is still known.
     :param began: when the newest attempt began; None if that is forgotten.
     :param processed: when the last task acked; `granted` when the newest grant was given; `ended` when it became final.
@@ -268,14 +273,21 @@ class TransactionView:
         return _seconds(self.granted, self.ended)
 
     @property
+    def is_unreadable(self) -> bool:
+        """Whether its record cannot be read: its error says why."""
+        return self.status == UNREADABLE
+
+    @property
     def failed(self) -> bool:
         """Whether its newest attempt has failed, or its committer, or its run is over: no work on it is running."""
-        return self.open and (self.status == Phase.FAILED.value or self.cause is not None)
+        is_known = self.open and not self.is_unreadable
+        return is_known and (self.status == Phase.FAILED.value or self.cause is not None)
 
     @property
     def needs_run(self) -> bool:
         """Whether it ends only if its run does: it is not to be skipped, and its run has not given up its slot."""
-        return self.open and self.skip is None and self.yielded is None
+        is_known = self.open and not self.is_unreadable
+        return is_known and self.skip is None and self.yielded is None
 
     @property
     def can_be_readmitted(self) -> bool:
@@ -375,6 +387,28 @@ def with_run_end(
 def replay_of(topology: str, txid: int) -> Remedy:
     """Give the command that replays a transaction."""
     return Remedy.of(_REPLAY, topology=topology, txid=txid)
+
+
+def view_unreadable(
+    txid: int, error: UnreadableRecord, *, is_open: bool = False, ended: datetime | None = None
+) -> TransactionView:
+    """Describe a transaction whose record cannot be read: a list shows it among the others, with the path.
+
+    :param ended: when the store wrote the record last.
+    """
+    unknown: dict[str, Any] = dict.fromkeys("began processed granted rows waits".split())
+    return TransactionView(
+        txid=txid,
+        attempt=0,
+        status=UNREADABLE,
+        run_id="",
+        ended=ended,
+        ack_val="0" * 16,
+        failures=0,
+        error=str(error),
+        open=is_open,
+        **unknown,
+    )
 
 
 def view_final(history: History, skipped: Skipped | None) -> TransactionView:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -31,6 +32,7 @@ from airflow_tx.ledger.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
+    check_within,
 )
 from airflow_tx.ledger.status import (
     AcceptedLoss,
@@ -46,7 +48,9 @@ from airflow_tx.ledger.status import (
     replay_of,
     view_final,
     view_open,
+    view_unreadable,
 )
+from airflow_tx.ledger.steps.recovery import RaisedAlarms
 from airflow_tx.ledger.steps.replay import Wish
 
 # --- view ---------------------------------------------------------------------------------------------------------
@@ -102,6 +106,7 @@ class TopologyView:
     :param rotating_state: the path of its `RotatingTransactionalState`.
     :param repairs: what people did to the ledger, oldest first.
     :param wishes: what people want restated and no run has begun, by txid.
+    :param unreadable: which records cannot be read, and why: a sentence each.
     """
 
     name: str
@@ -113,6 +118,7 @@ class TopologyView:
     owner: Mapping[str, Any] | None = None
     repairs: tuple[RepairRecord, ...] = ()
     wishes: tuple[Wish, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
     @cached_property
     def opened(self) -> tuple[TransactionView, ...]:
@@ -158,6 +164,15 @@ def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
     return tuple(sorted(decode_name(element) for element in (children.names if children else ())))
 
 
+@contextmanager
+def whole_record(path: str) -> Iterator[None]:
+    """Read what a record has within: what is missing there, or of another kind, makes the record unreadable."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UnreadableRecord(path=path, reason=f"{type(error).__name__}: {error}") from error
+
+
 class LedgerView(ReadOnlyLedger):
     """Reads what commands and the Transactions page show of a topology."""
 
@@ -166,28 +181,23 @@ class LedgerView(ReadOnlyLedger):
 
         Records that become final while it reads appear in their old or their new form, never twice.
 
+        A record that cannot be read is named, and the others are shown.
+
         :raises UnknownTransaction: there is no such topology.
-        :raises UnreadableRecord: naming the record.
+        :raises UnreadableRecord: naming the record of the topology, or a counter.
         """
         ledger = self._reading()
-        views = [
-            view_open(self.paths.topology, txid, ledger, self._acks(record))
-            for txid, record in ledger.opened.items()
-        ]
-        skipped = self.all_skipped()
-        final = [
-            txid
-            for txid in txids_below(self.store, self.paths.histories)
-            if txid not in ledger.opened
-        ]
+        views = [self._open_view(txid, ledger) for txid in {*ledger.opened, *ledger.unreadable}]
+        unreadable = [str(each.error) for each in views if each.is_unreadable]
+        skipped = self._readable(Skipped, self.paths.all_skipped, unreadable)
+        final = [each for each in self.final_txids() if each not in ledger.opened]
         wanted = {
             *final[max(len(final) - recent, 0) :],
             *(txid for txid, each in skipped.items() if can_return(each)),
         }
-        for txid in sorted(wanted - set(ledger.opened)):
-            history = self._history(txid, skipped.get(txid))
-            if history is not None:  # else the history was rotated in between
-                views.append(view_final(history, skipped.get(txid)))
+        found = map(self.final_transaction, sorted(wanted - {each.txid for each in views}))
+        # Without a view, the history was rotated in between.
+        views += [each for each in found if each is not None]
         ordered = tuple(sorted(self.with_restatements(views), key=lambda view: -view.txid))
         return TopologyView(
             name=self.paths.topology,
@@ -197,22 +207,60 @@ class LedgerView(ReadOnlyLedger):
             transactions=ordered,
             rotating_state=self.paths.metas,
             owner=self._owner(ledger),
-            repairs=self.repairs(),
-            wishes=self.wishes(),
+            repairs=tuple(self._readable(RepairRecord, self.paths.repairs, unreadable).values()),
+            wishes=tuple(self._readable(Wish, self.paths.wishes, unreadable).values()),
+            unreadable=tuple(unreadable),
         )
+
+    def _open_view(self, txid: int, ledger: LedgerReading) -> TransactionView:
+        path = self.paths.transaction(txid)
+        try:
+            if txid in ledger.unreadable:
+                raise ledger.unreadable[txid]
+            record = ledger.opened[txid]
+            check_within(path, record)
+            with whole_record(path):
+                return view_open(self.paths.topology, txid, ledger, self._acks(record))
+        except UnreadableRecord as error:
+            return view_unreadable(txid, error, is_open=True)
+
+    def _readable(self, cls: type[_R], folder: str, unreadable: list[str]) -> dict[int, _R]:
+        """Read the records below a folder, by number, and note those that cannot be read."""
+        found = {}
+        for number in txids_below(self.store, folder):
+            path = f"{folder}/{number}"
+            try:
+                record = self.reader.peek_if_any(cls, path)
+                check_within(path, record)
+            except UnreadableRecord as error:
+                unreadable.append(str(error))
+            else:
+                if record is not None:
+                    found[number] = record
+        return found
+
+    def alarms(self) -> Alarms:
+        """Read which alarms are raised, each with the time since when. Raises as `view`."""
+        record = self.reader.peek_if_any(RaisedAlarms, self.paths.alarms) or RaisedAlarms()
+        check_within(self.paths.alarms, record)
+        return record.raised
 
     def details(self, txid: int) -> TransactionDetails:
         """Read one transaction, open or final.
 
         :raises UnknownTransaction: there is none of this txid, or its history is forgotten.
+        :raises UnreadableRecord: naming the record.
         """
         ledger = self._reading(last=txid)
         topology = ledger.topology
+        if txid in ledger.unreadable:
+            raise ledger.unreadable[txid]
         if txid not in ledger.opened and not self._is_remembered(txid):
             raise self._unknown(txid)
         batch = self.kept_batch(txid)
         if txid in ledger.opened:
             record = ledger.opened[txid]
+            check_within(self.paths.transaction(txid), record)
             found = self._acks(record)
             before = self.kept_batch(txid - 1)
             return TransactionDetails(
@@ -232,6 +280,7 @@ class LedgerView(ReadOnlyLedger):
         history = self._history(txid, skipped)
         if history is None:
             raise self._unknown(txid)
+        check_within(self.paths.history(txid), history)
         (final,) = self.with_restatements([view_final(history, skipped)])
         return TransactionDetails(
             final, batch, partitioned=topology.partitioned, receipt=history.receipt
@@ -246,22 +295,43 @@ class LedgerView(ReadOnlyLedger):
         return tuple(txids_below(self.store, self.paths.transactions))
 
     def final_transaction(self, txid: int) -> TransactionView | None:
-        """Read one final transaction; None: it is not remembered."""
+        """Read one final transaction, or why it cannot be read; None: it is not remembered."""
+        path = self.paths.history(txid)
+        try:
+            with whole_record(path):
+                return self._final_view(txid)
+        except UnreadableRecord as error:
+            node = self.store.get(path)
+            return view_unreadable(txid, error, ended=None if node is None else node.modified)
+
+    def _final_view(self, txid: int) -> TransactionView | None:
         history = self.outcome(txid)
+        check_within(self.paths.history(txid), history)
         if history is not None and history.outcome is Outcome.COMMITTED:
             return view_final(history, None)
         skipped = self.skipped(txid)
+        check_within(self.paths.skipped(txid), skipped)
         if history is None and skipped is not None:
             history = forgotten(txid, skipped)
         return None if history is None else view_final(history, skipped)
 
     def searched(self, txid: int) -> tuple[TransactionView | None, Any]:
-        """Read a final transaction, None: it is not one, and the metadata of its batch, of an open one as well."""
-        history = self.outcome(txid)
-        if history is None:
-            batch = self.kept_batch(txid)
-            return None, None if batch is None else batch.rows
-        return view_final(history, None), (history.receipt or {}).get("metadata")
+        """Read a final transaction, None: it is not one, and the metadata of its batch, of an open one as well.
+
+        Of one that cannot be read, the view says why.
+        """
+        path = self.paths.history(txid)
+        try:
+            history = self.outcome(txid)
+            if history is None:
+                path = self.paths.meta(txid)
+                batch = self.kept_batch(txid)
+                return None, None if batch is None else batch.rows
+            check_within(path, history)
+            with whole_record(path):
+                return view_final(history, None), (history.receipt or {}).get("metadata")
+        except UnreadableRecord as error:
+            return view_unreadable(txid, error), None
 
     def with_restatements(self, views: Iterable[TransactionView]) -> list[TransactionView]:
         """Add to committed transactions who wants them restated, and which transaction counts instead.
@@ -276,8 +346,12 @@ class LedgerView(ReadOnlyLedger):
         ]
 
     def _with_restatement(self, view: TransactionView) -> TransactionView:
-        binding = self.binding(view.key) if view.key else None
-        wish = self.reader.peek_if_any(Wish, self.paths.wish(view.txid))
+        try:
+            binding = self.binding(view.key) if view.key else None
+            wish = self.reader.peek_if_any(Wish, self.paths.wish(view.txid))
+            check_within(self.paths.wish(view.txid), wish)
+        except UnreadableRecord as error:
+            return replace(view, error=str(error))
         if wish is not None:
             view = replace(view, restate=person(vars(wish)))
         # A rebuilt ledger binds a run to what it knows: never to what came later.
@@ -305,11 +379,12 @@ class LedgerView(ReadOnlyLedger):
             raise
 
     def _reading(self, *, last: int | None = None) -> LedgerReading:
-        found = LedgerReader(self.store, self.paths).settled(last=last)
+        found = LedgerReader(self.store, self.paths).settled(last=last, shown=True)
         if not found.exists:
             raise UnknownTransaction(
                 what=f"topology {self.paths.topology!r}", path=self.paths.record
             )
+        check_within(self.paths.record, found.topology)
         return found
 
     def _history(self, txid: int, skipped: Skipped | None) -> History | None:
@@ -325,6 +400,10 @@ class LedgerView(ReadOnlyLedger):
         first = ledger.opened.get(ledger.current)
         if first is None or not first.nonce:
             return None
+        try:
+            check_within(self.paths.transaction(ledger.current), first)
+        except UnreadableRecord:
+            return None  # its view says so
         node = self.store.get(
             self.paths.lane(first.request)
             if of_lane(first.request)
@@ -353,7 +432,8 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
 
 def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDetails:
     """Read one transaction, open or final: see `LedgerView.details`."""
-    return LedgerView(store, paths).details(txid)
+    with whole_record(paths.transaction(txid)):
+        return LedgerView(store, paths).details(txid)
 
 
 # --- records -----------------------------------------------------------------------------------------------------
@@ -424,6 +504,8 @@ def topology_health(view: TopologyView, alarms: Alarms | None = None) -> Topolog
 
 
 def _by_transactions(view: TopologyView) -> TopologyState:
+    if view.unreadable:
+        return TopologyState(code=HealthCode.UNREADABLE, sentence=" ".join(view.unreadable[:3]))
     if view.record.rolling is not None:
         return _rolling(view, view.record.rolling)
     opened = view.opened

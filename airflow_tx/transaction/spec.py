@@ -113,6 +113,14 @@ class TransactionSpec:
     rejected: FencedState | None = None
     max_rejected: float | None = None
 
+    def __post_init__(self) -> None:
+        if not self.topology.isprintable():
+            raise TransactionDefinitionError(
+                topology=self.topology,
+                problem="its name has characters that no page and no terminal shows",
+                remedy="Give it another name, of letters, digits and dashes.",
+            )
+
     @property
     def alarm_topology(self) -> AlarmTopology:
         return AlarmTopology(self.topology, self.dag_id, self.limits)

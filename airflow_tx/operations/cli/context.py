@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum
 from functools import wraps
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TextIO, TypeVar
 
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
@@ -46,6 +47,9 @@ def command(function: CommandFunction) -> CommandFunction:
     @providers_configuration_loaded
     @wraps(function)
     def run(args: Namespace) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a terminal may lack a character
         try:
             try:
                 function(args)

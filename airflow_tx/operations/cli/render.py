@@ -97,9 +97,11 @@ def _encoded(data: Any) -> str:
 
 def _data(value: Any) -> Any:
     """Give a value as JSON has it."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, (Lag, Mapping)):
         named = vars(value) if isinstance(value, Lag) else value
-        return {str(name): _data(each) for name, each in named.items()}
+        return {_data(str(name)): _data(each) for name, each in named.items()}
     if isinstance(value, (list, tuple)):
         return list(map(_data, value))
     if isinstance(value, float):
@@ -173,7 +175,7 @@ def print_in_short(
 
 
 def _shown(value: Any, output: str) -> Any:
-    """Give a value as a terminal may show it."""
+    """Give a value as a terminal may show it, or a program that reads UTF-8."""
     from rich.markup import escape
 
     if value is None or isinstance(value, (int, float)):

@@ -26,9 +26,11 @@ from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request, Response, status
 from pydantic import AfterValidator, GetCoreSchemaHandler, SerializationInfo, TypeAdapter
+from pydantic_core import PydanticSerializationError
 from pydantic_core.core_schema import wrap_serializer_function_ser_schema
 
 from airflow_tx.ledger import Person, RepairRecord, Words
+from airflow_tx.plugin.api.redaction import fit
 
 # --- access -------------------------------------------------------------------------------------------------------
 
@@ -333,7 +335,10 @@ def body(answer: Any, rights: Rights) -> bytes:
     kind = type(answer)
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind].dump_json(answer, context=rights)
+    try:
+        return _ADAPTERS[kind].dump_json(answer, context=rights, warnings=False)
+    except PydanticSerializationError:
+        return _ADAPTERS[kind].dump_json(fit(answer), context=rights, warnings=False)
 
 
 def sent(body: bytes) -> Response:

@@ -183,7 +183,12 @@ def figures(
     first = snapshot.first_since(span.since)
     end = snapshot.first_since(span.until)
     least = max(first, end - MOST_COUNTED)
-    ended = list(_final(snapshot, snapshot.final[least:end]))
+    # Where the record of a transaction cannot be read, its place in the order is not sure.
+    ended = [
+        each
+        for each in _final(snapshot, snapshot.final[least:end])
+        if span.since <= _ended(each) < span.until
+    ]
     later = takewhile(lambda each: _begun(each) < span.until, _later(snapshot, end))
     periods = [_Period() for _ in span.starts]
     total = _Period(ended)
@@ -238,7 +243,7 @@ def _final(snapshot: TopologySnapshot, txids: Iterable[int]) -> Iterator[Transac
 def _later(snapshot: TopologySnapshot, end: int) -> Iterator[TransactionView]:
     """Give the transactions that ended after the span, and the open ones, in the order in which they began."""
     yield from _final(snapshot, snapshot.final[end:])
-    yield from snapshot.opened
+    yield from (each for each in snapshot.opened if begun_at(each) is not None)
 
 
 def _ended(each: TransactionView) -> datetime:

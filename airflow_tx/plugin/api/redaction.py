@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Annotated, Any
@@ -133,6 +134,7 @@ class Redactor:
 
     def redacted(self, text: str) -> str:
         """Leave out of a text what belongs to a connection."""
+        text = fit(str(text))
         text = _without_values(text) if len(text) > _LONG else _known_without_values(text)
         pattern = self._current()
         return text if pattern is None else pattern.sub(HIDDEN, text)
@@ -176,6 +178,7 @@ def _hidden_address(found: re.Match[str]) -> str:
 
 def without_credentials(text: str) -> str:
     """Leave out of the name of a batch what gives access: its other parts are data, and no error."""
+    text = fit(text)
     for found, instead in _URLS:
         text = found.sub(instead, text)
     return text
@@ -252,3 +255,19 @@ def _schema(source: Any, handler: Any) -> Any:
 
 
 REDACTION.schema = _schema
+
+
+# --- answers ------------------------------------------------------------------------------------------------------
+
+
+def fit(value: Any) -> Any:
+    """Write half a surrogate pair as its escape, in a text and in all that has texts: an answer is UTF-8."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {fit(name): fit(each) for name, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, (type, Remedy)):
+        return replace(
+            value, **{each.name: fit(getattr(value, each.name)) for each in fields(value)}
+        )
+    return [fit(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -30,6 +30,7 @@ from airflow_tx.ledger import (
     TransactionView,
     Words,
     counted,
+    whole_record,
 )
 from airflow_tx.operations import (
     BEGIN,
@@ -726,7 +727,10 @@ def get_transaction(access: AccessDep, topology: Name, txid: int) -> Response:
     found = ledger_snapshots().transaction(snapshot, txid)
     if found is None:
         raise no_such("such transaction")
-    return _sent(access, snapshot, transaction_page(snapshot, found, access))
+    paths = snapshot.paths
+    is_open = found.transaction.open
+    with whole_record(paths.transaction(txid) if is_open else paths.history(txid)):
+        return _sent(access, snapshot, transaction_page(snapshot, found, access))
 
 
 @topology_router.get("/topologies/{topology:path}/transactions", response_model=Timeline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -40,6 +41,7 @@ from airflow_tx.ledger import (
     topology_health,
     topology_view,
     transaction_details,
+    whole_record,
 )
 from airflow_tx.operations import LedgerPlace, LedgerPlaces, ledger_places, with_run_ends
 from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
@@ -258,6 +260,8 @@ T = TypeVar("T")
 AGE = 1.0
 """Seconds for which a snapshot is shown."""
 HOURS = 24
+MOST_LATER = 10
+"""Transactions that are looked at for the time at which one before them ended."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +332,16 @@ class TopologySnapshot:
 
     def final_view(self, txid: int) -> TransactionView | None:
         """Read a final transaction; None: it is not remembered any more."""
+        found = self._read_final(txid)
+        if found is None or not found.is_unreadable:
+            return found
+        # A person may have written the record since: it ended before the next one did.
+        later = map(self._read_final, self.final[bisect_right(self.final, txid) :][:MOST_LATER])
+        ends = [each.ended for each in later if each is not None and not each.is_unreadable]
+        known = [each for each in (found.ended, *ends) if each is not None]
+        return replace(found, ended=min(known, default=None))
+
+    def _read_final(self, txid: int) -> TransactionView | None:
         found = self.finals.get(txid)
         if found is None and self.store is not None:
             is_watched = self.unwatched is None or self.finals.is_skipped(txid)
@@ -356,11 +370,14 @@ class TopologySnapshot:
         """Name the batch of an open transaction, which has a name as long as the ledger keeps its rows."""
         if not view.open or self.store is None:
             return view
+        path = self.paths.meta(view.txid)
         try:
-            batch = LedgerView(self.store, self.paths).kept_batch(view.txid)
+            with whole_record(path):
+                batch = LedgerView(self.store, self.paths).kept_batch(view.txid)
+                name = "" if batch is None else batch_in_words(batch.rows)
         except UnreadableRecord:
             return view  # its page shows the error
-        return view if batch is None else replace(view, batch=batch_in_words(batch.rows))
+        return replace(view, batch=name) if name else view
 
     def neighbours(self, txid: int) -> tuple[int | None, int | None]:
         """Find the transactions before and after this one; None: the ledger knows none."""
@@ -608,20 +625,37 @@ class LedgerSnapshots:
 
     def _topology(self, store: Store, place: LedgerPlace) -> TopologySnapshot | None:
         paths = place.paths
-        try:
-            record = ReadOnlyLedger(store, paths).existing_topology()
-        except (UnknownTransaction, UnreadableRecord):
-            return None  # its DAG cannot be read either, so no user may see it
+        view = problem = None
+        alarms: Mapping[str, Mapping[str, Any]] = {}
         try:
             view = topology_view(store, paths, recent=0)
-            alarms = ReadOnlyLedger(store, paths).raised_alarms()
-        except (UnreadableRecord, UnknownTransaction) as error:
-            return TopologySnapshot(record, place, store, None, problem=str(error))
-        opened = {each.txid for each in view.opened}
+            alarms = LedgerView(store, paths).alarms()
+        except UnknownTransaction:
+            return None
+        except UnreadableRecord as error:
+            problem = str(error)
+        record = self._bare_record(store, place) if view is None else view.record
+        if record is None:
+            return None  # its DAG cannot be told, so no user may see it
+        if view is not None and problem is not None:
+            view = replace(view, unreadable=(*view.unreadable, problem))
+        opened = set() if view is None else {each.txid for each in view.opened}
         final = tuple(txid for txid in LedgerView(store, paths).final_txids() if txid not in opened)
         finals = self._finals.of(place.name, record, final)
         unwatched = ledger_client(place.conn_id).store_of_steps()
-        return TopologySnapshot(record, place, store, view, final, alarms, finals, unwatched)
+        return TopologySnapshot(
+            record, place, store, view, final, alarms, finals, unwatched, problem
+        )
+
+    def _bare_record(self, store: Store, place: LedgerPlace) -> TopologyRecord | None:
+        """Say as much of a topology whose record, or counter, cannot be read as its line in a list needs."""
+        node = store.get(place.paths.record)
+        try:
+            found = json.loads(node.data)["dag_id"] if node is not None else None
+        except (ValueError, LookupError, TypeError, RecursionError):
+            found = None
+        dag_id = found if isinstance(found, str) else self._places.dag_of(place)
+        return None if dag_id is None else TopologyRecord("", dag_id, "unknown", 0)
 
 
 _snapshots = LedgerSnapshots()

@@ -330,7 +330,8 @@ class CommitBar:
 class TimelineRow:
     """One transaction, as the timeline shows it.
 
-    :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while it is open, then COMMITTED, SKIPPED or READMITTED.
+    :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while it is open, then COMMITTED, SKIPPED or READMITTED;
+        UNREADABLE: only its txid is known, and the error that names its record.
     :param waiting_for: what has to happen next, in the words of `airflow tx show`; null: nothing.
     :param blocked: why it is replayed no more unless a person asks for it.
     :param rows: rows of the batch, if its tasks counted them.

@@ -1,0 +1,325 @@
+"""Every text that a record may hold, in every field of every record, and every question of a viewer about it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from itertools import cycle, product
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from airflow_tx.ledger import records
+from airflow_tx.ledger.api import Create, Paths, Put
+from airflow_tx.ledger.records import Ack, Binding, Metadata, Moment, RepairRecord, Skipped, TopologyRecord, encode
+from airflow_tx.ledger.steps.end import note_skip
+from airflow_tx.ledger.steps.recovery import RaisedAlarms, note_person
+from airflow_tx.ledger.steps.replay import Wish, WishRequest, note_changed, want
+from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
+from airflow_tx.transaction.commit.handoff import take_skip
+from tests.integration.board.routes import address, routes
+from tests.integration.board.server import ROOT, Board
+from tests.integration.cli_runs import Runs, fail
+from tests.integration.pipeline import Pipeline
+
+TEXTS = {
+    "low": "a row with gr\udcf6sse",
+    "high": "half an emoji \ud83d",
+    "pair": "\ud83d\ude00 in two halves",
+    "nul": "a\x00b",
+    "turned": "a\u202eb",
+    "long": "x" * 100_000,
+    "script": "</script><img src=x onerror=alert(1)>",
+    "colours": "\x1b[31mred\x1b[0m",
+    "empty": "",
+}
+DAMAGES: dict[str, Any] = {
+    "nan": float("nan"),
+    "digits": 10**400,
+    "number": 5,
+    "text": "two",
+    "none": None,
+    "list": [[]],
+    "object": {"a": {}},
+    "year": "10000-01-01T00:00:00+00:00",
+    "zone": "2026-01-01T00:00:00",
+}
+WHEN = "2026-01-01T00:00:00+00:00"
+WITHIN = records._WITHIN
+
+
+@dataclass(frozen=True)
+class Node:
+    """One record of the ledger that is copied; `kind`: its class, None: it is none, such as a folder."""
+
+    path: str
+    data: bytes
+    kind: type[Any] | None
+
+
+DAMAGED = (b"{", b"", b"null", b'{"format":1,"other":1}', b"[" * 50_000)
+WHO, WHY = "ada", "because"
+AUDIT = Audit(WHO, WHY)
+
+
+def everything_done(pipeline: Pipeline) -> None:
+    """Let a person do everything that a ledger keeps: transactions 1 to 4, then the ledger itself."""
+    ledger = pipeline.ledger
+    for run in ("r1", "r2"):
+        pipeline.run(run)
+    ledger.run(want, WishRequest(2, "r2", "r2"), AUDIT)
+    skipped = pipeline.begin("r3")
+    fail(pipeline, skipped)
+    ledger.run(note_skip, 3, AUDIT)
+    take_skip(ledger, 3, {}, log=logging.getLogger(__name__))
+    fail(pipeline, pipeline.begin("r4"))
+    ledger.run(note_person, 4, AUDIT)
+    fail(pipeline, pipeline.begin("r4"))
+    checked = pipeline.begin("r4")
+    failed = {"positive": {"passed": False, "found": "1 of 2 rows", "digest": "of the rows"}}
+    epoch = pipeline.process(checked).epoch
+    ledger.note_commit_failed(checked.attempt, epoch, reason="refused", for_good=True, checks=failed)
+    ledger.accept_checks(4, {"positive": "of the rows"}, audit=AUDIT)
+    ledger.run(note_changed, 4, {}, audit=AUDIT)
+    ledger.run(note_skip, 4, AUDIT)
+    loss = {"partition": "", "place": 1, "goes_on": 2, "what": "row 1"}
+    repair = RepairRecord(1, "accept-loss", WHO, "2026-01-01T00:00:00+00:00", WHY, "done", 1, "op", losses=[loss])
+    store = pipeline.store
+    record = Reader(store).get(TopologyRecord, pipeline.paths.record)
+    rolling = {"who": WHO, "why": WHY, "when": "2026-01-01T00:00:00+00:00", "found": {"one": 1}, "nonces": []}
+    store.multi(
+        [],
+        [
+            Create(pipeline.paths.repairs, b""),
+            Create(pipeline.paths.repair(1), encode(repair)),
+            Put(pipeline.paths.record, encode(replace(record, rolling=rolling))),
+        ],
+    )
+
+
+def kinds() -> list[type[Any]]:
+    """Every class of a record, also one that nobody has thought of here."""
+    own = [each for each in vars(records).values() if isinstance(each, type) and is_dataclass(each)]
+    return [*own, Wish, RaisedAlarms]
+
+
+def kind_of(paths: Paths, path: str) -> type[Any] | None:
+    folder = path.rpartition("/")[0]
+    known: dict[str, type[Any]] = {
+        paths.transactions: records.TransactionRecord,
+        paths.metas: Metadata,
+        paths.histories: records.History,
+        paths.runs: Binding,
+        paths.all_skipped: Skipped,
+        paths.wishes: Wish,
+        paths.repairs: RepairRecord,
+    }
+    alone = {
+        paths.record: records.TopologyRecord,
+        paths.current: records.Counter,
+        paths.allocated: records.Counter,
+        paths.alarms: RaisedAlarms,
+    }
+    if folder.rpartition("/")[0] == paths.all_acks:
+        return Ack
+    return alone.get(path) or known.get(folder)
+
+
+def nodes(store: ZooKeeperStore, paths: Paths, path: str) -> Iterator[Node]:
+    node, children = store.get(path), store.children(path)
+    assert node is not None
+    yield Node(path.removeprefix(paths.base), node.data, kind_of(paths, path) if node.data else None)
+    for name in children.names if children else ():
+        yield from nodes(store, paths, f"{path}/{name}")
+
+
+def filled(kind: Any, text: str) -> Any:
+    """A value of a type, with a text in every place that may have one."""
+    origin, within = get_origin(kind), get_args(kind)
+    if kind is str:
+        return text
+    if kind is Moment:
+        return WHEN
+    if kind is Any:
+        return {text: [text], "why": text}
+    if origin is Annotated:
+        return filled(within[0], text)
+    if origin in (Union, UnionType):
+        return filled(next(each for each in within if each is not NoneType), text)
+    if origin is list:
+        return [filled(within[0], text)]
+    if origin is dict:
+        return {text: filled(within[1], text)}
+    if is_typeddict(kind):
+        return {name: filled(each, text) for name, each in get_type_hints(kind).items()}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return next(iter(kind)).value
+    return None if kind is NoneType else kind(1)
+
+
+def fields_of(kind: type[Any]) -> list[tuple[str, Any]]:
+    types = {**get_type_hints(kind), **WITHIN.get(kind.__name__, {})}
+    return [(each.name, types[each.name]) for each in fields(kind)]
+
+
+def changed(each: Node, kind: type[Any], name: str, value: Any) -> bytes:
+    if each.kind is not kind:
+        return each.data
+    known = json.loads(each.data)
+    return json.dumps({**known, name: merged(known.get(name), value)}).encode()
+
+
+def merged(known: Any, value: Any) -> Any:
+    """Keep what a record has within, so that a text alone is what is new."""
+    if isinstance(known, dict) and isinstance(value, dict):
+        return {**known, **{name: merged(known.get(name), each) for name, each in value.items()}}
+    if isinstance(known, list) and isinstance(value, list) and known:
+        return [merged(known[0], each) for each in value]
+    return value
+
+
+def plant(
+    store: ZooKeeperStore, topology: str, template: Sequence[Node], kind: type[Any], name: str, value: Any
+) -> None:
+    paths = Paths(ROOT, topology)
+    store.multi([], [Create(f"{paths.base}{each.path}", changed(each, kind, name, value)) for each in template])
+
+
+@pytest.fixture
+def template(board: Board, store: ZooKeeperStore, runs: Runs) -> list[Node]:
+    """A ledger in which everything was done, with a record of each kind."""
+    runs.make(r1="success", r2="success", r3="failed", r4="failed")
+    pipeline = Pipeline(store, ROOT, journals=True)
+    pipeline.request = replace(pipeline.request, dag_id="the_dag")
+    everything_done(pipeline)
+    store.multi([], [Create(pipeline.paths.alarms, encode(RaisedAlarms({"late": {"of": 1, "when": WHEN}})))])
+    found = list(nodes(store, pipeline.paths, pipeline.paths.base))
+    assert {each.kind for each in found} >= set(kinds())
+    return found
+
+
+def questions(topology: str) -> Iterator[str]:
+    """Every route that reads about a topology, and about each of its transactions."""
+    for method, path in routes():
+        if method == "GET" and "{topology" in path:
+            for txid in (1, 2, 3, 4) if "{txid}" in path else (1,):
+                yield address(path, quote(topology), txid)
+
+
+def questions_of_all(topologies: int) -> Iterator[str]:
+    """Every route that reads about all topologies, page after page, or about one of the runs of a DAG."""
+    for method, path in routes():
+        if method == "GET" and "{topology" not in path and "/board" not in path:
+            for txid in (1, 2, 3, 4) if "run_id" in path else (1,):
+                yield address(path, "", txid).replace("runs/r1", f"runs/r{txid}")
+    for offset in range(0, topologies + 1, 100):
+        yield f"/api/v1/topologies?offset={offset}"
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for each in value if isinstance(value, (list, dict)) else ():
+        yield from texts_in(each)
+        yield from texts_in(value[each]) if isinstance(value, dict) else ()
+
+
+def asked(client: httpx.Client, question: str) -> httpx.Response:
+    try:
+        return client.get(question)
+    except httpx.TransportError:
+        return client.get(question)  # an answer with 500 ends the connection
+
+
+def is_fit(body: bytes) -> bool:
+    text = "".join(texts_in(json.loads(body.decode())))
+    return text == text.encode("utf-8", "replace").decode()
+
+
+def is_right(question: str, answer: httpx.Response) -> bool:
+    """A source knows the batches of its own DAG alone; a record that is damaged is named where it is asked for."""
+    if "/search?" in question and "{" not in question and question.count("/") > 4:
+        return answer.status_code in (200, 409)
+    is_named = " cannot be read" in answer.text and "/transactions/" in question
+    return answer.status_code == 200 or (is_named and answer.status_code == 503)
+
+
+def read(client: httpx.Client, asked_of: Iterable[str]) -> tuple[int, list[str]]:
+    """How many questions are answered, and the other ones."""
+    wrong = []
+    count = 0
+    for question in asked_of:
+        count += 1
+        answer = asked(client, question)
+        if not is_right(question, answer) or not is_fit(answer.content):
+            wrong.append(f"{question}: {answer.status_code} {answer.text[:300]}")
+    return count, wrong
+
+
+@pytest.mark.parametrize(
+    "called", [pytest.param(each, marks=[] if each in ("low", "nul") else [pytest.mark.long]) for each in TEXTS]
+)
+def test_no_text_in_any_field_of_any_record_ends_an_answer(
+    board: Board, store: ZooKeeperStore, template: list[Node], called: str
+) -> None:
+    planted = []
+    for kind in kinds():
+        for name, shape in fields_of(kind):
+            value = filled(shape, TEXTS[called])
+            if any(True for _ in texts_in(value)):
+                planted.append(f"{kind.__name__}-{name}")
+                plant(store, planted[-1], template, kind, name, value)
+    with board.client("ada") as client:
+        some, wrong = read(client, (each for topology in planted for each in questions(topology)))
+        more, of_all = read(client, questions_of_all(len(planted)))
+    print(f"{called} in {len(planted)} fields: {some + more} answers")
+    assert [*wrong, *of_all] == []
+
+
+def test_a_field_of_another_kind_closes_no_list(board: Board, store: ZooKeeperStore, template: list[Node]) -> None:
+    planted = []
+    damages = cycle(DAMAGES.items())
+    for kind in kinds():
+        for name in (each for each, _ in fields_of(kind) if each != "dag_id"):
+            called, value = next(damages)
+            planted.append(f"{called}-{kind.__name__}-{name}")
+            plant(store, planted[-1], template, kind, name, value)
+    with board.client("ada") as client:
+        lists = (each for topology in planted for each in questions(topology) if "/transactions/" not in each)
+        some, wrong = read(client, lists)
+        more, of_all = read(client, questions_of_all(len(planted)))
+    print(f"{len(planted)} damaged fields: {some + more} answers")
+    assert [*wrong, *of_all] == []
+
+
+def test_a_damaged_record_is_named_among_the_others(board: Board, store: ZooKeeperStore, template: list[Node]) -> None:
+    # Without its record, a topology belongs to no DAG that a user may read.
+    kept = [each for each in template if each.kind not in (None, TopologyRecord)]
+    planted = {}
+    for (number, damaged), data in product(enumerate(kept), DAMAGED):
+        paths = Paths(ROOT, f"damaged-{number}-{DAMAGED.index(data)}")
+        planted[f"{paths.base}{damaged.path}"] = (paths.topology, damaged)
+        nodes_of = {each.path: data if each is damaged else each.data for each in template}
+        store.multi([], [Create(f"{paths.base}{path}", each) for path, each in nodes_of.items()])
+    unnamed = []
+    with board.client("ada") as client:
+        for path, (topology, damaged) in planted.items():
+            base = f"/api/v1/topologies/{topology}"
+            found = [asked(client, f"{base}{part}") for part in ("", "/transactions", "/transactions/4")]
+            named = any(f"{path} cannot be read" in each.text for each in found)
+            known = {each["txid"] for each in found[1].json().get("transactions", ())}
+            is_of_all = damaged.kind is records.Counter
+            # Others of them are read where they are asked for.
+            if not named and damaged.kind not in (Binding, Metadata):
+                unnamed.append((path, [each.status_code for each in found]))
+            if not known >= ({1, 2, 3} if is_of_all else {1, 2, 3, 4}):
+                unnamed.append((path, sorted(known)))
+    print(f"{len(planted)} damaged records: {3 * len(planted)} answers")
+    assert unnamed == []

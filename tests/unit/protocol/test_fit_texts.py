@@ -1,0 +1,112 @@
+"""Half a surrogate pair, which is no character of UTF-8, in what people and errors say, and in names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_tx.base.errors import ConfigError, TransactionDefinitionError, UnreadableRecord, without_controls
+from airflow_tx.ledger.api import Paths, decode_name, digest, encode_name
+from airflow_tx.ledger.records import History, Metadata, Outcome, Skipped, check_within, decode, encode
+from airflow_tx.sources.files.source import FileSource
+from airflow_tx.transaction.processing.task import _own_errors
+from airflow_tx.transaction.spec import TransactionSpec
+
+HALF = "gr\udcf6sse"
+SHOWN = "gr\\udcf6sse"
+WHEN = "2026-01-01T00:00:00+00:00"
+DEED = {"who": HALF, "when": WHEN, "why": HALF}
+SKIPPED = Skipped(key=HALF, run_id="r1", rows={"files": [{"name": HALF}]}, skip=DEED, op="op")
+HISTORY = History(1, 1, "r1", Outcome.SKIPPED, WHEN, None, None, WHEN, None, "0", "op", skip=DEED)
+
+
+def test_half_a_pair_is_shown_as_its_escape() -> None:
+    assert without_controls(HALF) == SHOWN
+    assert str(ConfigError(option="x", value=1, remedy=HALF)).endswith(SHOWN)
+
+
+def test_what_a_person_says_is_stored_as_its_escape() -> None:
+    read = decode(Skipped, "/x", encode(SKIPPED))
+    assert read.skip == {"who": SHOWN, "when": WHEN, "why": SHOWN}
+
+
+def test_names_and_rows_of_a_batch_are_stored_as_they_are() -> None:
+    read = decode(Skipped, "/x", encode(SKIPPED))
+    assert (read.key, read.rows) == (SKIPPED.key, SKIPPED.rows)
+    batch = Metadata(1, {"files": [{"name": HALF}]}, {"error": 1})
+    assert digest(decode(Metadata, "/x", encode(batch)).rows) == digest(batch.rows)
+
+
+def test_a_receipt_is_stored_as_it_was_hashed() -> None:
+    history = replace(HISTORY, receipt={"replays": [{"why": HALF}]})
+    assert decode(History, "/x", encode(history)).receipt == history.receipt
+
+
+@pytest.mark.parametrize("text", [HALF, "a\x00b"])
+def test_a_run_has_no_name_that_the_database_of_airflow_refuses(text: str) -> None:
+    record = json.loads(encode(HISTORY)) | {"run_id": text}
+    run_id = decode(History, "/x", json.dumps(record).encode()).run_id
+    assert "\x00" not in run_id
+    assert run_id.encode().decode() == run_id != text
+
+
+@pytest.mark.parametrize("name", [HALF, "\ud83d", "a/b.c", "", "é", "%"])
+def test_a_name_comes_back_from_its_path(name: str) -> None:
+    assert decode_name(encode_name(name)) == name
+    assert Paths("/tx", name).record.isascii()
+
+
+def test_a_node_of_another_program_has_a_name_too() -> None:
+    assert decode_name("%FF") == "\ufffd"
+
+
+@pytest.mark.parametrize("name", [HALF, "a\x00b", "a\u202eb", "a\nb"])
+def test_a_topology_with_a_name_that_nothing_shows_is_refused(name: str) -> None:
+    with pytest.raises(TransactionDefinitionError, match="its name has characters") as refused:
+        TransactionSpec(topology=name, dag_id="d", source=FileSource("/data/*.csv"))
+    assert str(refused.value).isprintable()
+
+
+def test_an_error_of_a_task_is_made_fit_for_the_log() -> None:
+    error = ValueError(HALF)
+    error.__cause__ = KeyError(HALF, 5)
+    with pytest.raises(ValueError, match="gr.udcf6sse"), _own_errors():
+        raise error
+    assert (error.args, error.__cause__.args) == ((SHOWN,), (SHOWN, 5))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("txid", "two"),
+        ("txid", 10**400),
+        ("txid", float("nan")),
+        ("failures", None),
+        ("lost", "text"),
+        ("outcome", "LOST"),
+        ("run_id", 5),
+    ],
+)
+def test_a_field_of_another_kind_makes_a_record_unreadable(field: str, value: Any) -> None:
+    record = json.loads(encode(HISTORY)) | {field: value}
+    with pytest.raises(UnreadableRecord, match="/x cannot be read"):
+        decode(History, "/x", json.dumps(record).encode())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ended", "10000-01-01T00:00:00+00:00"),
+        ("ended", "2026-01-01T00:00:00"),
+        ("began", "yesterday"),
+        ("skip", {"who": "ada"}),
+        ("size", {"rows": 10**400}),
+        ("receipt", {"replays": [{"attempt": 1}]}),
+    ],
+)
+def test_what_a_field_has_within_is_checked_before_it_is_shown(field: str, value: Any) -> None:
+    with pytest.raises(UnreadableRecord, match="/x cannot be read"):
+        check_within("/x", replace(HISTORY, **{field: value}))
