@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.base.remedy import Command, Remedy, with_remedy
 from airflow_tx.ledger.api import digest
-from airflow_tx.ledger.attempt import batch_in_words, counted, of_lane
+from airflow_tx.ledger.attempt import ASIDE, batch_in_words, counted, of_lane, rejected_of
 from airflow_tx.ledger.audit.loss import shortened
 from airflow_tx.ledger.reading import LedgerReading
 from airflow_tx.ledger.records import (
@@ -162,6 +162,7 @@ class TransactionView:
     :param unquoted: `waiting_for` without the words of an error; None: it quotes none.
     :param unadvised: `to_do` without what its refusal says.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
+    :param rejected: rows that its tasks, or its source, kept aside.
     """
 
     txid: int
@@ -205,6 +206,7 @@ class TransactionView:
     run_end: str | None = None
     to_do: Remedy | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rejected: int = 0
     refused: bool = False
     unquoted: str | None = None
     unadvised: Remedy | None = None
@@ -255,6 +257,11 @@ class TransactionView:
     def check_results(self) -> dict[str, str]:
         """Give the result of each check in one word."""
         return {name: check_result(noted) for name, noted in self.checks.items()}
+
+    @property
+    def warnings(self) -> list[str]:
+        """Name the checks that only warned."""
+        return [name for name, result in self.check_results.items() if result == "warning"]
 
     @property
     def accepted_checks(self) -> dict[str, Person]:
@@ -348,6 +355,12 @@ def view_open(
         refused=record.remedy is not None and record.for_good > 0,
         unquoted=waiting.what if waiting.error else None,
         unadvised=waiting.unadvised,
+        rejected=sum(
+            each.get("rows") or 0
+            for ack in acks.values()
+            for each in ack.outputs
+            if each.get("name", "").startswith(ASIDE)
+        ),
     )
 
 
@@ -447,6 +460,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         restate=person(receipt.get("wish")),
         key=receipt.get("key", ""),
         checks=receipt.get("checks") or {},
+        rejected=sum(rows for _, rows in rejected_of(receipt.get("tasks") or {}).values()),
     )
 
 

@@ -58,6 +58,7 @@ class FigurePoint:
     :param replays: attempts that began, without the first ones.
     :param failures: of the transactions that ended, in all their attempts; the ledger does not keep when they failed.
     :param skipped: how many transactions were skipped.
+    :param rejected: rows that the committed transactions kept aside; `warnings`: their checks that only warned.
     """
 
     start: datetime
@@ -71,6 +72,8 @@ class FigurePoint:
     replays: int
     failures: int
     skipped: int
+    rejected: int
+    warnings: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +168,8 @@ class _Period:
             replays=self.replays,
             failures=sum(each.failures for each in self.ended),
             skipped=len(self.ended) - len(committed),
+            rejected=sum(each.rejected for each in committed),
+            warnings=sum(len(each.warnings) for each in committed),
         )
 
 

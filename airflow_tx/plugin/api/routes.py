@@ -669,9 +669,14 @@ def list_topologies(
     text: Annotated[str, Query(max_length=200)] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,
     offset: Annotated[int, Query(ge=0)] = 0,
+    grouped: bool = False,
+    cause: Annotated[str, Query(max_length=64)] = "",
 ) -> TopologyList:
-    """List the topologies whose DAG the user may read: the most urgent first, then by name."""
-    part = OverviewPart(frozenset(state or ()), text, limit, offset)
+    """List the topologies whose DAG the user may read: the most urgent first, then by name.
+
+    `grouped` lists those that fail by the same cause as one cause; `cause` lists the topologies of that one.
+    """
+    part = OverviewPart(frozenset(state or ()), text, limit, offset, grouped, cause)
     return overview(_readable_topologies(access), part, access)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from typing import Annotated, Any
 
 from airflow_tx.base import compat
@@ -18,6 +20,7 @@ from airflow_tx.ledger import (
     TransactionView,
     WaitingRun,
     Words,
+    digest,
     moment,
     waiting_runs,
 )
@@ -93,15 +96,37 @@ class TopologyLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CauseLine:
+    """Several topologies that fail by the same cause, as one line of the overview.
+
+    :param cause: to ask for these topologies; it stays the same while they change.
+    :param sentence: what is wrong; `…` stands where the topologies differ: their names and numbers.
+    :param since: when the first of them failed, if that is known.
+    :param place: how many topologies of this part stand before it.
+    """
+
+    cause: str
+    code: HealthCode
+    topologies: int
+    sentence: Words
+    since: datetime | None
+    place: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TopologyList:
     """A part of the overview: the most urgent topologies first, then by name.
 
+    :param causes: of this part: each stands for the topologies that fail by one cause, if these were to be grouped.
     :param total: how many topologies have the text and one of the states that were asked for.
+    :param lines: how many topologies and causes are listed in all parts together; `limit` and `offset` count them.
     :param counts: by state, how many topologies have the text that was asked for.
     """
 
     topologies: list[TopologyLine]
+    causes: list[CauseLine]
     total: int
+    lines: int
     limit: int
     offset: int
     counts: dict[HealthCode, int]
@@ -143,6 +168,15 @@ class TopologyPage(TopologyLine):
     skipped: list[SkippedLine]
     repairs: list[RepairLine]
     waiting_runs: Sequence[WaitingRun]
+    causes: list[TransactionCause]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionCause:
+    """Several open transactions of a topology that fail by the same cause, as `CauseLine`."""
+
+    sentence: Words
+    txids: list[int]
 
 
 @dataclass(frozen=True)
@@ -151,12 +185,16 @@ class OverviewPart:
 
     :param states: those in one of these states; none: in every state.
     :param text: topologies whose name, DAG or sentence has this text, in upper or lower case.
+    :param grouped: whether topologies that fail by the same cause are one line.
+    :param cause: those that fail by this cause alone; "": whatever the cause.
     """
 
     states: frozenset[HealthCode] = frozenset()
     text: str = ""
     limit: int = 100
     offset: int = 0
+    grouped: bool = False
+    cause: str = ""
 
     def select(self, snapshots: Sequence[TopologySnapshot]) -> OverviewSelection:
         """Select this part: the most urgent topologies first, then by name."""
@@ -165,20 +203,35 @@ class OverviewPart:
         counts = Counter(each.health.code for each in with_text)
         found = [each for each in with_text if not self.states or each.health.code in self.states]
         found.sort(key=lambda each: (each.health.code.urgency, each.name))
-        return OverviewSelection(found[self.offset : self.offset + self.limit], len(found), counts)
+        shared = shared_causes(found) if self.grouped or self.cause else ()
+        if self.cause:
+            found = [each for cause in shared if cause.key == self.cause for each in cause.of]
+        lines = _grouped(found, () if self.cause else shared)
+        some = lines[self.offset : self.offset + self.limit]
+        return OverviewSelection(
+            [each for each in some if isinstance(each, TopologySnapshot)],
+            len(found),
+            counts,
+            some,
+            len(lines),
+        )
 
 
 @dataclass(frozen=True)
 class OverviewSelection:
     """A part of the overview.
 
+    :param some: its topologies; `lines`: these and the causes between them.
     :param total: how many topologies have the text and one of the states.
     :param counts: by state, how many topologies have the text.
+    :param total_lines: how many lines all parts have together.
     """
 
     some: Sequence[TopologySnapshot]
     total: int
     counts: Mapping[HealthCode, int]
+    lines: Sequence[TopologySnapshot | SharedCause]
+    total_lines: int
 
 
 def overview(
@@ -189,7 +242,9 @@ def overview(
     lag_board().ask_for(selection.some)
     return TopologyList(
         topologies=topology_lines(selection.some, access),
+        causes=_cause_lines(selection.lines),
         total=selection.total,
+        lines=selection.total_lines,
         limit=part.limit,
         offset=part.offset,
         counts={code: selection.counts.get(code, 0) for code in HealthCode},
@@ -239,6 +294,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
         ],
         repairs=[] if view is None else [repair_line(each) for each in view.repairs],
         waiting_runs=waiting_runs(record),
+        causes=transaction_causes(snapshot),
     )
 
 
@@ -277,6 +333,179 @@ def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:
         if found is not None and found.ended and found.status == Outcome.COMMITTED.value:
             return LastCommit(txid=txid, at=found.ended)
     return None
+
+
+# --- causes -------------------------------------------------------------------------------------------------------
+# Many that fail by one cause, as one line.
+
+
+LEAST_SHARED = 3
+"""So many have a line of their own, with buttons: fewer are not grouped."""
+_URGENT = (HealthCode.BLOCKED, HealthCode.UNREADABLE, HealthCode.FAILED)
+_OWN_NAME = "\x00"
+"""Stands for a name of the topology or the transaction itself."""
+_TASK = re.compile(r"task [\w.-]+(?:\[\d+\])?: ")
+_CLASS = re.compile(r"[A-Za-z_][\w.]*(?=: )")
+# A refusal names the state or the connection that it is about: these belong to the cause. Its counts do not.
+_COUNTS = re.compile(r"[\x00…]|(?<![\w.:/-])\d+(?:\.\d+)?(?![\w:/-]|\.\d)")
+# Of another error every name and number is left out: what is in quotes, and each word with a digit or a slash.
+_BREAK = r"\s'\"`()\[\]{},;="
+_NAMES = re.compile(
+    r"[\x00…]|(?<!\w)(?:'[^'\n]{0,300}'|\"[^\"\n]{0,300}\"|`[^`\n]{0,300}`)(?!\w)"
+    rf"|(?<![^{_BREAK}])(?=[^{_BREAK}\d/]{{0,300}}[\d/])[^{_BREAK}]{{1,300}}(?<![.:!?])"
+)
+
+
+@dataclass(frozen=True)
+class FailureCause:
+    """Why a topology or a transaction fails, to be compared with others.
+
+    :param kind: what the ledger knows of it, and the class of its error.
+    :param words: what it has in common with others; `names`: what stands between these words.
+    """
+
+    kind: tuple[str, ...]
+    words: tuple[str, ...]
+    names: tuple[str, ...] = field(compare=False)
+
+    @classmethod
+    def of(cls, view: TransactionView, *own: str) -> FailureCause:
+        """Find why an open transaction fails.
+
+        :param own: names of its topology and its DAG.
+        """
+        if view.stale:
+            return cls(("stale",), ("its predecessor ended elsewhere than its batch starts",), ())
+        text = view.cause or view.blocked or ""
+        own = (*own, view.run_id)
+        # What a refusal advises tells it from an error of a task's own code.
+        is_refusal = view.refused or view.remedy is not None or view.error is None
+        return cls.read(text, own, is_refusal=is_refusal)
+
+    @classmethod
+    def read(cls, text: str, own: Sequence[str], *, is_refusal: bool) -> FailureCause:
+        """Take its names and numbers out of a text."""
+        task = _TASK.match(text)
+        text = text if task is None else text[task.end() :]
+        found = _CLASS.match(text)
+        name = "" if found is None else found[0]
+        rest = text[len(name) :]
+        for each in sorted(filter(None, own), key=len, reverse=True):
+            if each in rest:
+                rest = re.sub(rf"(?<!\w){re.escape(each)}(?!\w)", _OWN_NAME, rest)
+        pattern = _COUNTS if is_refusal else _NAMES
+        kind = "refusal" if is_refusal else "error"
+        return cls((kind, name), tuple(pattern.split(rest)), tuple(pattern.findall(rest)))
+
+    def sentence(self, others: Iterable[FailureCause]) -> str:
+        """Say what is wrong: the names that all of them have stay, the others are left out."""
+        names = [self.names, *(each.names for each in others)]
+        same = [
+            each[0] if len(set(each)) == 1 and _OWN_NAME not in each[0] else "…"
+            for each in zip(*names, strict=True)
+        ]
+        between = "".join(f"{name}{word}" for name, word in zip(same, self.words[1:], strict=True))
+        return f"{self.kind[-1] if len(self.kind) > 1 else ''}{self.words[0]}{between}".strip()
+
+
+@dataclass(frozen=True)
+class SharedCause:
+    """Topologies that fail by the same cause.
+
+    :param of: these, in the order of the overview.
+    """
+
+    code: HealthCode
+    is_refusal: bool
+    sentence: str
+    of: Sequence[TopologySnapshot]
+
+    @cached_property
+    def key(self) -> str:
+        """Name the cause: by the words that a person may read, so that no one can guess at hidden ones."""
+        shown = FailureCause.read(redacted(self.sentence), (), is_refusal=self.is_refusal)
+        return digest([self.code.value, *shown.kind, *shown.words])[:16]
+
+
+def shared_causes(snapshots: Iterable[TopologySnapshot]) -> list[SharedCause]:
+    """Find the causes by which several of these topologies fail."""
+    found: dict[tuple[HealthCode, FailureCause], list[tuple[TopologySnapshot, FailureCause]]] = (
+        defaultdict(list)
+    )
+    for each in snapshots:
+        if each.health.code in _URGENT:
+            cause = _cause_of(each)
+            found[each.health.code, cause].append((each, cause))
+    shared: dict[str, SharedCause] = {}
+    for (code, cause), some in found.items():
+        sentence = cause.sentence(other for _, other in some)
+        of = [each for each, _ in some]
+        made = SharedCause(code, cause.kind[0] != "error", sentence, of)
+        known = shared.setdefault(made.key, made)
+        if known is not made:  # they differ in what a person may not read
+            shared[made.key] = replace(known, of=[*known.of, *of])
+    return [each for each in shared.values() if len(each.of) >= LEAST_SHARED]
+
+
+def _cause_of(snapshot: TopologySnapshot) -> FailureCause:
+    health = snapshot.health
+    own = (snapshot.name, snapshot.paths.topology, snapshot.record.dag_id)
+    view = None if health.txid is None else snapshot.open_by_txid.get(health.txid)
+    if view is None:
+        return FailureCause.read(health.sentence, own, is_refusal=True)
+    return FailureCause.of(view, *own)
+
+
+def _grouped(
+    found: Sequence[TopologySnapshot], shared: Iterable[SharedCause]
+) -> list[TopologySnapshot | SharedCause]:
+    """Put a cause at the place of its first topology."""
+    by_name = {each.name: cause for cause in shared for each in cause.of}
+    firsts = {cause.of[0].name for cause in by_name.values()}
+    return [
+        by_name.get(each.name, each)
+        for each in found
+        if each.name not in by_name or each.name in firsts
+    ]
+
+
+def _cause_lines(lines: Iterable[TopologySnapshot | SharedCause]) -> list[CauseLine]:
+    place = 0
+    found = []
+    for each in lines:
+        if isinstance(each, TopologySnapshot):
+            place += 1
+            continue
+        since = [moment for one in each.of if (moment := one.health.since) is not None]
+        found.append(
+            CauseLine(
+                cause=each.key,
+                code=each.code,
+                topologies=len(each.of),
+                sentence=each.sentence,
+                since=min(since, default=None),
+                place=place,
+            )
+        )
+    return found
+
+
+def transaction_causes(snapshot: TopologySnapshot) -> list[TransactionCause]:
+    """Find the causes by which several open transactions of a topology fail."""
+    found: dict[FailureCause, list[tuple[int, FailureCause]]] = defaultdict(list)
+    for each in snapshot.opened:
+        if each.failed or each.stale or each.blocked:
+            cause = FailureCause.of(
+                each, snapshot.name, snapshot.paths.topology, snapshot.record.dag_id
+            )
+            found[cause].append((each.txid, cause))
+    return [
+        TransactionCause(
+            sentence=cause.sentence(other for _, other in some), txids=[txid for txid, _ in some]
+        )
+        for cause, some in found.items()
+        if len(some) >= LEAST_SHARED
+    ]
 
 
 # --- timeline -----------------------------------------------------------------------------------------------------
@@ -341,6 +570,7 @@ class TimelineRow:
     :param restated_by: the transaction that counts instead of it; null: it counts itself, if any does.
     :param to_restate: whether a person wants it restated, and no run has begun that.
     :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
+    :param rejected: rows that its tasks, or its source, kept aside; `warnings`: the checks that only warned.
     """
 
     txid: int
@@ -363,6 +593,8 @@ class TimelineRow:
     to_restate: bool
     lane: bool
     has_run: bool
+    rejected: int
+    warnings: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -510,6 +742,8 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
         to_restate=view.restates is None and view.restate is not None,
         lane=view.lane,
         has_run=has_run,
+        rejected=view.rejected,
+        warnings=view.warnings,
     )
 
 

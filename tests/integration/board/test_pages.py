@@ -14,7 +14,7 @@ from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.view import topology_view
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People
-from tests.integration.board.server import ROOT, Board
+from tests.integration.board.server import OF_ONE_DAG, ROOT, Board
 from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
 
@@ -89,6 +89,83 @@ def test_the_head_counts_the_states_and_a_click_or_a_text_shows_some(
     expect(shown).to_have_text(["shop_a"])
     head.get_by_role("button", name="1 failed").click()
     expect(shown).to_have_text(["shop_a", "shop_b"])
+
+
+def _failing(store: ZooKeeperStore, dag_id: str, *names: str) -> None:
+    for number, name in enumerate(names):
+        pipeline = Pipeline(store, ROOT, topology=name)
+        pipeline.request = TopologyRequest(dag_id, "opaque", 3)
+        fail(pipeline, pipeline.begin("r1"), f"row {number} of '{name}.csv' has no price")
+
+
+SHOPS = ("shop a", "shop 'b'", "s" * 200, "\u0637\u0644\u0628\u0627\u062a")
+"""Names with spaces and quotes, a long one, and one that is read from right to left."""
+
+
+@pytest.mark.lead
+def test_topologies_that_fail_by_one_cause_are_a_line_that_the_keyboard_opens(
+    board: Board, store: ZooKeeperStore, runs: Runs, people: People
+) -> None:
+    _failing(store, "the_dag", *SHOPS)
+    runs.make(r1="running")
+    eventually(lambda: board.get("topologies", text="no price")["total"] == len(SHOPS), 240, "all are seen")
+    vera = people("vera")
+    for size in (WIDE, NARROW):
+        vera.page.set_viewport_size(size)
+        vera.open()
+        cause = vera.board.get_by_role("button", name="4 topologies: row … of … has no price")
+        expect(cause).to_have_attribute("aria-expanded", "false")
+        expect(vera.board.get_by_role("link", name=SHOPS[0], exact=True)).to_have_count(0)
+        assert vera.findings() == []
+        cause.press("Enter")
+        expect(cause).to_have_attribute("aria-expanded", "true")
+        for name in SHOPS:
+            expect(vera.board.get_by_role("link", name=name, exact=True)).to_be_visible()
+        assert vera.findings() == []
+        assert vera.overflow() <= 0
+    # The address can be sent to others.
+    vera.page.reload()
+    expect(vera.board.get_by_role("link", name=SHOPS[0], exact=True)).to_be_visible()
+    vera.page.set_viewport_size(WIDE)
+
+
+def test_a_cause_counts_only_the_topologies_that_a_viewer_may_see(
+    board: Board, store: ZooKeeperStore, runs: Runs
+) -> None:
+    _failing(store, "the_dag", "a", "b", "c")
+    _failing(store, "lossy", "d", "e", "f")
+
+    def seen(user: str) -> list[int]:
+        return [each["topologies"] for each in board.get("topologies", user, grouped=True)["causes"]]
+
+    eventually(lambda: seen("vera") == [6], 240, "all are seen")
+    assert seen(OF_ONE_DAG) == [3]
+    (cause,) = board.get("topologies", "vera", grouped=True)["causes"]
+    assert board.get("topologies", OF_ONE_DAG, cause=cause["cause"])["total"] == 3
+
+
+@pytest.mark.lead
+def test_a_line_is_two_rows_and_the_source_is_in_a_tip(
+    board: Board, store: ZooKeeperStore, runs: Runs, people: People
+) -> None:
+    _failing(store, "the_dag", "shop")
+    runs.make(r1="running")
+    eventually(lambda: board.get("topologies", text="no price")["total"] == 1, 240, "it is seen")
+    ulf = people("ulf")
+    ulf.open()
+    link = ulf.board.get_by_role("link", name="shop", exact=True)
+    line = ulf.board.get_by_role("rowgroup").filter(has=ulf.page.get_by_role("link", name="shop", exact=True))
+    expect(line.get_by_role("row")).to_have_count(2)
+    expect(line.get_by_role("button", name="Replay transaction 1 of shop")).to_be_visible()
+    tops = line.get_by_role("button").evaluate_all("all => all.map(each => each.getBoundingClientRect().top)")
+    assert len(set(tops)) == 1
+    box = line.bounding_box()
+    assert box is not None
+    assert box["height"] <= 72
+    expect(line).not_to_contain_text("source")
+    link.focus()
+    expect(ulf.page.get_by_role("tooltip")).to_contain_text("source opaque")
+    assert ulf.findings() == []
 
 
 # --- the timeline and a transaction -------------------------------------------------------------------------------
@@ -328,5 +405,6 @@ def test_the_error_that_led_to_a_replay_can_still_be_read(
     vera = people("vera")
     vera.open(topology="flights", txid=1)
     expect(vera.board.get_by_role("region", name="Error")).to_have_text(f"Attempt 1 was replayed: {error}")
-    expect(vera.board.get_by_role("region", name="Attempts")).to_contain_text(error)
+    expect(vera.board.get_by_role("region", name="Attempts")).to_contain_text("the error above")
+    expect(vera.board.get_by_text("the disk is full")).to_have_count(1)
     assert vera.findings() == []

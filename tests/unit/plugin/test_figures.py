@@ -141,6 +141,17 @@ def test_failures_and_skips_count_when_their_transaction_ended() -> None:
     assert (found.total.failures, found.total.skipped) == (3, 2)
 
 
+def test_rejected_rows_and_warnings_count_when_their_transaction_is_committed() -> None:
+    tasks = {"count": {"rows": 9, "outputs": {"tx_rejected": 2, "tx_malformed": 1, "good": 6}}}
+    warned = {"few": {"passed": False, "found": "3", "severity": "warn"}, "many": {"passed": True}}
+    failed = {"few": {"passed": False, "found": "3", "accepted": {"who": "ada", "when": NOON.isoformat(), "why": "ok"}}}
+    found = _counted(
+        _history(1, receipt={"tasks": tasks, "checks": warned}), _history(2, receipt={"checks": failed}), _history(3)
+    )
+    assert [(each.rejected, each.warnings) for each in found.points[1:4]] == [(3, 1), (0, 0), (0, 0)]
+    assert (found.total.rejected, found.total.warnings) == (3, 1)
+
+
 def test_figures_say_beyond_which_limits_the_topology_is_late() -> None:
     found = _counted(_history(1), limits=AlarmLimits(late_after=3600.0, max_lag=5))
     assert (found.late_after, found.max_lag) == (3600.0, 5)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.base import compat
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.reading import LedgerReading
 from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, TransactionRecord
@@ -19,7 +20,7 @@ from airflow_tx.operations.actions.replay import with_run_ends
 from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.routes import MOST_LINES
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.plugin.api.topologies import OverviewPart
+from airflow_tx.plugin.api.topologies import OverviewPart, shared_causes
 
 
 def snapshot(name: str, **topology: Any) -> TopologySnapshot:
@@ -32,9 +33,10 @@ def unreadable(name: str) -> TopologySnapshot:
     return replace(snapshot(name), view=None, problem="its record is broken")
 
 
-def failed(name: str) -> TopologySnapshot:
+def failed(name: str, error: str = "it broke", remedy: str | None = None) -> TopologySnapshot:
     """A topology whose first transaction has failed."""
-    return _with_first(snapshot(name), phase=Phase.FAILED, error="it broke")
+    stored = None if remedy is None else Remedy.of(remedy)
+    return _with_first(snapshot(name), phase=Phase.FAILED, error=error, remedy=stored)
 
 
 def blocked(name: str) -> TopologySnapshot:
@@ -107,6 +109,92 @@ def test_the_counts_say_how_many_of_each_state_have_the_text_whatever_state_is_a
     found = part.select([each for each in some if each.name != "other"])
     assert (found.total, [each.name for each in found.some]) == (2, ["f1"])
     assert dict(found.counts) == {HealthCode.FAILED: 2, HealthCode.FINE: 1}
+
+
+# --- causes -------------------------------------------------------------------------------------------------------
+
+
+def causes(*errors: str, remedy: str | None = None) -> list[tuple[int, str]]:
+    """How many topologies fail by each cause, if each fails by one of these errors, and that in words."""
+    some = [failed(f"t{number}", error, remedy) for number, error in enumerate(errors)]
+    return [(len(each.of), each.sentence) for each in shared_causes(some)]
+
+
+def test_topologies_that_fail_by_the_same_error_are_grouped_whatever_names_and_numbers_it_has() -> None:
+    found = causes(*(f"task count{n}: ValueError: row {n} of '{n}.csv' in /data/{n} has no price" for n in range(12)))
+    assert found == [(12, "ValueError: row … of … in … has no price")]
+
+
+def test_names_that_all_of_them_have_are_said() -> None:
+    found = causes(*(f"task count: KeyError: 'price' in row {number}" for number in range(3)))
+    assert found == [(3, "KeyError: 'price' in row …")]
+
+
+@pytest.mark.parametrize(
+    "others",
+    ["task count: TypeError: no price", "task count: ValueError: no amount", "task count: shop.ValueError: no price"],
+)
+def test_another_class_or_other_words_are_another_cause(others: str) -> None:
+    found = causes(*["task count: ValueError: no price"] * 3, *[others] * 3)
+    assert [count for count, _ in found] == [3, 3]
+
+
+def test_a_refusal_about_another_state_or_connection_is_another_cause() -> None:
+    texts = [f"State 'shop_{number % 2}' (db{number % 2}:5432) cannot be reached." for number in range(6)]
+    assert causes(*texts, remedy="Start it.") == [
+        (3, "State 'shop_0' (db0:5432) cannot be reached."),
+        (3, "State 'shop_1' (db1:5432) cannot be reached."),
+    ]
+
+
+def test_a_refusal_may_name_the_topology_itself() -> None:
+    some = [
+        failed(name, f"The fence of {name} is gone since transaction 7.", "Repair it.") for name in ("a", "b b", "c.")
+    ]
+    assert [each.sentence for each in shared_causes(some)] == ["The fence of … is gone since transaction 7."]
+
+
+def test_an_error_may_name_the_topology_itself_in_quotes() -> None:
+    some = [failed(name, f"no rows in '{name}.csv'") for name in ("a", "b b", "c")]
+    assert [each.sentence for each in shared_causes(some)] == ["no rows in …"]
+
+
+def test_fewer_than_three_are_not_grouped_nor_are_those_that_only_wait() -> None:
+    assert causes("it broke", "it broke") == []
+    assert shared_causes([snapshot(f"t{number}") for number in range(5)]) == []
+
+
+def test_blocked_topologies_are_grouped_apart_from_failed_ones() -> None:
+    some = [*(failed(f"f{number}") for number in range(3)), *(blocked(f"b{number}") for number in range(4))]
+    assert {each.code: len(each.of) for each in shared_causes(some)} == {HealthCode.FAILED: 3, HealthCode.BLOCKED: 4}
+
+
+def test_topologies_that_cannot_be_read_for_one_reason_are_grouped() -> None:
+    (found,) = shared_causes([unreadable(name) for name in ("a", "b", "c")])
+    assert (found.code, found.sentence) == (HealthCode.UNREADABLE, "its record is broken")
+
+
+def test_a_cause_stands_where_its_first_topology_would_and_is_one_line_of_a_page() -> None:
+    some = [unreadable("a"), failed("b", "no disk"), *(failed(f"c{number}") for number in range(9)), snapshot("d")]
+    found = OverviewPart(grouped=True, limit=3).select(some)
+    lines = [each.name if isinstance(each, TopologySnapshot) else len(each.of) for each in found.lines]
+    assert lines == ["a", "b", 9]
+    assert (found.total, found.total_lines, found.counts[HealthCode.FAILED]) == (12, 4, 10)
+
+
+def test_a_cause_is_asked_for_by_a_key_that_stays_while_its_topologies_change() -> None:
+    some = [failed(f"t{number}", f"row {number} of '{number}.csv'") for number in range(5)]
+    (cause,) = shared_causes(some)
+    (later,) = shared_causes([*some[2:], failed("t9", "row 9 of '9.csv'")])
+    assert cause.key == later.key
+    found = OverviewPart(cause=cause.key, limit=2, offset=2).select([*some, failed("z")])
+    assert ([each.name for each in found.some], found.total) == (["t2", "t3"], 5)
+    assert OverviewPart(cause="unknown").select(some).some == []
+
+
+def test_an_error_that_a_viewer_may_not_read_is_neither_said_nor_told_apart() -> None:
+    hidden = [failed(f"t{number}", f"secret {'ab'[number % 2]}").without_errors() for number in range(6)]
+    assert [(len(each.of), each.sentence) for each in shared_causes(hidden)] == [(6, "the log of its task says why")]
 
 
 class CountedFinals(FinalViews):

@@ -1,4 +1,4 @@
-"""The page of one transaction: its checks, its rejected rows, and what people did."""
+"""The page of one transaction: its checks, its rejected rows, what people did, and what fails with it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.records import Ack, Phase
-from airflow_tx.ledger.view import TransactionDetails
+from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.reading import LedgerReading
+from airflow_tx.ledger.records import Ack, Phase, TopologyRecord
+from airflow_tx.ledger.status import TransactionView, view_open
+from airflow_tx.ledger.view import TopologyView, TransactionDetails
+from airflow_tx.operations.actions.ledger_places import LedgerPlace
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.plugin.api.topologies import timeline_row, transaction_causes
 from airflow_tx.plugin.api.transaction_page import CheckLine, audit_lines, check_lines, task_work
-from tests.unit.protocol.first_transaction import with_first
+from tests.unit.protocol.first_transaction import first_record, with_first
 
 WHEN = "2013-01-01T12:00:00+00:00"
 ACCEPTED = {"who": "ada", "when": WHEN, "why": "the shop was closed"}
@@ -47,3 +53,42 @@ def test_a_task_says_how_many_rows_it_rejected(name: str) -> None:
     acks = {name: Ack("try", "op", done=True, rows=9, outputs=outputs), "read": Ack("try", "op", done=True, rows=9)}
     found = task_work(details(acks))
     assert [(each.task_id, each.rows, each.rejected) for each in found] == [("count", 9, 3), ("read", 9, 0)]
+
+
+def test_the_row_of_an_open_transaction_says_how_many_rows_it_rejected_and_which_checks_warned() -> None:
+    outputs = [{"name": "good", "rows": 6}, {"name": "tx_rejected_late", "rows": 2}, {"name": "tx_malformed"}]
+    row = timeline_row(first(CHECKS, {("count", -1): Ack("try", "op", done=True, outputs=outputs)}), (), has_run=True)
+    assert (row.rejected, row.warnings) == (2, ["few"])
+
+
+def first(checks: Any, acks: dict[tuple[str, int], Ack]) -> TransactionView:
+    """An open transaction whose tasks have acked like this."""
+    record = first_record(phase=Phase.PROCESSED, checks=checks)
+    ledger = LedgerReading(
+        topology=TopologyRecord("life", "dag", "opaque", 3), allocated=1, opened={1: record}, base=""
+    )
+    return view_open("flights", 1, ledger, acks)
+
+
+def failing(*errors: str) -> TopologySnapshot:
+    """A topology whose open transactions have failed by these errors."""
+    topology = TopologyRecord("life", "dag", "opaque", 99)
+    opened = {
+        txid: first_record(phase=Phase.FAILED, run_id=f"r{txid}", error=error)
+        for txid, error in enumerate(errors, start=1)
+    }
+    ledger = LedgerReading(topology=topology, allocated=len(errors), opened=opened, base="")
+    shown = tuple(view_open("flights", txid, ledger, {}) for txid in opened)
+    view = TopologyView("flights", topology, 1, len(errors), shown, "/meta")
+    return TopologySnapshot(topology, LedgerPlace("flights", "zookeeper", Paths("/tx", "flights")), None, view)
+
+
+def test_open_transactions_that_fail_by_one_cause_are_named_together() -> None:
+    rows = [f"task count: ValueError: row {txid} of r{txid} has no price" for txid in range(1, 6)]
+    found = transaction_causes(failing(*rows, "the disk is full"))
+    assert [(each.sentence, each.txids) for each in found] == [("ValueError: row … of … has no price", [1, 2, 3, 4, 5])]
+
+
+def test_transactions_whose_errors_a_viewer_may_not_read_are_not_told_apart() -> None:
+    (found,) = transaction_causes(failing("secret a", "secret b", "secret c").without_errors())
+    assert (found.sentence, found.txids) == ("the log of its task says why", [1, 2, 3])

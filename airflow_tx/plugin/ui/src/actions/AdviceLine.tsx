@@ -18,42 +18,46 @@ interface Props {
   named?: boolean;
   /** Whether the log may show rows that were refused. */
   rows?: boolean;
+  /** Whether it is one line, of the buttons alone. */
+  brief?: boolean;
 }
 
-export function AdviceLine({ advice, topology, onAct, named = false, rows = false }: Props) {
-  const { cause, log, remedy } = advice;
+export function AdviceLine({ advice, topology, onAct, named = false, rows = false, brief = false }: Props) {
+  const { log } = advice;
+  const { cause, remedy } = brief ? NO_WORDS : advice;
   const actions = advisedActions(advice);
   const command = advice.steps.find((each) => each.command)?.command;
   if (!remedy && !cause && !command && !log && actions.length === 0) return null;
+  const size = brief ? "2xs" : "xs";
   return (
-    <Stack gap={1} mt={1}>
+    <Stack gap={1} mt={brief ? 0 : 1}>
       {cause && (
         <Text overflowWrap="anywhere">
           <Sentence sentence={cause.sentence} topology={topology} txid={cause.txid} />
         </Text>
       )}
       {remedy && <Text overflowWrap="anywhere">{remedy}</Text>}
-      <HStack gap={2} wrap="wrap">
+      <HStack gap={2} wrap={brief ? { base: "wrap", lg: "nowrap" } : "wrap"}>
         {actions.map((each) => (
           <Button
             aria-label={named ? `${buttonOf(each.action, each.repair)} ${aboutWords(topology, each.txids, each.names)}` : undefined}
             key={[each.action, each.repair, ...each.txids, ...each.names].join(" ")}
             onClick={() => onAct({ ...each, topology })}
-            size="xs"
+            size={size}
             variant="outline"
           >
             {buttonOf(each.action, each.repair)}
           </Button>
         ))}
         {log && (
-          <Button asChild maxW="full" size="xs" variant="outline">
-            <Link to={`/${log.path}`}>
-              <Text as="span" truncate>{`Open the log of ${logName(log)}`}</Text>
+          <Button asChild maxW="full" minW={0} size={size} variant="outline">
+            <Link aria-label={`Open the log of ${logName(log)}`} title={`Open the log of ${logName(log)}`} to={`/${log.path}`}>
+              <Text as="span" truncate>{brief ? "Log" : `Open the log of ${logName(log)}`}</Text>
             </Link>
           </Button>
         )}
         {log && rows && <RefusedRows key={log.path} log={log} />}
-        {command && <CopyCommand command={command} />}
+        {command && <CopyCommand brief={brief} command={command} />}
       </HStack>
     </Stack>
   );
@@ -63,6 +67,7 @@ export function AdviceLine({ advice, topology, onAct, named = false, rows = fals
 export function advisedActions(advice: Advice): AdvisedAction[] {
   return advice.steps.flatMap(({ action }) => (action ? [action] : []));
 }
+const NO_WORDS = { cause: null, remedy: null };
 
 export function logName({ task_id, map_index }: { task_id: string; map_index: number }): string {
   return map_index >= 0 ? `${task_id}[${map_index}]` : task_id;

@@ -12,6 +12,8 @@ export interface LogLine {
 
 type Schemas = components["schemas"];
 export type TopologyLine = Schemas["TopologyLine"];
+export type TopologyList = Schemas["TopologyList"];
+export type CauseLine = Schemas["CauseLine"];
 export type TopologyPage = Schemas["TopologyPage"];
 export type TopologyState = Schemas["TopologyState"];
 export type Timeline = Schemas["Timeline"];
@@ -89,7 +91,7 @@ async function need<T>(asked: Promise<Answer<T>>): Promise<T> {
 }
 
 export const api = {
-  topologies: (query: { state?: TopologyState["code"][]; text?: string; limit: number; offset: number }, signal: AbortSignal) =>
+  topologies: (query: { state?: TopologyState["code"][]; text?: string; limit: number; offset: number; grouped?: boolean; cause?: string }, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies", { params: { query }, signal })),
 
   topology: (topology: string, signal: AbortSignal) =>

@@ -76,6 +76,8 @@ export interface paths {
         /**
          * List Topologies
          * @description List the topologies whose DAG the user may read: the most urgent first, then by name.
+         *
+         *     `grouped` lists those that fail by the same cause as one cause; `cause` lists the topologies of that one.
          */
         get: operations["list_topologies"];
         put?: never;
@@ -575,6 +577,28 @@ export interface components {
             txid: number;
         };
         /**
+         * CauseLine
+         * @description Several topologies that fail by the same cause, as one line of the overview.
+         *
+         *     :param cause: to ask for these topologies; it stays the same while they change.
+         *     :param sentence: what is wrong; `…` stands where the topologies differ: their names and numbers.
+         *     :param since: when the first of them failed, if that is known.
+         *     :param place: how many topologies of this part stand before it.
+         */
+        CauseLine: {
+            /** Cause */
+            cause: string;
+            code: components["schemas"]["HealthCode"];
+            /** Place */
+            place: number;
+            /** Sentence */
+            sentence: string;
+            /** Since */
+            since: string | null;
+            /** Topologies */
+            topologies: number;
+        };
+        /**
          * ChangedLine
          * @description A decision to take the rows again, and of which attempt.
          */
@@ -689,6 +713,7 @@ export interface components {
          *     :param replays: attempts that began, without the first ones.
          *     :param failures: of the transactions that ended, in all their attempts; the ledger does not keep when they failed.
          *     :param skipped: how many transactions were skipped.
+         *     :param rejected: rows that the committed transactions kept aside; `warnings`: their checks that only warned.
          */
         FigurePoint: {
             /** Age */
@@ -699,6 +724,8 @@ export interface components {
             /** Lag */
             lag: number | null;
             processing: components["schemas"]["Spread"] | null;
+            /** Rejected */
+            rejected: number;
             /** Replays */
             replays: number;
             /** Rows */
@@ -713,6 +740,8 @@ export interface components {
             start: string;
             /** Transactions */
             transactions: number;
+            /** Warnings */
+            warnings: number;
         };
         /**
          * Figures
@@ -1367,6 +1396,7 @@ export interface components {
          *     :param restated_by: the transaction that counts instead of it; null: it counts itself, if any does.
          *     :param to_restate: whether a person wants it restated, and no run has begun that.
          *     :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
+         *     :param rejected: rows that its tasks, or its source, kept aside; `warnings`: the checks that only warned.
          */
         TimelineRow: {
             /** Attempt */
@@ -1388,6 +1418,8 @@ export interface components {
             open: boolean;
             /** Phase */
             phase: string;
+            /** Rejected */
+            rejected: number;
             /** Restated By */
             restated_by: number | null;
             /** Restates */
@@ -1407,6 +1439,8 @@ export interface components {
             waiting: components["schemas"]["WaitBar"] | null;
             /** Waiting For */
             waiting_for: string | null;
+            /** Warnings */
+            warnings: string[];
         };
         /**
          * TopologyLine
@@ -1448,16 +1482,22 @@ export interface components {
          * TopologyList
          * @description A part of the overview: the most urgent topologies first, then by name.
          *
+         *     :param causes: of this part: each stands for the topologies that fail by one cause, if these were to be grouped.
          *     :param total: how many topologies have the text and one of the states that were asked for.
+         *     :param lines: how many topologies and causes are listed in all parts together; `limit` and `offset` count them.
          *     :param counts: by state, how many topologies have the text that was asked for.
          */
         TopologyList: {
+            /** Causes */
+            causes: components["schemas"]["CauseLine"][];
             /** Counts */
             counts: {
                 [key: string]: number;
             };
             /** Limit */
             limit: number;
+            /** Lines */
+            lines: number;
             /** Offset */
             offset: number;
             /** Topologies */
@@ -1476,6 +1516,8 @@ export interface components {
             advice: components["schemas"]["Advice"];
             /** Allocated */
             allocated: number;
+            /** Causes */
+            causes: components["schemas"]["TransactionCause"][];
             /** Commits Per Hour */
             commits_per_hour: number[];
             coordinator: components["schemas"]["CoordinatorLine"] | null;
@@ -1530,6 +1572,16 @@ export interface components {
             since?: string | null;
             /** Txid */
             txid?: number | null;
+        };
+        /**
+         * TransactionCause
+         * @description Several open transactions of a topology that fail by the same cause, as `CauseLine`.
+         */
+        TransactionCause: {
+            /** Sentence */
+            sentence: string;
+            /** Txids */
+            txids: number[];
         };
         /**
          * TransactionLinks
@@ -1624,6 +1676,8 @@ export interface components {
             receipt: components["schemas"]["ReceiptLine"] | null;
             /** Refused */
             refused: boolean;
+            /** Rejected */
+            rejected: number;
             /** Restated By */
             restated_by: number | null;
             /** Restates */
@@ -1654,6 +1708,8 @@ export interface components {
             waiting_for: string | null;
             /** Waits */
             waits: string | null;
+            /** Warnings */
+            warnings: string[];
             /** Work */
             work: components["schemas"]["TaskWork"][];
             /** Yielded To */
@@ -1943,6 +1999,8 @@ export interface operations {
                 text?: string;
                 limit?: number;
                 offset?: number;
+                grouped?: boolean;
+                cause?: string;
             };
             header?: never;
             path?: never;

@@ -6,7 +6,7 @@ import { charts, periodShown, said, spoken } from "./charts";
 
 const NOON = Date.parse("2026-01-01T12:00:00Z");
 const at = (minute: number) => new Date(NOON + minute * 60_000).toISOString();
-const nothing = { transactions: 0, rows: null, processing: null, commit: null, size: null, age: null, lag: null as number | null, replays: 0, failures: 0, skipped: 0 };
+const nothing = { transactions: 0, rows: null, processing: null, commit: null, size: null, age: null, lag: null as number | null, replays: 0, failures: 0, skipped: 0, rejected: 0, warnings: 0 };
 const both = { ...nothing, transactions: 3, rows: 30, processing: { p50: 2, p95: 8 }, commit: { p50: 0.04, p95: 1 }, size: { p50: 10, p95: 10 }, age: 90 };
 
 /** Four minutes, in the third of which all was committed. */
@@ -40,6 +40,15 @@ describe("the charts", () => {
         "Age: up to 1 min 30 s; Lag: not seen; Replays: 2 replays; Failures: 1 failure; Skips: 0 skipped transactions",
     );
     expect(spoken(found[1]!, 1)).toBe("Processing: nothing was committed");
+  });
+
+  it("has one of rejected rows and one of warnings only where there are some", () => {
+    const added = charts(figures({}, { rejected: 6, warnings: 1 })).slice(charts(figures()).length);
+    expect(added.map((each) => spoken(each, null))).toEqual([
+      "Rejected rows: 6 rejected rows, 90 an hour, 2 a transaction",
+      "Warnings: 1 warning, 15 an hour, 0.33 a transaction",
+    ]);
+    expect(added.map((each) => each.drawn.lines.map(({ look, values }) => [look, values]))).toEqual([[["bar", [0, 0, 6, 0]]], [["bar", [0, 0, 1, 0]]]]);
   });
 
   it("says of a time before the history that nothing is known", () => {

@@ -7,8 +7,9 @@ import { count, counted, duration } from "../parts/words";
 type Point = Figures["points"][number];
 type Values = (number | null)[];
 
-/** `s`: seconds; `an hour`: a rate; else the plural of what is counted. */
+/** `s`: seconds; a rate; else the plural of what is counted. */
 type Unit = string;
+const RATES: readonly Unit[] = ["an hour", "a transaction"];
 
 /** What is drawn for each point; a limit is the same everywhere. */
 export interface Line {
@@ -77,6 +78,10 @@ export function charts(figures: Figures): ChartData[] {
       one((point) => pick(point)?.p50 ?? null, { label: "p50", look: "line", color: "blue-fg" }),
       one((point) => pick(point)?.p95 ?? null, { label: "p95", look: "dashed", color: "orange-fg" }),
     ]);
+  const some = (title: string, about: string, unit: Unit, color: string, pick: (point: Point) => number) => {
+    const each = total.transactions > 0 ? pick(total) / total.transactions : null;
+    return pick(total) > 0 ? [counts(title, about, unit, color, pick, [{ unit: "a transaction", total: each }])] : [];
+  };
   const lag = made("Lag", "the last one seen while a person looked", figures.lag_unit ?? "", "not seen", [one((point) => point.lag, { look: "line", color: "blue-fg" }), limit("max_lag", figures.max_lag)]);
   return [
     counts("Throughput", "committed", "transactions", "green-solid", (point) => point.transactions, [one((point) => point.rows, { unit: "rows" })]),
@@ -89,6 +94,9 @@ export function charts(figures: Figures): ChartData[] {
     counts("Replays", "when they began", "replays", "orange-solid", (point) => point.replays),
     counts("Failures", "of transactions that ended", "failures", "red-solid", (point) => point.failures),
     counts("Skips", "", "skipped transactions", "fg-muted", (point) => point.skipped),
+    // Most topologies have neither: nothing is drawn of what there is none of.
+    ...some("Rejected rows", "kept aside by a commit", "rejected rows", "orange-solid", (point) => point.rejected),
+    ...some("Warnings", "of checks that let the commit go on", "warnings", "orange-solid", (point) => point.warnings),
   ];
 }
 
@@ -121,7 +129,7 @@ export function spoken(chart: ChartData, index: number | null): string {
 
 function written(value: number, unit: Unit): string {
   if (unit === "s") return value < 1 ? `${Number(value.toPrecision(2))} s` : duration(value);
-  if (unit === "an hour") return `${Number(value.toPrecision(2)).toLocaleString("en-US", { useGrouping: false })} an hour`;
+  if (RATES.includes(unit)) return `${Number(value.toPrecision(2)).toLocaleString("en-US", { useGrouping: false })} ${unit}`;
   return unit === "" ? count(Math.round(value)) : counted(Math.round(value), unit.replace(/s$/, ""), unit);
 }
 

@@ -1,21 +1,22 @@
-/** A line per topology: those that need a person first. */
+/** A line per topology, or per cause by which several fail: those that need a person first. */
 
 import { Box, Button, Heading, HStack, Input, Link as Styled, Table, Text } from "@chakra-ui/react";
 import { useEffect, useState } from "react";
 import { Link, useNavigate } from "react-router-dom";
 
 import { AdviceLine, Sentence } from "../actions/AdviceLine";
-import { useActing, type Asked } from "../actions/acting";
-import { api, type TopologyLine } from "../api/client";
+import { useActing, type Asked as Act } from "../actions/acting";
+import { api, type CauseLine, type TopologyLine, type TopologyList } from "../api/client";
 import { useLive, useNow } from "../api/live";
 import { Loading } from "../parts/Loading";
-import { Term } from "../parts/Term";
+import { Term, Tip } from "../parts/Term";
 import { Trouble } from "../parts/Trouble";
 import { useAddress, type Address } from "../parts/address";
 import { State, STATE_CODES, StateSign, type StateCode } from "../parts/phase";
-import { ago, counted, moment } from "../parts/words";
+import { ago, moment } from "../parts/words";
 import { Find } from "./Find";
 import { Sparkline } from "./Sparkline";
+import { causeWords, inOrder, pageWords } from "./causes";
 import { lagWords } from "./lag";
 
 const PAGE = 50;
@@ -27,7 +28,7 @@ export function Overview() {
   const [address, write] = useAddress();
   const navigate = useNavigate();
   const [act, dialog] = useActing();
-  const asked = { state: address.state ? [address.state] : undefined, text: address.text ?? "", limit: PAGE, offset: address.offset ?? 0 };
+  const asked = { state: address.state ? [address.state] : undefined, text: address.text ?? "", limit: PAGE, offset: address.offset ?? 0, grouped: true };
   const query = useLive(["topologies", asked], (signal) => api.topologies(asked, signal));
   const go = (changes: Partial<Address>) => void navigate(write({ offset: null, ...changes }), { replace: true });
   const { data } = query;
@@ -49,8 +50,8 @@ export function Overview() {
             <Counts counts={data.counts} onChoose={(state) => go({ state })} state={address.state} />
             <Filter onChange={(text) => go({ text })} text={address.text ?? ""} />
           </HStack>
-          {data.topologies.length > 0 ? <Topologies lines={data.topologies} onAct={act} /> : <Text color="fg.muted">No topology is like that.</Text>}
-          <Pages go={go} offset={data.offset} shown={data.topologies.length} total={data.total} />
+          {data.total > 0 ? <Topologies asked={asked} list={data} onAct={act} /> : <Text color="fg.muted">No topology is like that.</Text>}
+          <Pages lines={data.lines} offset={data.offset} onPage={(offset) => go({ offset: offset || null })} shown={data.topologies.length + data.causes.length} total={data.total} />
         </>
       )}
       {dialog}
@@ -104,16 +105,25 @@ function Filter({ text, onChange }: { text: string; onChange: (text: string | nu
   );
 }
 
-function Pages({ offset, shown, total, go }: { offset: number; shown: number; total: number; go: (changes: Partial<Address>) => void }) {
+interface Paged {
+  offset: number;
+  /** How many lines there are on this page; on all of them: `lines`. */
+  shown: number;
+  lines: number;
+  total: number;
+  onPage: (offset: number) => void;
+}
+
+function Pages({ offset, shown, lines, total, onPage }: Paged) {
   return (
     <HStack color="fg.muted" fontSize="sm" gap={3} mt={3} wrap="wrap">
-      <Text>{shown === total ? counted(total, "topology", "topologies") : `${offset + 1} to ${offset + shown} of ${counted(total, "topology", "topologies")}`}</Text>
-      {(offset > 0 || offset + shown < total) && (
+      <Text>{pageWords(offset, shown, lines, total)}</Text>
+      {(offset > 0 || offset + shown < lines) && (
         <>
-          <Button disabled={offset === 0} onClick={() => go({ offset: offset > PAGE ? offset - PAGE : null })} size="xs" variant="outline">
+          <Button disabled={offset === 0} onClick={() => onPage(Math.max(offset - PAGE, 0))} size="xs" variant="outline">
             Previous
           </Button>
-          <Button disabled={offset + shown >= total} onClick={() => go({ offset: offset + PAGE })} size="xs" variant="outline">
+          <Button disabled={offset + shown >= lines} onClick={() => onPage(offset + PAGE)} size="xs" variant="outline">
             Next
           </Button>
         </>
@@ -123,80 +133,184 @@ function Pages({ offset, shown, total, go }: { offset: number; shown: number; to
 }
 
 const WIDE = { base: "none", lg: "table-cell" };
+/** The columns beside the name. */
+const BESIDE = 6;
+/** On one line where there is room, else on three. */
+const ONE_LINE = { base: "3", lg: "1" };
 
-function Topologies({ lines, onAct }: { lines: readonly TopologyLine[]; onAct: (asked: Asked) => void }) {
+type Asked = Parameters<typeof api.topologies>[0];
+
+function Topologies({ list, asked, onAct }: { list: TopologyList; asked: Asked; onAct: (asked: Act) => void }) {
   const now = useNow();
   return (
-    <Table.Root size="sm" tableLayout="auto">
+    <Table.Root size="sm" tableLayout={{ base: "auto", lg: "fixed" }}>
       <Table.Header>
         <Table.Row>
-          <Table.ColumnHeader>Topology</Table.ColumnHeader>
-          <Table.ColumnHeader>State</Table.ColumnHeader>
-          <Table.ColumnHeader display={WIDE}>Source</Table.ColumnHeader>
-          <Table.ColumnHeader display={WIDE}>
+          <Table.ColumnHeader width={{ base: "28%", lg: "15%" }}>Topology</Table.ColumnHeader>
+          <Table.ColumnHeader display={WIDE} width="10%">
             <Term name="lag">Lag</Term>
           </Table.ColumnHeader>
-          <Table.ColumnHeader display={WIDE}>
+          <Table.ColumnHeader display={WIDE} width="70px">
             <Term name="open">Open</Term>
           </Table.ColumnHeader>
-          <Table.ColumnHeader display={WIDE}>
+          <Table.ColumnHeader display={WIDE} width="84px">
             <Term name="next">Next to commit</Term>
           </Table.ColumnHeader>
-          <Table.ColumnHeader display={WIDE}>Last commit</Table.ColumnHeader>
-          <Table.ColumnHeader display={WIDE}>Commits an hour</Table.ColumnHeader>
+          <Table.ColumnHeader display={WIDE} width="14%">
+            Last commit
+          </Table.ColumnHeader>
+          <Table.ColumnHeader display={WIDE} width="186px">
+            Commits an hour
+          </Table.ColumnHeader>
+          <Table.ColumnHeader>What helps</Table.ColumnHeader>
         </Table.Row>
       </Table.Header>
-      <Table.Body>
-        {lines.map((line) => (
-          <Line key={line.topology} line={line} now={now} onAct={onAct} />
-        ))}
-      </Table.Body>
+      {inOrder(list).map((each) =>
+        "cause" in each ? (
+          <Cause asked={asked} cause={each} key={`cause ${each.cause}`} now={now} onAct={onAct} />
+        ) : (
+          <Line key={each.topology} line={each} now={now} onAct={onAct} />
+        ),
+      )}
     </Table.Root>
   );
 }
 
-function Line({ line, now, onAct }: { line: TopologyLine; now: number; onAct: (asked: Asked) => void }) {
-  const [, write] = useAddress();
+/** Topologies that fail by one cause: their number and the cause, and themselves when a person opens it. */
+function Cause({ cause, asked, now, onAct }: { cause: CauseLine; asked: Asked; now: number; onAct: (asked: Act) => void }) {
+  const [address, write] = useAddress();
+  const navigate = useNavigate();
+  const open = address.cause === cause.cause;
+  const words = causeWords(cause);
   return (
-    <Table.Row verticalAlign="top">
-      <Table.Cell minW={{ lg: "140px" }}>
-        <Styled asChild color="fg.info" fontWeight="semibold" overflowWrap="anywhere">
-          <Link to={write({ topology: line.topology, txid: null, state: null, text: null, what: null, offset: null })}>{line.topology}</Link>
-        </Styled>
-        {line.paused && <Text color="fg.muted">DAG paused</Text>}
-        {line.coordinator?.paused && <Text color="fg.muted">coordinator paused</Text>}
-      </Table.Cell>
-      <Table.Cell minW={{ base: "0", md: "260px" }} width={{ base: "68%", md: "45%" }}>
-        <State state={line.state} />
-        <Text color="fg.muted" overflowWrap="anywhere">
-          {line.state.txid != null && line.state.sentence.startsWith(`Transaction ${line.state.txid} `) ? (
-            <Sentence sentence={line.state.sentence} topology={line.topology} txid={line.state.txid} />
-          ) : (
-            line.state.sentence
+    <>
+      <Table.Body>
+        <Table.Row>
+          <Table.Cell colSpan={BESIDE + 1} maxW="0" p={0}>
+            <Button
+              aria-expanded={open}
+              fontWeight="normal"
+              height="auto"
+              justifyContent="flex-start"
+              onClick={() => void navigate(write({ cause: open ? null : cause.cause }), { replace: true })}
+              p={2}
+              size="sm"
+              title={words}
+              variant="ghost"
+              whiteSpace="normal"
+              width="100%"
+            >
+              <Text aria-hidden as="span" flexShrink={0} width="1em">
+                {open ? "▾" : "▸"}
+              </Text>
+              <State state={cause} />
+              <Text as="span" flex="1" lineClamp={ONE_LINE} minW={0} overflowWrap="anywhere" textAlign="start">
+                {words}
+              </Text>
+              {cause.since && (
+                <Text as="span" color="fg.muted" display={{ base: "none", lg: "inline" }} flexShrink={0}>
+                  {`first ${ago(cause.since, now)}`}
+                </Text>
+              )}
+            </Button>
+          </Table.Cell>
+        </Table.Row>
+      </Table.Body>
+      {open && <OfCause asked={asked} cause={cause} key={cause.cause} now={now} onAct={onAct} />}
+    </>
+  );
+}
+
+function OfCause({ cause, asked, now, onAct }: { cause: CauseLine; asked: Asked; now: number; onAct: (asked: Act) => void }) {
+  const [offset, setOffset] = useState(0);
+  const of = { ...asked, grouped: false, cause: cause.cause, offset };
+  const query = useLive(["topologies", of], (signal) => api.topologies(of, signal));
+  const { data } = query;
+  return (
+    <>
+      {data?.topologies.map((line) => <Line key={line.topology} line={line} now={now} onAct={onAct} within />)}
+      <Table.Body>
+        <Table.Row>
+          <Table.Cell colSpan={BESIDE + 1} pb={4} ps={WITHIN} pt={0}>
+            <Trouble query={query} />
+            {data === undefined ? (
+              <Loading query={query} />
+            ) : (
+              <Pages lines={data.lines} offset={data.offset} onPage={setOffset} shown={data.topologies.length} total={data.total} />
+            )}
+          </Table.Cell>
+        </Table.Row>
+      </Table.Body>
+    </>
+  );
+}
+
+/** How far the topologies of a cause are moved in. */
+const WITHIN = 6;
+
+/** Two rows: what is wrong, and below it the figures and the buttons. */
+function Line({ line, now, onAct, within = false }: { line: TopologyLine; now: number; onAct: (asked: Act) => void; within?: boolean }) {
+  const [, write] = useAddress();
+  const { state, advice } = line;
+  const pauses = [line.paused && "DAG paused", line.coordinator?.paused && "coordinator paused"].filter(Boolean).join(", ");
+  return (
+    <Table.Body>
+      <Table.Row verticalAlign="top">
+        <Table.Cell pb={1} ps={within ? WITHIN : undefined} rowSpan={2}>
+          <Tip text={<TipWords line={line} />}>
+            <Styled asChild color="fg.info" display="block" fontWeight="semibold" lineClamp={{ base: "3", lg: pauses ? "1" : "2" }} overflowWrap="anywhere">
+              <Link to={write({ topology: line.topology, txid: null, state: null, text: null, what: null, cause: null, offset: null })}>{line.topology}</Link>
+            </Styled>
+          </Tip>
+          {pauses && (
+            <Text color="fg.muted" fontSize="xs" title={pauses} truncate>
+              {pauses}
+            </Text>
           )}
-        </Text>
-        <AdviceLine advice={line.advice} named onAct={onAct} topology={line.topology} />
-        <Text color="fg.muted" display={{ lg: "none" }} fontSize="xs" mt={1}>
-          {`open ${line.open} of ${line.max_pending} · next to commit ${line.turn} · lag ${lagWords(line.lag, now)}`}
-        </Text>
-      </Table.Cell>
-      <Table.Cell display={WIDE}>
-        {line.source.kind}
-        <Text color="fg.muted" maxW="220px" title={line.source.description ?? undefined} truncate>
-          {line.source.description}
-        </Text>
-      </Table.Cell>
-      <Table.Cell display={WIDE} title={line.lag.why ?? undefined} whiteSpace="nowrap">
-        {lagWords(line.lag, now)}
-      </Table.Cell>
-      <Table.Cell display={WIDE} whiteSpace="nowrap">{`${line.open} of ${line.max_pending}`}</Table.Cell>
-      <Table.Cell display={WIDE}>{line.turn}</Table.Cell>
-      <Table.Cell display={WIDE} title={line.last_commit ? moment(line.last_commit.at) : undefined} whiteSpace="nowrap">
-        {line.last_commit ? `${line.last_commit.txid}, ${ago(line.last_commit.at, now)}` : "none"}
-      </Table.Cell>
-      <Table.Cell display={WIDE}>
-        <Sparkline values={line.commits_per_hour} />
-      </Table.Cell>
-    </Table.Row>
+        </Table.Cell>
+        <Table.Cell borderBottomWidth={0} colSpan={BESIDE} maxW="0" pb={0}>
+          <Box alignItems="center" display={{ lg: "flex" }} gap={2}>
+            <State state={state} />
+            <Text color="fg.muted" flex="1" lineClamp={ONE_LINE} minW={0} overflowWrap="anywhere" title={[state.sentence, advice.remedy].filter(Boolean).join(" ")}>
+              {state.txid != null && state.sentence.startsWith(`Transaction ${state.txid} `) ? (
+                <Sentence sentence={state.sentence} topology={line.topology} txid={state.txid} />
+              ) : (
+                state.sentence
+              )}
+              {advice.remedy && ` ${advice.remedy}`}
+            </Text>
+          </Box>
+        </Table.Cell>
+      </Table.Row>
+      <Table.Row verticalAlign="middle">
+        <Table.Cell display={WIDE} pb={1} pt={1} title={line.lag.why ?? undefined} truncate>
+          {lagWords(line.lag, now)}
+        </Table.Cell>
+        <Table.Cell display={WIDE} pb={1} pt={1} whiteSpace="nowrap">{`${line.open} of ${line.max_pending}`}</Table.Cell>
+        <Table.Cell display={WIDE} pb={1} pt={1}>{line.turn}</Table.Cell>
+        <Table.Cell display={WIDE} pb={1} pt={1} title={line.last_commit ? moment(line.last_commit.at) : undefined} truncate>
+          {line.last_commit ? `${line.last_commit.txid}, ${ago(line.last_commit.at, now)}` : "none"}
+        </Table.Cell>
+        <Table.Cell display={WIDE} pb={1} pt={1}>
+          <Sparkline values={line.commits_per_hour} />
+        </Table.Cell>
+        <Table.Cell pb={1} pt={1}>
+          <Text color="fg.muted" display={{ lg: "none" }} fontSize="xs" mb={1}>
+            {`open ${line.open} of ${line.max_pending} · next to commit ${line.turn} · lag ${lagWords(line.lag, now)}`}
+          </Text>
+          <AdviceLine advice={advice} brief named onAct={onAct} topology={line.topology} />
+        </Table.Cell>
+      </Table.Row>
+    </Table.Body>
+  );
+}
+
+/** The whole name, and the source. */
+function TipWords({ line: { topology, source } }: { line: TopologyLine }) {
+  return (
+    <>
+      <Text fontWeight="semibold">{topology}</Text>
+      <Text>{`source ${[source.description, source.kind].filter(Boolean).join(", ")}`}</Text>
+    </>
   );
 }

@@ -1,6 +1,6 @@
 /** Commits an hour, as a row of thin bars. */
 
-import { Box, Text } from "@chakra-ui/react";
+import { Box, HStack, Text } from "@chakra-ui/react";
 import { useMemo, useState } from "react";
 
 import { LOOK, usePlot } from "../figures/usePlot";
@@ -10,7 +10,7 @@ const HEIGHT = 20;
 const STEP = 4;
 const HOUR = 3_600_000;
 
-/** Draws the numbers, the newest at the right; the text below says the one at which a person points. */
+/** Draws the numbers, the newest at the right; the text beside it says the one at which a person points. */
 export function Sparkline({ values }: { values: readonly number[] }) {
   const drawn = useMemo(() => {
     const x = values.map((_, index) => index + 0.5);
@@ -19,8 +19,9 @@ export function Sparkline({ values }: { values: readonly number[] }) {
   const [box, plot] = usePlot(drawn, HEIGHT, false);
   const [index, setIndex] = useState<number | null>(null);
   return (
-    <Box onMouseLeave={() => setIndex(null)} width={`${values.length * STEP}px`}>
+    <HStack gap={2} onMouseLeave={() => setIndex(null)}>
       <Box
+        flexShrink={0}
         aria-label={spokenCommits(values)}
         borderBottomWidth="1px"
         borderColor="border.emphasized"
@@ -29,11 +30,12 @@ export function Sparkline({ values }: { values: readonly number[] }) {
         onMouseMove={() => setIndex(plot.current?.cursor.idx ?? null)}
         ref={box}
         role="img"
+        width={`${values.length * STEP}px`}
       />
       <Text aria-hidden color="fg.muted" fontSize="xs" whiteSpace="nowrap">
         {index === null ? `${total(values)} in ${values.length} h` : commitsOf(values, index, Date.now())}
       </Text>
-    </Box>
+    </HStack>
   );
 }
 

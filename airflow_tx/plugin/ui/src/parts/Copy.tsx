@@ -14,12 +14,12 @@ export async function copied(text: string): Promise<boolean> {
 }
 
 /** Copies a command; where that cannot be done, it shows the command, to be copied by hand. */
-export function CopyCommand({ command }: { command: string }) {
+export function CopyCommand({ command, brief = false }: { command: string; brief?: boolean }) {
   const [done, setDone] = useState<boolean | null>(null);
   return (
     <HStack gap={2} wrap="wrap">
-      <Button aria-label={`Copy the command ${command}`} onClick={() => void copied(command).then(setDone)} size="xs" title={command} variant="ghost">
-        {done ? "Copied" : "Copy the command"}
+      <Button aria-label={`Copy the command ${command}`} onClick={() => void copied(command).then(setDone)} size={brief ? "2xs" : "xs"} title={command} variant="ghost">
+        {done ? "Copied" : brief ? "Copy" : "Copy the command"}
       </Button>
       {done === false && <Code overflowWrap="anywhere">{command}</Code>}
     </HStack>

@@ -7,23 +7,30 @@ import { Link } from "react-router-dom";
 import { useAddress } from "./address";
 import { TERMS, type TermName } from "./terms";
 
-/** A word with its tip, which comes with the pointer and with the keyboard's focus. */
-export function Term({ name, children }: { name: TermName; children: ReactNode }) {
-  const [, write] = useAddress();
+/** What says more about a link or a button, which is `children`: it comes with the pointer and with the keyboard's focus. */
+export function Tip({ text, children }: { text: ReactNode; children: ReactNode }) {
   return (
     <Tooltip.Root closeDelay={100} openDelay={200}>
-      <Tooltip.Trigger asChild>
-        <Styled asChild color="inherit" textDecoration="underline dotted" textUnderlineOffset="3px">
-          <Link to={write({ word: name })}>{children}</Link>
-        </Styled>
-      </Tooltip.Trigger>
+      <Tooltip.Trigger asChild>{children}</Tooltip.Trigger>
       {/* A tip that is about to close must not catch a click on what lies below it. */}
       <Tooltip.Positioner pointerEvents="none">
-        <Tooltip.Content fontSize="sm" maxW="320px" p={2} pointerEvents="none">
-          {TERMS[name].text}
+        <Tooltip.Content fontSize="sm" maxW="320px" overflowWrap="anywhere" p={2} pointerEvents="none">
+          {text}
         </Tooltip.Content>
       </Tooltip.Positioner>
     </Tooltip.Root>
+  );
+}
+
+/** A word with its tip. */
+export function Term({ name, children }: { name: TermName; children: ReactNode }) {
+  const [, write] = useAddress();
+  return (
+    <Tip text={TERMS[name].text}>
+      <Styled asChild color="inherit" textDecoration="underline dotted" textUnderlineOffset="3px">
+        <Link to={write({ word: name })}>{children}</Link>
+      </Styled>
+    </Tip>
   );
 }
 

@@ -3,13 +3,13 @@ import { describe, expect, it } from "vitest";
 import { readAddress, writeAddress, type Address } from "./address";
 
 const read = (text: string) => readAddress(new URLSearchParams(text));
-const NOTHING: Address = { topology: null, txid: null, range: null, until: null, state: null, text: null, offset: null, word: null, status: null, what: null, find: null, run: null, only: null };
+const NOTHING: Address = { topology: null, txid: null, range: null, until: null, state: null, text: null, offset: null, cause: null, word: null, status: null, what: null, find: null, run: null, only: null };
 
 describe("the address", () => {
   it("keeps what is shown", () => {
     const address: Address = { ...NOTHING, topology: "a/b & c", txid: 7, range: 3_600, until: 1_700_000_000_000 };
     expect(read(writeAddress(address, {}).slice(1))).toEqual(address);
-    const overview: Address = { ...NOTHING, state: "failed", text: "a=b&c", what: "03.csv", offset: 50 };
+    const overview: Address = { ...NOTHING, state: "failed", text: "a=b&c", what: "03.csv", cause: "0a1b", offset: 50 };
     expect(read(writeAddress(overview, {}).slice(1))).toEqual(overview);
     expect(read(writeAddress(NOTHING, { word: "fence" }).slice(1)).word).toBe("fence");
     const filtered: Address = { ...NOTHING, topology: "t", status: ["FAILED", "SKIPPED"], find: "a,b & c", run: "r+1", only: ["restated", "slow"] };

@@ -32,12 +32,15 @@ export interface Address extends RowFilter {
   what: string | null;
   /** Of the overview: how many topologies come before the page. */
   offset: number | null;
+  /** Of the overview: the cause whose topologies are shown. */
+  cause: string | null;
   /** The word that is explained. */
   word: string | null;
 }
 
 const LONGEST_TEXT = 200;
 const LONGEST_RUN_ID = 250;
+const LONGEST_CAUSE = 64;
 
 /** Reads an address; what makes no sense in it is left out. */
 export function readAddress(params: URLSearchParams): Address {
@@ -52,6 +55,7 @@ export function readAddress(params: URLSearchParams): Address {
     text: params.get("text")?.slice(0, LONGEST_TEXT) || null,
     what: params.get("what")?.trim().slice(0, LONGEST_TEXT) || null,
     offset: Number.isInteger(offset) && offset > 0 ? offset : null,
+    cause: params.get("cause")?.slice(0, LONGEST_CAUSE) || null,
     word: params.get("word"),
     status: some<Status>(params.get("status"), STATUSES),
     find: params.get("find")?.slice(0, LONGEST_TEXT) || null,

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { ago, count, counted, duration, moment } from "./words";
+import { ago, asideWords, count, counted, duration, moment } from "./words";
 
 describe("words", () => {
   it.each([
@@ -30,5 +30,10 @@ describe("words", () => {
   it("groups thousands, and knows one from many", () => {
     expect(count(1_234_567)).toBe("1\u202f234\u202f567");
     expect([counted(1, "row"), counted(0, "row"), counted(2000, "row")]).toEqual(["1 row", "0 rows", "2\u202f000 rows"]);
+  });
+
+  it("says what a transaction kept aside, and which checks warned", () => {
+    expect(asideWords({ rejected: 1, warnings: ["positive", "unique"] })).toEqual(["1 rejected row", "2 warnings: positive, unique"]);
+    expect(asideWords({ rejected: 0, warnings: [] })).toEqual([]);
   });
 });

@@ -55,3 +55,9 @@ export function count(value: number): string {
 export function counted(value: number, noun: string, nouns = `${noun}s`): string {
   return `${count(value)} ${value === 1 ? noun : nouns}`;
 }
+
+/** Says how many rows of a transaction were kept aside, and which checks warned; nothing: neither. */
+export function asideWords({ rejected, warnings }: { rejected: number; warnings: readonly string[] }): string[] {
+  const rows = rejected > 0 ? [counted(rejected, "rejected row")] : [];
+  return warnings.length > 0 ? [...rows, `${counted(warnings.length, "warning")}: ${warnings.join(", ")}`] : rows;
+}

@@ -7,7 +7,7 @@ import { Link } from "react-router-dom";
 import type { TimelineRow } from "../api/client";
 import { Phase, phaseWord, restatementWords } from "../parts/phase";
 import { Whole } from "../parts/Whole";
-import { count, counted } from "../parts/words";
+import { asideWords, count, counted } from "../parts/words";
 import { Plot } from "./Plot";
 import type { Span } from "./scale";
 
@@ -117,11 +117,12 @@ function Name({ name, ...layout }: { name: string | null; room: number } & TextP
 }
 
 /** Says of a row what is seen of it. */
-export function spoken(row: Pick<TimelineRow, "txid" | "attempt" | "phase" | "blocked" | "batch_name" | "rows" | "waiting_for"> & Parameters<typeof restatementWords>[0]): string {
+export function spoken(row: Pick<TimelineRow, "txid" | "attempt" | "phase" | "blocked" | "batch_name" | "rows" | "waiting_for" | "rejected" | "warnings"> & Parameters<typeof restatementWords>[0]): string {
   const attempt = row.attempt > 1 ? `, attempt ${row.attempt}` : "";
   const batch = row.batch_name ? `, ${row.batch_name}` : "";
   const rows = row.rows === null ? "" : `, ${counted(row.rows, "row")}`;
   const again = restatementWords(row) && `, ${restatementWords(row)}`;
   const waits = row.waiting_for ? `, waits for ${row.waiting_for}` : "";
-  return `Transaction ${row.txid}${attempt}: ${phaseWord(row)}${again}${batch}${rows}${waits}`;
+  const aside = asideWords(row).map((words) => `, ${words}`).join("");
+  return `Transaction ${row.txid}${attempt}: ${phaseWord(row)}${again}${batch}${rows}${aside}${waits}`;
 }

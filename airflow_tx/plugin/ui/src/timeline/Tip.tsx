@@ -4,7 +4,7 @@ import { Box, Text } from "@chakra-ui/react";
 import { useCallback, useEffect, useState, type KeyboardEvent, type PointerEvent, type RefObject } from "react";
 
 import type { TimelineRow } from "../api/client";
-import { duration, moment } from "../parts/words";
+import { asideWords, duration, moment } from "../parts/words";
 import { draw } from "./bars";
 
 interface Chosen {
@@ -85,6 +85,11 @@ export function Tip({ chosen, row, now, room }: { chosen: Chosen | null; row: Ti
           <Text>{`from ${moment(bar.start)}`}</Text>
           <Text>{bar.open ? `under way at ${moment(bar.end)}` : `until ${moment(bar.end)}`}</Text>
           <Text>{seconds((bar.end - bar.start) / 1000)}</Text>
+          {asideWords(row).map((words) => (
+            <Text key={words} overflowWrap="anywhere">
+              {words}
+            </Text>
+          ))}
         </Box>
       )}
     </Box>

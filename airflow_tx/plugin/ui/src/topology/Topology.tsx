@@ -62,6 +62,7 @@ function Summary({ page }: { page: TopologyPage }) {
       </Text>
       <AdviceLine advice={page.advice} named onAct={act} topology={page.topology} />
       {dialog}
+      <Causes causes={page.causes} topology={page.topology} />
       <HStack as="ul" color="fg.muted" columnGap={4} fontSize="sm" listStyleType="none" rowGap={0} wrap="wrap">
         {facts(page, now).map((fact, index) => (
           <Text as="li" key={index} overflowWrap="anywhere">
@@ -82,6 +83,25 @@ function SeenTo({ state, topology }: { state: TopologyPage["state"]; topology: s
       <Link to={write({ topology, txid: state.txid })}>{`Show transaction ${state.txid}`}</Link>
     </Styled>
   );
+}
+
+/** Transactions that fail by one cause: their number and the cause, and links to them for a person who opens it. */
+function Causes({ causes, topology }: Pick<TopologyPage, "causes" | "topology">) {
+  const [, write] = useAddress();
+  return causes.map(({ sentence, txids }) => (
+    <Box asChild fontSize="sm" key={txids[0]} overflowWrap="anywhere">
+      <details>
+        <summary style={{ cursor: "pointer" }}>{`${counted(txids.length, "transaction")}: ${sentence}`}</summary>
+        <HStack columnGap={3} ps={4} rowGap={0} wrap="wrap">
+          {txids.map((txid) => (
+            <Styled asChild color="fg.info" key={txid}>
+              <Link to={write({ topology, txid })}>{`Transaction ${txid}`}</Link>
+            </Styled>
+          ))}
+        </HStack>
+      </details>
+    </Box>
+  ));
 }
 
 function ackersWords(ackers: NonNullable<TopologyPage["ackers"]>): string {

@@ -8,6 +8,7 @@ import { duration, moment } from "../parts/words";
 import { draw } from "../timeline/bars";
 import { LegendItems, Plot } from "../timeline/Plot";
 import { Patterns } from "../timeline/patterns";
+import { withoutErrors } from "./once";
 
 export function Life({ page, now }: { page: TransactionPage; now: number }) {
   const [width, setWidth] = useState(0);
@@ -17,14 +18,15 @@ export function Life({ page, now }: { page: TransactionPage; now: number }) {
     observer.observe(box);
     return () => observer.disconnect();
   }, []);
-  const { start, end } = draw(page, now);
+  const row = withoutErrors(page);
+  const { start, end } = draw(row, now);
   const space = Math.max((end - start) * 0.02, 500);
   const span = { start: start - space, end: end + space };
   return (
     <Box>
       <Patterns />
       <Box borderColor="border" borderWidth="1px" overflow="hidden" ref={measured}>
-        <Plot height={48} now={now} row={page} span={span} width={width} />
+        <Plot height={48} now={now} row={row} span={span} width={width} />
       </Box>
       <Flex color="fg.muted" columnGap={4} fontSize="xs" justify="space-between" mt={1} wrap="wrap">
         <Text>{moment(start)}</Text>

@@ -15,6 +15,7 @@ import { useAddress } from "../parts/address";
 import { Phase, restatementWords } from "../parts/phase";
 import { Comparison } from "./Comparison";
 import { Life } from "./Life";
+import { errorOf } from "./once";
 import { Audit, Batch, Checks, NewValues, States, Tasks, Work } from "./sections";
 
 export function Transaction({ topology, txid }: { topology: string; txid: number }) {
@@ -103,7 +104,7 @@ function Why({ page }: { page: TransactionPage }) {
   const [act, dialog] = useActing();
   const { waits, reason, advice } = page;
   const before = page.comparison.at(-2);
-  const error = reason ?? (before?.why ? `Attempt ${before.attempt} was replayed: ${before.why}` : null);
+  const error = errorOf(page);
   const log = reason === null ? (before?.tasks.find((task) => task.states.failed)?.log ?? null) : advice.log;
   const grave = page.blocked !== null || page.phase === "FAILED";
   return (

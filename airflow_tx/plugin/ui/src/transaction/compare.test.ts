@@ -1,46 +1,71 @@
 import { describe, expect, it } from "vitest";
 
 import type { AttemptLine } from "../api/client";
-import { compare } from "./compare";
+import { compare, ERRORS, notable } from "./compare";
 
 const task = (states: Record<string, number>, tries = 1, task_id = "count") => ({ task_id, states, tries, seconds: 12, log: null });
 const attempt = (changes: Partial<AttemptLine>): AttemptLine => ({
   attempt: 1, begun_at: null, ended_at: null, outcome: "replayed", why: null, size: null, dag_versions: [], tasks: [], ...changes,
 });
+const failing = (number: number, why: string) => attempt({ attempt: number, why });
 
-function cells(name: string, ...attempts: AttemptLine[]): [string, boolean][] {
-  return (compare(attempts).find((each) => each.name === name)?.cells ?? []).map((each) => [each.text, each.changed]);
+function cells(name: string, attempts: AttemptLine[], above: string[] = []): [string, boolean][] {
+  return (compare(attempts, above).find((each) => each.name === name)?.cells ?? []).map((each) => [each.text, each.changed]);
 }
 
-describe("attempts beside each other", () => {
+const tasks = (...attempts: AttemptLine[]) => notable(attempts).map((each) => each.map(({ name, text, changed }) => [name, text, changed]));
+
+describe("attempts below each other", () => {
   it("mark what has changed since the attempt before", () => {
-    const [first, second] = [attempt({ size: "1 row", dag_versions: ["3"] }), attempt({ size: "7 rows", dag_versions: ["3"] })];
-    expect(cells("Batch", first, second)).toEqual([["1 row", false], ["7 rows", true]]);
-    expect(cells("DAG version", first, second)).toEqual([["3", false], ["3", false]]);
+    const both = [attempt({ size: "1 row", dag_versions: ["3"] }), attempt({ size: "7 rows", dag_versions: ["3"] })];
+    expect(cells("Batch", both)).toEqual([["1 row", false], ["7 rows", true]]);
+    expect(cells("DAG version", both)).toEqual([["3", false], ["3", false]]);
   });
 
   it("do not mark what is not known of one of them, nor times", () => {
-    const [first, second] = [attempt({ begun_at: "2026-01-01T00:00:00Z" }), attempt({ begun_at: "2026-01-02T00:00:00Z", size: "7 rows" })];
-    expect(cells("Batch", first, second)).toEqual([["", false], ["7 rows", false]]);
-    expect(cells("Begun", first, second).map(([, changed]) => changed)).toEqual([false, false]);
+    const times = { begun_at: "2026-01-01T00:00:00Z", ended_at: "2026-01-01T00:01:30Z" };
+    const both = [attempt(times), attempt({ begun_at: "2026-01-02T00:00:00Z", size: "7 rows" })];
+    expect(cells("Batch", both)).toEqual([["", false], ["7 rows", false]]);
+    expect(cells("Begun", both).map(([, changed]) => changed)).toEqual([false, false]);
+    expect(cells("Took", both)).toEqual([["1 min 30 s", false], ["", false]]);
   });
 
   it("mark a batch of another size only if both were counted alike", () => {
     const sizes = ["2 files", "at most 9 rows", "at most 1 row", "1 row", "7 rows"].map((size) => attempt({ size }));
-    expect(cells("Batch", ...sizes).map(([, changed]) => changed)).toEqual([false, false, true, false, true]);
+    expect(cells("Batch", sizes).map(([, changed]) => changed)).toEqual([false, false, true, false, true]);
   });
 
-  it("compare the state of a task, and say how often it was tried", () => {
-    const [first, second] = [attempt({ tasks: [task({ failed: 1 }, 3)] }), attempt({ tasks: [task({ success: 1 })] })];
-    expect(cells("count", first, second)).toEqual([["failed, 3 tries, 12 s", false], ["success, 12 s", true]]);
-    expect(cells("count", attempt({ tasks: [{ ...task({ none: 1 }), seconds: null }] }))).toEqual([["not started", false]]);
-    const mapped = attempt({ tasks: [task({ success: 2, failed: 1 }, 3)] });
-    expect(cells("count", mapped)).toEqual([["1 failed, 2 success, 12 s", false]]);
+  it("have no column for what nobody knows", () => {
+    expect(compare([attempt({}), attempt({})]).map((each) => each.name)).toEqual(["Outcome"]);
+  });
+});
+
+describe("the error of an attempt", () => {
+  it("does not stand there again if it stands above", () => {
+    const both = [failing(1, "the disk is full"), failing(2, "no rights. Clear the task.")];
+    expect(cells(ERRORS, both, ["no rights."])).toEqual([["the disk is full", false], ["the error above", true]]);
   });
 
-  it("have a line for a task that only one of them has, and none for what nobody knows", () => {
-    const [first, second] = [attempt({ tasks: [task({ success: 1 }, 1, "old")] }), attempt({ tasks: [task({ success: 1 }, 1, "new")] })];
-    expect(compare([first, second]).map((each) => each.name)).toEqual(["Outcome", "old", "new"]);
-    expect(cells("new", first, second)).toEqual([["", false], ["success, 12 s", false]]);
+  it("stands at the first attempt that has it, also if the ledger has shortened it since", () => {
+    const some = [failing(1, "the disk ... full"), failing(2, "the disk of the host is full"), failing(3, "no rights")];
+    expect(cells(ERRORS, some)).toEqual([["the disk ... full", false], ["as in attempt 1", false], ["no rights", true]]);
+  });
+});
+
+describe("the tasks of an attempt", () => {
+  it("are those that failed, or that have changed, with their tries", () => {
+    expect(tasks(attempt({ tasks: [task({ failed: 1 }, 3), task({ success: 1 }, 1, "load")] }), attempt({ tasks: [task({ success: 1 })] }))).toEqual([
+      [["count", "failed, 3 tries, 12 s", false]],
+      [["count", "success, 12 s", true]],
+    ]);
+  });
+
+  it("are those that have not started, and mapped ones of which some failed", () => {
+    expect(tasks(attempt({ tasks: [{ ...task({ none: 1 }), seconds: null }] }))).toEqual([[["count", "not started", false]]]);
+    expect(tasks(attempt({ tasks: [task({ success: 2, failed: 1 }, 3), task({ success: 2 }, 2, "load")] }))).toEqual([[["count", "1 failed, 2 success, 12 s", false]]]);
+  });
+
+  it("have not changed if the attempt before had no such task", () => {
+    expect(tasks(attempt({ tasks: [task({ success: 1 }, 1, "old")] }), attempt({ tasks: [task({ failed: 1 }, 1, "new")] }))).toEqual([[], [["new", "failed, 12 s", false]]]);
   });
 });

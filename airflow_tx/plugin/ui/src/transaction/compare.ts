@@ -1,7 +1,8 @@
-/** The attempts of a transaction beside each other: what is the same, and what has changed. */
+/** The attempts of a transaction below each other: what is the same, and what has changed. */
 
 import type { AttemptLine } from "../api/client";
 import { duration, moment } from "../parts/words";
+import { isSame } from "./once";
 
 type AttemptTask = AttemptLine["tasks"][number];
 
@@ -9,44 +10,74 @@ export interface Compared {
   text: string;
   /** Whether it differs from the attempt before, as far as both are known. */
   changed: boolean;
+}
+
+export interface ComparedTask extends Compared {
+  name: string;
   log: AttemptTask["log"];
 }
 
-export interface ComparedLine {
+/** The column of the errors. */
+export const ERRORS = "Error, or why it was replayed";
+
+export interface ComparedColumn {
   name: string;
   cells: Compared[];
 }
 
-/** Gives the lines of the comparison, with a cell for each attempt. */
-export function compare(attempts: readonly AttemptLine[]): ComparedLine[] {
-  const tasks = [...new Set(attempts.flatMap((each) => each.tasks.map((task) => task.task_id)))];
-  const lines = [
-    line("Outcome", attempts, (each) => each.outcome.toLowerCase()),
-    line("Begun", attempts, (each) => (each.begun_at === null ? "" : moment(each.begun_at))),
-    line("Ended", attempts, (each) => (each.ended_at === null ? "" : moment(each.ended_at))),
-    line("Error, or why it was replayed", attempts, (each) => each.why ?? "", differs),
-    line("Batch", attempts, (each) => each.size ?? "", isOtherSize),
-    line("DAG version", attempts, (each) => each.dag_versions.join(", "), differs),
-    ...tasks.map((name) => taskLine(name, attempts)),
+/** Gives the columns of the comparison, with a cell for each attempt. @param above the texts that stand above it. */
+export function compare(attempts: readonly AttemptLine[], above: readonly string[] = []): ComparedColumn[] {
+  const columns = [
+    column("Outcome", attempts, (each) => each.outcome.toLowerCase()),
+    column("Begun", attempts, (each) => (each.begun_at === null ? "" : moment(each.begun_at))),
+    column("Took", attempts, took),
+    column("Batch", attempts, (each) => each.size ?? "", isOtherSize),
+    column("DAG version", attempts, (each) => each.dag_versions.join(", "), differs),
+    errors(attempts, above),
   ];
-  return lines.filter((each) => each.cells.some((cell) => cell.text !== ""));
+  return columns.filter((each) => each.cells.some((cell) => cell.text !== ""));
+}
+
+/** Gives the tasks of each attempt that a person has to look at: those that failed, that have not run, or that have changed. */
+export function notable(attempts: readonly AttemptLine[]): ComparedTask[][] {
+  const before = (index: number, name: string) => attempts[index - 1]?.tasks.find((task) => task.task_id === name);
+  return attempts.map(({ tasks }, index) =>
+    tasks
+      .map((task) => {
+        const earlier = before(index, task.task_id);
+        const changed = differs(earlier && stateWords(earlier), stateWords(task));
+        return { name: task.task_id, text: taskWords(task), changed, log: task.log, fine: everySucceeded(task) };
+      })
+      .filter(({ fine, changed }) => !fine || changed)
+      .map(({ name, text, changed, log }) => ({ name, text, changed, log })),
+  );
+}
+
+function everySucceeded(task: AttemptTask): boolean {
+  return Object.keys(task.states).every((state) => state === "success");
 }
 
 /** @param changed compares with the attempt before; without it nothing does: a time is never the same. */
-function line(name: string, attempts: readonly AttemptLine[], write: (each: AttemptLine) => string, changed: typeof differs = () => false): ComparedLine {
+function column(name: string, attempts: readonly AttemptLine[], write: (each: AttemptLine) => string, changed: typeof differs = () => false): ComparedColumn {
   const texts = attempts.map(write);
-  return { name, cells: texts.map((text, index) => ({ text, changed: changed(texts[index - 1], text), log: null })) };
+  return { name, cells: texts.map((text, index) => ({ text, changed: changed(texts[index - 1], text) })) };
 }
 
-function taskLine(name: string, attempts: readonly AttemptLine[]): ComparedLine {
-  const found = attempts.map((each) => each.tasks.find((task) => task.task_id === name) ?? null);
-  const states = found.map((task) => (task === null ? "" : stateWords(task)));
-  const cells = found.map((task, index) => ({
-    text: task === null ? "" : taskWords(task),
-    changed: differs(states[index - 1], states[index]!),
-    log: task?.log ?? null,
-  }));
-  return { name, cells };
+/** A text stands once: above the attempts, or at the first attempt that has it. */
+function errors(attempts: readonly AttemptLine[], above: readonly string[]): ComparedColumn {
+  const cells = attempts.map(({ why }, index) => {
+    if (why === null) return { text: "", changed: false };
+    const before = attempts[index - 1]?.why ?? "";
+    const changed = before !== "" && !isSame(before, why);
+    if (above.some((text) => isSame(text, why))) return { text: "the error above", changed };
+    const first = attempts.slice(0, index).find((each) => each.why !== null && isSame(each.why, why));
+    return { text: first ? `as in attempt ${first.attempt}` : why, changed };
+  });
+  return { name: ERRORS, cells };
+}
+
+function took({ begun_at, ended_at }: AttemptLine): string {
+  return begun_at === null || ended_at === null ? "" : duration((Date.parse(ended_at) - Date.parse(begun_at)) / 1000);
 }
 
 /** What is not known of one of two attempts has not changed. */

@@ -65,20 +65,15 @@ export function Rows({ label, headers, rows }: { label: string; headers: ReactNo
   );
 }
 
-/** Shows JSON: short values at once, long ones when they are opened. */
+/** Shows JSON below its name; long JSON scrolls by itself. */
 export function Json({ value, name }: { value: unknown; name: string }) {
-  if (value === null || value === undefined) return null;
-  const text = JSON.stringify(value);
-  if (text.length <= 80) return <Code>{text}</Code>;
   return (
-    <details>
-      <summary style={{ cursor: "pointer" }}>
-        <Code>{`${text.slice(0, 60)}…`}</Code>
-      </summary>
-      <Box aria-label={name} as="pre" bg="bg.muted" fontSize="xs" maxH="300px" mt={1} overflow="auto" p={2} role="region" tabIndex={0}>
+    <Box mt={2}>
+      <Text color="fg.muted">{name}</Text>
+      <Box aria-label={name} as="pre" bg="bg.muted" fontSize="xs" maxH="300px" overflow="auto" p={2} role="region" tabIndex={0}>
         {JSON.stringify(value, null, 2)}
       </Box>
-    </details>
+    </Box>
   );
 }
 

@@ -1,5 +1,6 @@
 /** What is known of a transaction: its batch, attempts, tasks, states, and what people did. */
 
+import { Box } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
 import type { TransactionPage } from "../api/client";
@@ -7,6 +8,7 @@ import { AirflowLink } from "../parts/AirflowLink";
 import { Term } from "../parts/Term";
 import { count, duration, moment } from "../parts/words";
 import { Code, Facts, Json, Rows, Section } from "./facts";
+import { inWords, isSame, saidAbove } from "./once";
 
 interface Props {
   page: TransactionPage;
@@ -14,17 +16,16 @@ interface Props {
 
 export function Batch({ page }: Props) {
   const { batch } = page;
-  const short = (name: string) => (batch.shortened.includes(name) ? " (its digest: it was too long to be kept)" : "");
+  const words = (name: keyof typeof RAW) => (batch.shortened.includes(name) ? "not kept: it was too long" : inWords(batch[name]));
   return (
     <Section title="Batch">
       <Facts
         facts={[
-          ["Batch", page.batch_name],
+          ["Batch", page.batch_name ?? words("metadata")],
           ["Size", batch.words],
           ["Rows", page.rows === null ? null : count(page.rows)],
-          ["Metadata", json(batch.metadata, `metadata${short("metadata")}`)],
-          [position("before"), json(batch.position_before, `position before${short("position_before")}`)],
-          [position("after"), json(batch.position_after, `position after${short("position_after")}`)],
+          [position("before"), words("position_before")],
+          [position("after"), words("position_after")],
           [<Term name="digest">Digest of rows</Term>, page.digest && <Code>{page.digest}</Code>],
           ["Not proven", page.unproven.length > 0 && page.unproven.join("; ")],
           ["Pinned", page.pinned && "its rows never change again"],
@@ -36,17 +37,33 @@ export function Batch({ page }: Props) {
           ["Yielded to", page.yielded_to === null ? null : `transaction ${page.yielded_to}`],
         ]}
       />
+      <Raw batch={batch} />
     </Section>
+  );
+}
+
+/** What is shown as JSON. */
+const RAW = { metadata: "Metadata", position_before: "Position before", position_after: "Position after" } as const;
+
+/** The batch exactly as the ledger keeps it, for a person who opens it. */
+function Raw({ batch }: Pick<TransactionPage, "batch">) {
+  const names = (["metadata", "position_before", "position_after"] as const).filter((name) => batch[name] != null);
+  if (names.length === 0) return null;
+  return (
+    <Box asChild fontSize="sm" mt={1}>
+      <details>
+        <summary style={{ cursor: "pointer" }}>Raw JSON</summary>
+        {names.map((name) => (
+          <Json key={name} name={`${RAW[name]}${batch.shortened.includes(name) ? " (its digest: it was too long to be kept)" : ""}`} value={batch[name]} />
+        ))}
+      </details>
+    </Box>
   );
 }
 
 const position = (when: string) => <Term name="position">{`Position ${when}`}</Term>;
 
 const ackWords = (value: string) => (/^0+$/.test(value) ? "0: everything was acked" : value);
-
-function json(value: unknown, name: string): ReactNode {
-  return value === null || value === undefined ? null : <Json name={name} value={value} />;
-}
 
 export function Tasks({ page, now }: Props & { now: number }) {
   if (page.tasks.length === 0) return null;
@@ -99,12 +116,14 @@ export function Work({ page }: Props) {
 
 export function Checks({ page }: Props) {
   if (page.checks.length === 0) return null;
+  const above = saidAbove(page);
+  const found = (text: string | null) => (text !== null && above.some((each) => isSame(each, text)) ? "the error above" : text);
   return (
     <Section title="Checks">
       <Rows
         headers={[<Term name="check">Check</Term>, "Result", "Found"]}
         label="Checks"
-        rows={page.checks.map((each) => [each.name, each.result, each.found])}
+        rows={page.checks.map((each) => [each.name, each.result, found(each.found)])}
       />
     </Section>
   );
