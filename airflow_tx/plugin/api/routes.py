@@ -674,7 +674,7 @@ def list_topologies(
 ) -> TopologyList:
     """List the topologies whose DAG the user may read: the most urgent first, then by name.
 
-    `grouped` lists those that fail by the same cause as one cause; `cause` lists the topologies of that one.
+    `grouped` lists topologies that fail by the same cause as one cause; `cause` lists the topologies of one cause.
     """
     part = OverviewPart(frozenset(state or ()), text, limit, offset, grouped, cause)
     return overview(_readable_topologies(access), part, access)

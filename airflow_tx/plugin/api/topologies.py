@@ -100,7 +100,7 @@ class CauseLine:
     """Several topologies that fail by the same cause, as one line of the overview.
 
     :param cause: to ask for these topologies; it stays the same while they change.
-    :param sentence: what is wrong; `…` stands where the topologies differ: their names and numbers.
+    :param sentence: what is wrong; `…` is where the topologies differ: their names and numbers.
     :param since: when the first of them failed, if that is known.
     :param place: how many topologies of this part stand before it.
     """
@@ -117,7 +117,7 @@ class CauseLine:
 class TopologyList:
     """A part of the overview: the most urgent topologies first, then by name.
 
-    :param causes: of this part: each stands for the topologies that fail by one cause, if these were to be grouped.
+    :param causes: of this part: each is the topologies that fail by one cause, if grouping was asked for.
     :param total: how many topologies have the text and one of the states that were asked for.
     :param lines: how many topologies and causes are listed in all parts together; `limit` and `offset` count them.
     :param counts: by state, how many topologies have the text that was asked for.
@@ -186,7 +186,7 @@ class OverviewPart:
     :param states: those in one of these states; none: in every state.
     :param text: topologies whose name, DAG or sentence has this text, in upper or lower case.
     :param grouped: whether topologies that fail by the same cause are one line.
-    :param cause: those that fail by this cause alone; "": whatever the cause.
+    :param cause: topologies that fail by this cause alone; "": by any cause, or by none.
     """
 
     states: frozenset[HealthCode] = frozenset()
@@ -343,7 +343,7 @@ LEAST_SHARED = 3
 """So many have a line of their own, with buttons: fewer are not grouped."""
 _URGENT = (HealthCode.BLOCKED, HealthCode.UNREADABLE, HealthCode.FAILED)
 _OWN_NAME = "\x00"
-"""Stands for a name of the topology or the transaction itself."""
+"""Replaces a name of the topology or the transaction itself."""
 _TASK = re.compile(r"task [\w.-]+(?:\[\d+\])?: ")
 _CLASS = re.compile(r"[A-Za-z_][\w.]*(?=: )")
 # A refusal names the state or the connection that it is about: these belong to the cause. Its counts do not.
@@ -378,7 +378,7 @@ class FailureCause:
             return cls(("stale",), ("its predecessor ended elsewhere than its batch starts",), ())
         text = view.cause or view.blocked or ""
         own = (*own, view.run_id)
-        # What a refusal advises tells it from an error of a task's own code.
+        # Only a refusal has a remedy: an error of a task's own code has none.
         is_refusal = view.refused or view.remedy is not None or view.error is None
         return cls.read(text, own, is_refusal=is_refusal)
 

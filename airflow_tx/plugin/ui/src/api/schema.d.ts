@@ -77,7 +77,7 @@ export interface paths {
          * List Topologies
          * @description List the topologies whose DAG the user may read: the most urgent first, then by name.
          *
-         *     `grouped` lists those that fail by the same cause as one cause; `cause` lists the topologies of that one.
+         *     `grouped` lists topologies that fail by the same cause as one cause; `cause` lists the topologies of one cause.
          */
         get: operations["list_topologies"];
         put?: never;
@@ -581,7 +581,7 @@ export interface components {
          * @description Several topologies that fail by the same cause, as one line of the overview.
          *
          *     :param cause: to ask for these topologies; it stays the same while they change.
-         *     :param sentence: what is wrong; `…` stands where the topologies differ: their names and numbers.
+         *     :param sentence: what is wrong; `…` is where the topologies differ: their names and numbers.
          *     :param since: when the first of them failed, if that is known.
          *     :param place: how many topologies of this part stand before it.
          */
@@ -1482,7 +1482,7 @@ export interface components {
          * TopologyList
          * @description A part of the overview: the most urgent topologies first, then by name.
          *
-         *     :param causes: of this part: each stands for the topologies that fail by one cause, if these were to be grouped.
+         *     :param causes: of this part: each is the topologies that fail by one cause, if grouping was asked for.
          *     :param total: how many topologies have the text and one of the states that were asked for.
          *     :param lines: how many topologies and causes are listed in all parts together; `limit` and `offset` count them.
          *     :param counts: by state, how many topologies have the text that was asked for.
