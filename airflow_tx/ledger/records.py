@@ -399,8 +399,8 @@ def encode(record: Any) -> bytes:
 
 _HALF = "\\ud"
 """How the JSON of half a surrogate pair begins."""
-_TEXTS = frozenset("error found lost reason remedy told unproven who why".split())
-"""What people and errors say. Names and positions stay as they are: another text would be another batch."""
+_TEXTS = frozenset(("error", "found", "lost", "reason", "remedy", "told", "unproven", "who", "why"))
+"""Fields with the words of people and errors. Names and positions stay unchanged: another text would be another batch."""
 
 
 def _fit(value: Any, name: str = "") -> Any:
@@ -449,7 +449,7 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
 
 
 # --- shapes -------------------------------------------------------------------------------------------------------
-# What the fields of a record have within, as far as code reads it by name: a record is shown whole, or not at all.
+# Values within the fields of a record that code reads by name: a record is shown whole, or not at all.
 
 
 class Moment:

@@ -569,7 +569,7 @@ def to_continue(
 
 
 def _before(first: Remedy, left: Sequence[str]) -> str:
-    """Give the words between the steps of a refusal and those that are left."""
+    """Give the words between the steps of a refusal and the steps that are left."""
     if any(each.verb == "rename" or _MOVING.intersection(each.options) for each in first.commands):
         return "Then clear its run, or if the transaction is still open: "
     if left == [_SKIP]:

@@ -225,7 +225,7 @@ class LedgerView(ReadOnlyLedger):
             return view_unreadable(txid, error, is_open=True)
 
     def _readable(self, cls: type[_R], folder: str, unreadable: list[str]) -> dict[int, _R]:
-        """Read the records below a folder, by number, and note those that cannot be read."""
+        """Read the records below a folder, by number, and note each that cannot be read."""
         found = {}
         for number in txids_below(self.store, folder):
             path = f"{folder}/{number}"
@@ -403,7 +403,7 @@ class LedgerView(ReadOnlyLedger):
         try:
             check_within(self.paths.transaction(ledger.current), first)
         except UnreadableRecord:
-            return None  # its view says so
+            return None  # its view names the record
         node = self.store.get(
             self.paths.lane(first.request)
             if of_lane(first.request)

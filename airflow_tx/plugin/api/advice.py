@@ -86,7 +86,7 @@ class Advice:
     :param remedy: the steps as one text; null: nothing needs to be done, or the buttons say the same.
     :param steps: in their order: what a refusal says, then the replay, and a skip last.
     :param log: of the task that failed; null: none did, or the user may not read it.
-    :param cause: the transaction that is waited for, or has to be seen to first; null: there is none.
+    :param cause: the transaction that is waited for, or must be seen to first; null: there is none.
     """
 
     remedy: Words | None = None
@@ -253,7 +253,7 @@ def _advised(
     is_general = about is not None and about.remedy is None
     if about is not None and about.skip is None:
         skip = Command("skip", snapshot.name, (str(about.txid),), ("--why", "TEXT"))
-        # A skip gives the rows up: whatever else helps stands before it.
+        # A skip gives the rows up: every other step stands before it.
         steps = [*(each for each in steps if each[1] != skip), ("Or count its rows nowhere", skip)]
     return Advice(
         remedy=None if not remedy or (may_act and is_general) else str(remedy),

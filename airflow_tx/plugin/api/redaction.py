@@ -261,7 +261,7 @@ REDACTION.schema = _schema
 
 
 def fit(value: Any) -> Any:
-    """Write half a surrogate pair as its escape, in a text and in all that has texts: an answer is UTF-8."""
+    """Write half a surrogate pair as its escape, in a text or within a value: an answer is UTF-8."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):

@@ -636,7 +636,7 @@ class LedgerSnapshots:
             problem = str(error)
         record = self._bare_record(store, place) if view is None else view.record
         if record is None:
-            return None  # its DAG cannot be told, so no user may see it
+            return None  # its DAG is unknown, so no user may see it
         if view is not None and problem is not None:
             view = replace(view, unreadable=(*view.unreadable, problem))
         opened = set() if view is None else {each.txid for each in view.opened}

@@ -89,7 +89,7 @@ export function charts(figures: Figures): ChartData[] {
     spread("Commit", "from the grant until the end", "s", "nothing was committed", (point) => point.commit),
     spread("Batch size", "", "rows", "no rows were counted", (point) => point.size),
     made("Age", "of the oldest open transaction", "s", "none was open", [one((point) => point.age, { label: "up to", look: "bar", color: "blue-solid" }), limit("late_after", figures.late_after)]),
-    // Who has seen it is not the ledger, whose history may begin later.
+    // The API server has seen it, also before the history of the ledger begins.
     { ...lag, drawn: { ...lag.drawn, unknown: null } },
     counts("Replays", "when they began", "replays", "orange-solid", (point) => point.replays),
     counts("Failures", "of transactions that ended", "failures", "red-solid", (point) => point.failures),
