@@ -171,8 +171,10 @@ def a_lost_state_and_a_failed_commit(world: World) -> None:
     grant = world.pipeline.acquire(begun, world.pipeline.process(begun))
     with pytest.raises(StateBehind) as behind:
         world.pipeline.write(grant, begun.metadata)
-    why = str(behind.value)
-    world.pipeline.ledger.note_commit_failed(begun.attempt, grant.token.epoch, reason=why, for_good=True)
+    error = behind.value
+    world.pipeline.ledger.note_commit_failed(
+        begun.attempt, grant.token.epoch, reason=error.problem_text, remedy=error.advice, for_good=error.for_good
+    )
     world.runs.make(r1="success", r2="failed")
 
 

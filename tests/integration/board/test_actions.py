@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from airflow_tx.base.errors import StateRenamed
 from airflow_tx.operations.actions.request import ActionName, ActionRequest
 from airflow_tx.testing.eventually import eventually
+from tests.airflow.browser import People
 from tests.integration.board.server import STRANGER, Board
 from tests.integration.cli_runs import Runs, checked
 from tests.integration.deeds import (
@@ -118,6 +120,26 @@ def test_what_a_lost_state_holds_is_accepted_and_the_next_transaction_committed(
     assert act(board, "replay", txids=[2]) == ["its run was cleared"]
     assert pipeline.run("r2") == 2
     assert pipeline.ledger.turn().current == 3
+
+
+@pytest.mark.long
+def test_a_lost_state_is_repaired_and_its_transaction_replayed_by_the_buttons_beside_the_error(
+    world: World, people: People
+) -> None:
+    a_lost_state_and_a_failed_commit(world)
+    ulf = people("ulf")
+    ulf.open(topology="flights", txid=2)
+    dialog = ulf.press("Accept the lost state")
+    expect(dialog).to_contain_text("Accept what state tx_state.one of topology flights holds; what it lost stays lost.")
+    dialog.get_by_role("textbox").fill(WHY)
+    dialog.get_by_role("button", name="Accept the lost state", exact=True).click()
+    expect(dialog).to_contain_text("Generation 2; transaction 2 commits next.")
+    assert ulf.findings() == []
+    ulf.page.keyboard.press("Escape")
+    dialog = ulf.press("Replay")
+    dialog.get_by_role("button", name="Replay", exact=True).click()
+    expect(dialog).to_contain_text("its run was cleared")
+    assert world.pipeline.run("r2") == 2
 
 
 def test_a_renamed_state_continues_under_its_new_name(board: Board, pipeline: Pipeline, world: World) -> None:

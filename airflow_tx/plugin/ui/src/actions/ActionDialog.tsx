@@ -85,11 +85,11 @@ export function ActionDialog({
                   <>
                     <Text opacity={asking ? 0.6 : 1}>{answer.sentence}</Text>
                     <Effects lines={answer.effects} title="What will happen" />
-                    <Effects lines={answer.refused} title="Refused" />
+                    <Effects lines={answer.refused.filter((line) => effect(line) !== answer.sentence)} title="Refused" />
                     {action === "replay" && <ReplayOptions onChange={setOptions} value={options} />}
                     {action === "restate" && <RowsOption onChange={setOptions} value={options} />}
                     {repair === "roll-forward" && <RestateOption onChange={setOptions} value={options} />}
-                    {answer.needs_reason && (
+                    {answer.needs_reason && answer.effects.length > 0 && (
                       <Field.Root required>
                         <Field.Label>
                           Reason <Field.RequiredIndicator />
