@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,30 +14,13 @@ from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.view import TopologyView
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.operations.actions.request import ActionName
-from airflow_tx.plugin.api.access import Access, Right
 from airflow_tx.plugin.api.advice import Advice, failed_log, said_advice, transaction_advice
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from tests.unit.plugin.users import user
 from tests.unit.protocol.first_transaction import with_first
 
 REPLAYED = Remedy.of("Then: <airflow tx replay {t} 7>, or wait.", t="flights")
-
-
-class Anybody:
-    """A user who may read all."""
-
-    def __init__(self, *, acts: bool) -> None:
-        self._acts = acts
-
-    def may_act(self, dag_id: str) -> bool:
-        return self._acts
-
-    def having(self, right: Right, dag_ids: Collection[str]) -> set[str]:
-        return set(dag_ids)
-
-
-def user(*, acts: bool = True) -> Access:
-    return cast(Access, Anybody(acts=acts))
 
 
 def snapshot(name: str = "flights", topology: str = "flights", view: TopologyView | None = None) -> TopologySnapshot:
@@ -82,7 +65,7 @@ def copied(advice: Advice) -> str | None:
         (
             "Write it again: <airflow tx repair {t} --roll-forward one>. Or restore it.",
             "airflow tx repair flights --roll-forward one",
-            [],
+            [("repair", [], False)],
         ),
         ("<airflow tx skip {t} TXID --why TEXT>", "airflow tx skip flights TXID --why TEXT", []),
         ("Let the source be reached.", None, []),
@@ -138,7 +121,7 @@ def test_what_a_refusal_says_to_do_stays_a_sentence_beside_the_buttons() -> None
     advice = advice_of(with_first(phase=Phase.FAILED, error="It went back.", remedy=remedy))
     assert advice.remedy == f"{remedy}. Then: airflow tx replay flights 1"
     assert copied(advice) == "airflow tx repair flights --state-lost t"
-    assert told(advice) == [("replay", [1], False), ("skip", [1], False)]
+    assert told(advice) == [("repair", [], False), ("replay", [1], False), ("skip", [1], False)]
 
 
 def test_a_transaction_that_is_under_way_needs_no_advice() -> None:

@@ -40,7 +40,7 @@ from airflow_tx.state.aggregators import Count
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.transaction.commit.check import ChecksFailed
 from tests.model.driver import Run, Topology
-from tests.unit.plugin.test_advice import user
+from tests.unit.plugin.users import user
 
 ADA = Audit("ada", "the disk is gone")
 

@@ -393,7 +393,7 @@ export interface components {
          *     :param remedy: the steps as one text; null: nothing needs to be done, or the buttons say the same.
          *     :param steps: in their order: what a refusal says, then the replay, and a skip last.
          *     :param log: of the task that failed; null: none did, or the user may not read it.
-         *     :param cause: the transaction that is waited for, or has to be seen to first; null: there is none.
+         *     :param cause: the transaction that is waited for, or must be seen to first; null: there is none.
          */
         Advice: {
             cause?: components["schemas"]["Cause"] | null;
