@@ -145,8 +145,6 @@ if TYPE_CHECKING:
     )
     from airflow_tx.ledger.status import (
         REDACTION as REDACTION,
-        AcceptedLoss as AcceptedLoss,
-        ChangedRows as ChangedRows,
         Person as Person,
         PersonOfAttempt as PersonOfAttempt,
         TransactionView as TransactionView,

@@ -400,7 +400,7 @@ def encode(record: Any) -> bytes:
 _HALF = "\\ud"
 """How the JSON of half a surrogate pair begins."""
 _TEXTS = frozenset(("error", "found", "lost", "reason", "remedy", "told", "unproven", "who", "why"))
-"""Fields with the words of people and errors. Names and positions stay unchanged: another text would be another batch."""
+"""Fields with words of people and errors. Names and positions stay unchanged: another text would be another batch."""
 
 
 def _fit(value: Any, name: str = "") -> Any:

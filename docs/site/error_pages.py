@@ -25,6 +25,7 @@ REMEDIES = {
     "AlreadyFinal": "A committed transaction: airflow tx restate. A skipped one: airflow tx readmit.",
     "ApplicationFailed": "Read the reason and the log of the application. Correct it, then clear the task.",
     "CommitNotStored": "You need to do nothing: the watcher delivers the events again.",
+    "DagLeft": "Correct the DAG file, or wait: it is read again once it has changed, or after two minutes.",
     "FailedBatch": "Your task raised it. Correct the batch, then replay the transaction, or skip it.",
     "FailedThere": "Correct the DAG file, or what it imports. Then reload the page.",
     "GoesByRuns": "You need to do nothing: the transactions are runs. To use the lane, change what the reason names.",

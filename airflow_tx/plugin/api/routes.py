@@ -665,6 +665,7 @@ def _shared(
 @topology_router.get("/topologies")
 def list_topologies(
     access: AccessDep,
+    *,
     state: Annotated[list[HealthCode] | None, Query(max_length=len(HealthCode))] = None,
     text: Annotated[str, Query(max_length=200)] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,

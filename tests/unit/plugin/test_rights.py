@@ -37,7 +37,7 @@ from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.transaction import WHY_NOT
 from airflow_tx.transaction.commit.handoff import take_skip
-from tests.golden.test_board import DAG_ID, ROOT, SAME_ORIGIN, KeptStore, airflow, here, store  # noqa: F401 - fixtures
+from tests.golden.board_world import DAG_ID, ROOT, SAME_ORIGIN, KeptStore, airflow, here, store  # noqa: F401 - fixtures
 from tests.integration.board.routes import address, routes
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline

@@ -96,7 +96,7 @@ export function charts(figures: Figures): ChartData[] {
     counts("Skips", "", "skipped transactions", "fg-muted", (point) => point.skipped),
     // Most topologies have neither: nothing is drawn of what there is none of.
     ...some("Rejected rows", "kept aside by a commit", "rejected rows", "orange-solid", (point) => point.rejected),
-    ...some("Warnings", "of checks that let the commit go on", "warnings", "orange-solid", (point) => point.warnings),
+    ...some("Warnings", "of checks that did not stop the commit", "warnings", "orange-solid", (point) => point.warnings),
   ];
 }
 
