@@ -6,6 +6,7 @@ An error keeps its keyword fields, pickled or not; `template` says "<what> refus
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from airflow_tx.base.remedy import Remedy
@@ -52,6 +53,21 @@ class TxError(Exception):
     def repairable(self) -> bool:
         """Whether a person, a repair, or a store that comes back ends the refusal: a restatement waits for that."""
         return self.for_good and not self.of_values
+
+    @property
+    def stored_fields(self) -> dict[str, Any]:
+        """Write its fields for another process, which makes the error again with `from_stored`."""
+        return {
+            name: value.as_stored() if isinstance(value, Remedy) else value
+            for name, value in self.fields.items()
+        }
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> TxError:
+        """Make it of the fields that `stored_fields` wrote: its remedy has its commands again."""
+        remedy = stored.get("remedy")
+        read = {"remedy": Remedy.from_stored(remedy)} if isinstance(remedy, list) else {}
+        return cls(**{**stored, **read})
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any
@@ -111,6 +111,11 @@ class Remedy:
             for each in self.parts
         ]
 
+    @staticmethod
+    def behind(problem: str | None, remedy: Remedy | None) -> str:
+        """Write what to do behind what is wrong, as people read it."""
+        return " ".join(filter(None, (problem, str(remedy or ""))))
+
     @classmethod
     def from_stored(cls, stored: Sequence[Any]) -> Remedy:
         """Read what `as_stored` wrote."""
@@ -126,27 +131,6 @@ def parts_of(what: Remedy | str | None) -> tuple[str | Command, ...]:
     if isinstance(what, Remedy):
         return what.parts
     return (what,) if what else ()
-
-
-def stored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the fields of an error for another process, which reads them with `read_fields`."""
-    return {
-        name: value.as_stored() if isinstance(value, Remedy) else value
-        for name, value in fields.items()
-    }
-
-
-def read_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the fields of an error that `stored_fields` wrote: its remedy has its commands again."""
-    return {
-        name: Remedy.from_stored(value) if name == "remedy" and isinstance(value, list) else value
-        for name, value in stored.items()
-    }
-
-
-def with_remedy(problem: str | None, remedy: Remedy | None) -> str:
-    """Write what to do behind what is wrong, as people read it."""
-    return " ".join(filter(None, (problem, str(remedy or ""))))
 
 
 def _words(piece: str, fields: dict[str, Any]) -> list[str | Command]:

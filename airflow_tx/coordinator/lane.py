@@ -48,7 +48,6 @@ from airflow_tx.transaction import (
     commit_in_turn,
     problem_of,
     send_failure,
-    without_rows,
 )
 
 if TYPE_CHECKING:
@@ -448,9 +447,7 @@ class Lane(AnyLane):
         noted = self._ledger.note_commit_failed(
             case.begun.attempt,
             case.known.epoch,
-            reason=compat.masked(problem_of(without_rows(error)))
-            if for_good
-            else f"the commit: {reason}",
+            reason=compat.masked(problem_of(error)) if for_good else f"the commit: {reason}",
             remedy=advice_of(error),
             for_good=for_good,
             checks=getattr(error, "checks", None),
@@ -465,7 +462,7 @@ class Lane(AnyLane):
 
     def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
         """Let a transaction go: the coordinator makes an ordinary run of it, unless its refusal is permanent."""
-        reason = compat.masked(f"{type(error).__name__}: {problem_of(without_rows(error))}")
+        reason = compat.masked(f"{type(error).__name__}: {problem_of(error)}")
         try:
             reason = note(reason)
         except TxError as refusal:

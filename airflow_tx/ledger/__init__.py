@@ -71,7 +71,6 @@ if TYPE_CHECKING:
         TransactionAttempt as TransactionAttempt,
         Written as Written,
         as_kept as as_kept,
-        batch_details as batch_details,
         batch_in_words as batch_in_words,
         batch_texts as batch_texts,
         code_digest as code_digest,

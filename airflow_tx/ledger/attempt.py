@@ -41,25 +41,22 @@ def batch_in_words(metadata: Any) -> str:
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
 
 
-def batch_texts(metadata: Any, wanted: str) -> Iterator[str]:
+def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterator[str]:
     """List the texts in which a search looks for a batch: those in its metadata, and its files below their folder.
-
-    `batch_details` has the others.
 
     :param wanted: the text that is looked for, case-folded. Of `PARTITION:PLACE`, which may have more colons, the place
         is a file, a number or an id: if the partition has it, a text begins with it, such as `orders-0:7 (5 to 9)`.
+    :param details: only the texts about its rows that are no names of rows, such as `digest content:9f86…`.
     """
+    if details:
+        yield from (f"{detail} {text}" for detail, text in _texts(metadata) if detail)
+        return
     yield from (text for detail, text in _texts(metadata) if not detail)
     has_parts = isinstance(metadata, Mapping) and not (is_shortened(metadata) or _range(metadata))
     for name, rows in metadata.items() if has_parts else ():
         begins = f"{name}:".casefold()
         if wanted.startswith(begins):
             yield from (f"{name}:{each}" for each in _places(rows, wanted.removeprefix(begins)))
-
-
-def batch_details(metadata: Any) -> Iterator[str]:
-    """List the texts about the rows of a batch that are no names of rows, such as `digest content:9f86…`."""
-    yield from (f"{detail} {text}" for detail, text in _texts(metadata) if detail)
 
 
 def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from airflow_tx.base.errors import UnreadableRecord
-from airflow_tx.base.remedy import Command, Remedy, with_remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.api import digest
 from airflow_tx.ledger.attempt import ASIDE, batch_in_words, counted, of_lane, rejected_of
 from airflow_tx.ledger.audit.loss import shortened
@@ -72,11 +72,6 @@ class PersonOfAttempt(Person):
     """An action of a person on one attempt of a transaction."""
 
     attempt: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedRows(PersonOfAttempt):
-    """Who let the rows be decided again, and of which attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +184,7 @@ class TransactionView:
     readmitted_as: int | None = None
     size: Mapping[str, Any] | None = None
     lost: tuple[str, ...] = ()
-    changed: tuple[ChangedRows, ...] = ()
+    changed: tuple[PersonOfAttempt, ...] = ()
     digest: str = ""
     created: datetime | None = None
     replays: tuple[Mapping[str, Any], ...] = ()
@@ -242,7 +237,7 @@ class TransactionView:
     @property
     def said(self) -> str | None:
         """Give its error and what to do about it, as people read it; None: it has none."""
-        return with_remedy(self.error, self.remedy) or None
+        return Remedy.behind(self.error, self.remedy) or None
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
@@ -368,7 +363,7 @@ def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionR
     """Leave out what a refusal says to do, if a repair has been made since: it may be done."""
     if record.remedy is None or record.for_good in (0, topology.generation):
         return record
-    return replace(record, error=with_remedy(record.error, _REPAIRED), remedy=None)
+    return replace(record, error=Remedy.behind(record.error, _REPAIRED), remedy=None)
 
 
 _REPAIRED = Remedy(("A repair was made since.",))
@@ -484,8 +479,8 @@ def forgotten(txid: int, skipped: Skipped) -> History:
     )
 
 
-def _changed(noted: Sequence[Mapping[str, Any]]) -> tuple[ChangedRows, ...]:
-    return tuple(ChangedRows(attempt=each["attempt"], **deed(each)) for each in noted)
+def _changed(noted: Sequence[Mapping[str, Any]]) -> tuple[PersonOfAttempt, ...]:
+    return tuple(PersonOfAttempt(attempt=each["attempt"], **deed(each)) for each in noted)
 
 
 def _seconds(start: datetime | None, end: datetime | None) -> float | None:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord
-from airflow_tx.base.remedy import Remedy, with_remedy
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths, Store, decode_name, txids_below
 from airflow_tx.ledger.attempt import ASIDE, of_lane, rejected_of, tasks_of
 from airflow_tx.ledger.ledger import ReadOnlyLedger
@@ -483,7 +483,7 @@ class TopologyState:
     remedy: Steps | None = None
 
     def __str__(self) -> str:
-        return with_remedy(self.sentence, self.remedy)
+        return Remedy.behind(self.sentence, self.remedy)
 
 
 def topology_health(view: TopologyView, alarms: Alarms | None = None) -> TopologyState:

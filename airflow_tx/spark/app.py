@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base.connections import all_for_airflow
 from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, StagingError, TxError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.remedy import stored_fields
 from airflow_tx.ledger import code_digest
 from airflow_tx.outputs import (
     Descriptor,
@@ -83,7 +82,7 @@ class Failure:
             return root
         lines = str(error).strip().splitlines()
         message = lines[0][:_LONGEST] if lines else ""
-        refused = stored_fields(error.fields) if isinstance(error, RowsRefused) else None
+        refused = error.stored_fields if isinstance(error, RowsRefused) else None
         return cls(type(error).__name__, message, isinstance(error, FailedBatch), refused)
 
 

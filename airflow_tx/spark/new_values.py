@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base.errors import StagingError, StateError, TxError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.remedy import stored_fields
 from airflow_tx.ledger import TaskTry, Token, TransactionAttempt
 from airflow_tx.outputs import (
     Output,
@@ -355,7 +354,7 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
             file=sys.stderr,
             flush=True,
         )
-        told.update(error=reason, fields=stored_fields(error.fields))
+        told.update(error=reason, fields=error.stored_fields)
     text = json.dumps(told, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
 

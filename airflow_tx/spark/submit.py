@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, TxError
-from airflow_tx.base.remedy import read_fields
 
 if TYPE_CHECKING:
     from airflow_tx.ledger import TransactionAttempt
@@ -198,7 +197,7 @@ def explain(where: TryDir, application: str, error: BaseException) -> TxError:
     if failure and failure.on_purpose:
         return FailedBatch(failure.message)
     if failure and failure.refused:
-        return RowsRefused(**read_fields(failure.refused))
+        return RowsRefused.from_stored(failure.refused)
     if failure is None and isinstance(error, TxError):
         return error
     # spark-submit's own words are many lines, and all of them are in the log already.

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base import errors
 from airflow_tx.base.errors import FenceOutranked, StateError, TxError
-from airflow_tx.base.remedy import read_fields
 from airflow_tx.base.rows import held_settings, spark_reader
 from airflow_tx.ledger import Grant, RowsDigest, Written
 from airflow_tx.outputs import Output, StagedFile
@@ -182,7 +181,7 @@ def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, TxError):
         with suppress(KeyError, TypeError):
-            return kind(**read_fields(fields))
+            return kind.from_stored(fields)
     return StateError(state=fields.get("state", "?"), problem=f"{name}: {dict(fields)}", remedy="")
 
 

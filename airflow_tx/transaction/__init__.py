@@ -158,7 +158,6 @@ if TYPE_CHECKING:
         problem_of as problem_of,
         refusal_of as refusal_of,
         stage_frames as stage_frames,
-        without_rows as without_rows,
     )
     from airflow_tx.transaction.spec import (
         COMMIT_KEY as COMMIT_KEY,

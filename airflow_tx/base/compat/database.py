@@ -240,8 +240,8 @@ def why_none_starts(dag_id: str, *, once_unpaused: bool = False) -> str | None:
 
     with sessions.create_session() as session:
         model = models.DagModel
-        columns = (model.is_paused, model.is_stale, model.has_import_errors)
-        found = session.execute(sa.select(*columns).where(model.dag_id == dag_id)).first()
+        query = sa.select(model.is_paused, model.is_stale, model.has_import_errors)
+        found = session.execute(query.where(model.dag_id == dag_id)).first()
     if found is not None and found.has_import_errors:
         return f"DAG {dag_id} starts no run, since its file cannot be imported: airflow dags list-import-errors"
     if found is None or found.is_stale:

@@ -19,7 +19,6 @@ from airflow_tx.ledger import (
     Paths,
     Store,
     TransactionView,
-    batch_details,
     batch_in_words,
     batch_texts,
     is_shortened,
@@ -222,7 +221,7 @@ class WantedText:
     def _others(self, view: TransactionView, metadata: Any) -> Iterator[_Part]:
         for text in self._shown(_errors(view), self.hide_error):
             yield MatchedPart.ERROR, text, False
-        for text in self._shown(batch_details(metadata), self.hide_name):
+        for text in self._shown(batch_texts(metadata, self._folded, details=True), self.hide_name):
             yield MatchedPart.DETAIL, text, False
 
     def _shown(self, texts: Iterable[str], hide: Callable[[str], str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from airflow_tx.base.errors import without_controls
-from airflow_tx.base.remedy import with_remedy
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     Alarms,
     HealthCode,
@@ -256,9 +256,7 @@ def _accepted(view: TopologyView) -> Iterator[str]:
 def _problem(view: TopologyView) -> str | None:
     blocked = next((each for each in view.opened if each.blocked), None)
     if blocked is not None:
-        return (
-            f"blocked at transaction {blocked.txid}: {with_remedy(blocked.blocked, blocked.remedy)}"
-        )
+        return f"blocked at transaction {blocked.txid}: {Remedy.behind(blocked.blocked, blocked.remedy)}"
     failed = next((each for each in view.opened if each.failed), None)
     return (
         None

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
-from airflow_tx.base.remedy import Remedy, with_remedy
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     Begun,
     Binding,
@@ -436,7 +436,7 @@ def run_answer(
     to_do = Remedy.from_stored(shown.get("advice") or ())
     may_see = access.may(SEE_TASKS, dag_id)
     why = (
-        _why(own, run_id, run_state, begin, with_remedy(shown.get("problem"), to_do))
+        _why(own, run_id, run_state, begin, Remedy.behind(shown.get("problem"), to_do))
         if may_see
         else _unseen()
     )
@@ -664,6 +664,7 @@ def _shared(
 
 @topology_router.get("/topologies")
 def list_topologies(
+    *,
     access: AccessDep,
     *,
     state: Annotated[list[HealthCode] | None, Query(max_length=len(HealthCode))] = None,

@@ -369,7 +369,7 @@ class FailureCause:
     names: tuple[str, ...] = field(compare=False)
 
     @classmethod
-    def of(cls, view: TransactionView, *own: str) -> FailureCause:
+    def of(cls, view: TransactionView, own: Sequence[str]) -> FailureCause:
         """Find why an open transaction fails.
 
         :param own: names of its topology and its DAG.
@@ -377,10 +377,9 @@ class FailureCause:
         if view.stale:
             return cls(("stale",), ("its predecessor ended elsewhere than its batch starts",), ())
         text = view.cause or view.blocked or ""
-        own = (*own, view.run_id)
         # Only a refusal has a remedy: an error of a task's own code has none.
         is_refusal = view.refused or view.remedy is not None or view.error is None
-        return cls.read(text, own, is_refusal=is_refusal)
+        return cls.read(text, (*own, view.run_id), is_refusal=is_refusal)
 
     @classmethod
     def read(cls, text: str, own: Sequence[str], *, is_refusal: bool) -> FailureCause:
@@ -453,7 +452,7 @@ def _cause_of(snapshot: TopologySnapshot) -> FailureCause:
     view = None if health.txid is None else snapshot.open_by_txid.get(health.txid)
     if view is None:
         return FailureCause.read(health.sentence, own, is_refusal=True)
-    return FailureCause.of(view, *own)
+    return FailureCause.of(view, own)
 
 
 def _grouped(
@@ -469,25 +468,19 @@ def _grouped(
     ]
 
 
-def _cause_lines(lines: Iterable[TopologySnapshot | SharedCause]) -> list[CauseLine]:
-    place = 0
-    found = []
-    for each in lines:
-        if isinstance(each, TopologySnapshot):
-            place += 1
-            continue
-        since = [moment for one in each.of if (moment := one.health.since) is not None]
-        found.append(
-            CauseLine(
-                cause=each.key,
-                code=each.code,
-                topologies=len(each.of),
-                sentence=each.sentence,
-                since=min(since, default=None),
-                place=place,
-            )
+def _cause_lines(lines: Sequence[TopologySnapshot | SharedCause]) -> list[CauseLine]:
+    return [
+        CauseLine(
+            cause=each.key,
+            code=each.code,
+            topologies=len(each.of),
+            sentence=each.sentence,
+            since=min(filter(None, (one.health.since for one in each.of)), default=None),
+            place=sum(isinstance(before, TopologySnapshot) for before in lines[:index]),
         )
-    return found
+        for index, each in enumerate(lines)
+        if isinstance(each, SharedCause)
+    ]
 
 
 def transaction_causes(snapshot: TopologySnapshot) -> list[TransactionCause]:
@@ -495,9 +488,8 @@ def transaction_causes(snapshot: TopologySnapshot) -> list[TransactionCause]:
     found: dict[FailureCause, list[tuple[int, FailureCause]]] = defaultdict(list)
     for each in snapshot.opened:
         if each.failed or each.stale or each.blocked:
-            cause = FailureCause.of(
-                each, snapshot.name, snapshot.paths.topology, snapshot.record.dag_id
-            )
+            own = (snapshot.name, snapshot.paths.topology, snapshot.record.dag_id)
+            cause = FailureCause.of(each, own)
             found[cause].append((each.txid, cause))
     return [
         TransactionCause(

@@ -31,7 +31,7 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.remedy import Remedy, with_remedy
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
     MALFORMED,
@@ -218,7 +218,7 @@ def failure_reason(context: Context) -> str:
 def noted_reason(context: Context, refusal: TxError | None) -> str:
     """Give the reason that the ledger keeps: a refusal that only a person can end has its own words."""
     if refusal is not None and refusal.for_good:
-        return compat.masked(problem_of(without_rows(refusal)))
+        return compat.masked(problem_of(refusal))
     return failure_reason(context)
 
 
@@ -226,23 +226,19 @@ def noted_reason(context: Context, refusal: TxError | None) -> str:
 _BEFORE_A_VALUE = re.compile(r" = |['\"{\[]| in the row | is (?=.* in the row )")
 
 
-def without_rows(error: BaseException) -> BaseException:
-    """Leave out of a refusal which value it refuses: the log of the task says it, and not everybody may read that."""
-    problem = (
-        error.fields.get("problem") if isinstance(error, TxError) and error.of_values else None
-    )
-    if problem is None or not isinstance(error, TxError) or "checks" in error.fields:
-        return error
-    place, *value = _BEFORE_A_VALUE.split(problem, maxsplit=1)
-    if not value:
-        return error
-    told = f"{place.rstrip(' :(,')} has a value that the log of its task shows"
-    return type(error)(**{**error.fields, "problem": told})
-
-
 def problem_of(error: BaseException) -> str:
-    """Say what is wrong: the ledger keeps apart from that what to do."""
-    return error.problem_text if isinstance(error, TxError) else str(error)
+    """Say what is wrong: the ledger keeps apart from that what to do.
+
+    It does not say which value of a row is refused: the log of the task does, and not everybody may read that.
+    """
+    if not isinstance(error, TxError):
+        return str(error)
+    has_value = error.of_values and error.fields.get("problem") and "checks" not in error.fields
+    place, *value = _BEFORE_A_VALUE.split(error.problem, maxsplit=1) if has_value else ("",)
+    if not value:
+        return error.problem_text
+    told = f"{place.rstrip(' :(,')} has a value that the log of its task shows"
+    return type(error)(**{**error.fields, "problem": told}).problem_text
 
 
 def refusal_of(context: Context) -> TxError | None:
@@ -542,7 +538,7 @@ class Processing:
                 send_failure(self.spec.paths, noted)
             if self.begun.replaces is None:
                 source = self.spec.source_of(self.begun.incarnation)
-                note_failed(source, self.attempt, self.metadata, with_remedy(reason, advice))
+                note_failed(source, self.attempt, self.metadata, Remedy.behind(reason, advice))
 
     @property
     def _where(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from airflow_tx.base.errors import (
     StoreUnavailable,
     TxError,
 )
-from airflow_tx.base.remedy import with_remedy
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.attempt import Grant, TaskTry, Token
@@ -628,7 +628,7 @@ def test_a_refusal_that_no_replay_mends_is_noted_as_such_with_its_own_line(
     context["exception"] = refused.value
     note_commit_failure(context)
     noted = found(store)
-    assert (with_remedy(noted.error, noted.remedy), noted.for_good) == (str(refused.value), 1)
+    assert (Remedy.behind(noted.error, noted.remedy), noted.for_good) == (str(refused.value), 1)
     assert str(refused.value).startswith("State 'words' refused: its fence belongs to ledger another ledger")
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import airflow_tx
 from airflow_tx.base.errors import SourceError, StateBehind, StateRenamed, TopologyClaimed, TxError
-from airflow_tx.base.remedy import Command, Remedy, read_fields, stored_fields
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.state import Sum
 from airflow_tx.state.memory import MemoryState
 
@@ -89,7 +89,7 @@ def test_words_and_a_command_are_a_remedy() -> None:
 def test_an_error_of_another_process_has_its_commands(kind: type[TxError]) -> None:
     fields = {"source": "s", "problem": "p", "state": "a b", "expected": 2, "found": 1}
     error = kind(**fields, remedy=Remedy.of("Or: <airflow tx repair t --state-lost {state}>", state="a b"))
-    again = kind(**read_fields(json.loads(json.dumps(stored_fields(error.fields)))))
+    again = kind.from_stored(json.loads(json.dumps(error.stored_fields)))
     assert str(again) == str(error)
     assert [each.values("--state-lost") for each in (again.advice or Remedy()).commands] == [("a b",)]
 

@@ -23,7 +23,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError, StagingError, StaleBegin
-from airflow_tx.base.remedy import with_remedy
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Paths, ack_name
 from airflow_tx.ledger.attempt import code_digest
@@ -229,7 +229,7 @@ def test_a_batch_that_is_refused_for_its_rows_is_noted_as_one_that_no_replay_can
     record = files.record()
     problem = f"{tmp_path}/a.csv: line 2: n has a value that the log of its task shows"
     kept = str(RowsRefused(**{**refused.value.fields, "problem": problem}))
-    assert (record.phase, with_remedy(record.error, record.remedy)) == (Phase.FAILED, kept)
+    assert (record.phase, Remedy.behind(record.error, record.remedy)) == (Phase.FAILED, kept)
     assert record.for_good == 1
     before_task(files.context("first", files.payload))
     assert (files.record().error, files.record().for_good) == (None, 0)

@@ -9,7 +9,7 @@ import pytest
 from airflow_tx.ledger.reading import LedgerReading
 from airflow_tx.ledger.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.status import (
-    ChangedRows,
+    PersonOfAttempt,
     TransactionView,
     deed,
     forgotten,
@@ -22,7 +22,7 @@ from airflow_tx.ledger.status import (
 )
 
 SKIP = {"who": "ada", "when": "2013-01-02", "why": "broken"}
-CHANGED = ChangedRows(attempt=1, **deed(SKIP))
+CHANGED = PersonOfAttempt(attempt=1, **deed(SKIP))
 TO_ITS_COMMITTER = "its committer"
 
 
