@@ -75,7 +75,7 @@ class Remedy:
         return str(self).strip() != ""
 
     def __add__(self, other: Remedy | str) -> Remedy:
-        return Remedy((*self.parts, *parts_of(other)))
+        return Remedy((*self.parts, *(other.parts if isinstance(other, Remedy) else (other,))))
 
     def __radd__(self, other: str) -> Remedy:
         return Remedy((other, *self.parts))
@@ -124,13 +124,6 @@ class Remedy:
 
 def _read(verb: str, topology: str, arguments: list[str], options: list[str]) -> Command:
     return Command(verb, topology, tuple(arguments), tuple(options))
-
-
-def parts_of(what: Remedy | str | None) -> tuple[str | Command, ...]:
-    """Give the parts of a remedy; a plain text is words alone, and None is nothing."""
-    if isinstance(what, Remedy):
-        return what.parts
-    return (what,) if what else ()
 
 
 def _words(piece: str, fields: dict[str, Any]) -> list[str | Command]:

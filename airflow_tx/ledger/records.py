@@ -13,7 +13,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_type_hints
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 
@@ -464,73 +465,33 @@ _EARLIEST = 1970
 _LATEST = 9000
 
 
-class _Deed(TypedDict):
-    who: str
-    when: Moment
-    why: str
+def _values(*, needed: bool = True, **kinds: Any) -> Any:
+    """Make the shape of values by name.
+
+    :param needed: whether all of them have to be there.
+    """
+    fields = [(name, kind) if needed else (name, kind, None) for name, kind in kinds.items()]
+    return msgspec.defstruct("Values", fields)
 
 
-class _DeedOfAttempt(_Deed):
-    attempt: _Int
-
-
-class _Replayed(TypedDict):
-    attempt: _Int
-    when: Moment
-    why: str
-
-
-class _Asked(TypedDict):
-    attempt: _Int
-    reason: str
-
-
-class _Blocked(_Asked):
-    txid: _Int
-    when: Moment
-
-
-class _Yielded(TypedDict):
-    blocking: _Int
-    txid: _Int | None
-    when: Moment
-
-
-class _Rolling(TypedDict):
-    found: dict[str, Any]
-    when: Moment
-
-
-class _Counted(TypedDict, total=False):
-    rows: _Int | None
-    digests: dict[str, str]
-
-
-class _Replaced(TypedDict):
-    txid: _Int
-
-
-class _Checked(TypedDict):
-    passed: bool
-
-
-class _Lost(TypedDict):
-    partition: str
-    what: str
-
-
-class _Raised(TypedDict):
-    when: Moment
-
-
-class _Receipt(TypedDict, total=False):
-    key: str
-    replays: list[_Replayed]
-    wish: _Deed | None
-    unproven: list[str]
-    checks: dict[str, _Checked] | None
-
-
+_Deed = _values(who=str, when=Moment, why=str)
+_DeedOfAttempt = _values(who=str, when=Moment, why=str, attempt=_Int)
+_Replayed = _values(attempt=_Int, when=Moment, why=str)
+_Replays = GenericAlias(list, _Replayed)
+_Asked = _values(attempt=_Int, reason=str)
+_Blocked = _values(attempt=_Int, reason=str, txid=_Int, when=Moment)
+_Yielded = _values(blocking=_Int, txid=_Int | None, when=Moment)
+_Rolling = _values(found=dict[str, Any], when=Moment)
+_Counted = _values(needed=False, rows=_Int | None, digests=dict[str, str])
+_Checks = GenericAlias(dict, (str, _values(passed=bool)))
+_Receipt = _values(
+    needed=False,
+    key=str,
+    replays=_Replays,
+    wish=_Deed | None,
+    unproven=list[str],
+    checks=_Checks | None,
+)
 _Size = dict[str, _Int | bool | str | None]
 _TIMES = {
     **dict.fromkeys(("created", "began"), Moment),
@@ -539,7 +500,7 @@ _TIMES = {
 _WITHIN: Mapping[str, Mapping[str, Any]] = {
     "TopologyRecord": {
         "blocked": _Blocked | None,
-        "yielded": dict[str, _Yielded],
+        "yielded": GenericAlias(dict, (str, _Yielded)),
         "rolling": _Rolling | None,
     },
     "TransactionRecord": {
@@ -548,26 +509,29 @@ _WITHIN: Mapping[str, Mapping[str, Any]] = {
         **dict.fromkeys(("acks", "nonce", "request"), _Element),
         "replay": _Asked | None,
         "asked": _DeedOfAttempt | None,
-        "changed": list[_DeedOfAttempt],
-        "replays": list[_Replayed],
+        "changed": GenericAlias(list, _DeedOfAttempt),
+        "replays": _Replays,
         "claim": _Receipt | None,
         "counted": _Counted | None,
-        "replaces": _Replaced | None,
-        "checks": dict[str, _Checked],
+        "replaces": _values(txid=_Int) | None,
+        "checks": _Checks,
         "size": _Size | None,
     },
     "History": {
         **_TIMES,
         "ended": Moment,
         "skip": _Deed | None,
-        "changed": list[_DeedOfAttempt],
+        "changed": GenericAlias(list, _DeedOfAttempt),
         "receipt": _Receipt | None,
         "size": _Size | None,
     },
     "Skipped": {"skip": _Deed, "readmit": _Deed | None},
-    "RepairRecord": {"when": Moment, "losses": list[_Lost]},
+    "RepairRecord": {
+        "when": Moment,
+        "losses": GenericAlias(list, _values(partition=str, what=str)),
+    },
     "Wish": {"when": Moment},
-    "RaisedAlarms": {"raised": dict[str, _Raised]},
+    "RaisedAlarms": {"raised": GenericAlias(dict, (str, _values(when=Moment)))},
 }
 
 

@@ -16,9 +16,8 @@ from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.operations.actions.acceptance import LossAcceptance, evidence_of
 from airflow_tx.operations.actions.action import ActionTarget
-from airflow_tx.operations.actions.changed_values import evidence_of
-from airflow_tx.operations.actions.loss import LossAcceptance
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair, held_by
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.files.source import FileSource

@@ -18,7 +18,6 @@ from airflow.cli.cli_config import ActionCommand
 from airflow_tx.base.errors import TxError
 from airflow_tx.operations.actions import dags
 from airflow_tx.operations.cli import actions as cli_actions
-from airflow_tx.operations.cli import repairs as cli_repairs
 from airflow_tx.operations.cli.definition import TX_COMMANDS
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ _ADVISED = re.compile(
 )
 _COMMANDS = {each.name: each for each in TX_COMMANDS if isinstance(each, ActionCommand)}
 _FUNCTIONS = {
-    "repair": inspect.unwrap(cli_repairs.repair),
+    "repair": inspect.unwrap(cli_actions.repair),
     "accept-change": inspect.unwrap(cli_actions.accept_change),
 }
 
@@ -77,8 +76,7 @@ class Person:
 
         states = walk.by_name
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
-            for commands in (cli_repairs, cli_actions):
-                patch.setattr(commands, "store_of", store_of)
+            patch.setattr(cli_actions, "store_of", store_of)
             patch.setattr(dags, "transactional_dag", lambda *_, **__: (walk.spec, states))
             try:
                 _FUNCTIONS[name](parser.parse_args([*words, "--yes"]))

@@ -34,7 +34,7 @@ from airflow_tx.ledger.records import Binding, Skipped
 from airflow_tx.ledger.steps.replay import WishRequest
 from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.ledger.view import LedgerView
-from airflow_tx.operations.actions.changed_values import evidence_of
+from airflow_tx.operations.actions.acceptance import evidence_of
 from airflow_tx.state import Count, Max, SqlState, SqlTable, Sum
 from airflow_tx.state.api import Fence
 from airflow_tx.transaction.commit import roll_forward as rolling

@@ -110,22 +110,6 @@ class DagLeft(TxError):
     template = "{text}"
 
 
-@dataclass(frozen=True)
-class HangingFile:
-    """A DAG file that takes long.
-
-    :param path: None: it is not known, as is `changed`, which differs once the file has changed.
-    :param text: what is wrong, for everybody who asks about its topology.
-    :param again: seconds after which it may be read again.
-    """
-
-    dag_id: str
-    path: str | None
-    changed: int | None
-    text: str
-    again: float = READ_AGAIN
-
-
 class DagReader:
     """Reads DAG files one after the other, since they share Airflow's context. One that hangs delays the others once.
 
@@ -170,7 +154,7 @@ class DagReader:
             if not reading.wait(self._seconds):
                 self._hanging[dag_id] = reading
                 error = self._not_read(dag_id)
-                self._report({"hangs": asdict(hanging_file(dag_id, str(error)))})
+                self._report({"hangs": hanging_file(dag_id, str(error))})
                 raise error
         finally:
             self._turn.release()
@@ -188,31 +172,38 @@ class DagReader:
             raise DagLeft(text=self.left[dag_id])
 
     def _not_read(self, dag_id: str) -> DagNotRead:
-        path = _known_path(dag_id)
-        file = "" if path is None else f" ({path})"
+        _, file = _known_path(dag_id)
         return DagNotRead(dag_id=dag_id, file=file, seconds=self._seconds, again=READ_AGAIN)
 
 
-def hanging_file(dag_id: str, text: str = "") -> HangingFile:
-    """Describe the file of a DAG that takes long.
+def hanging_file(dag_id: str, text: str = "") -> dict[str, Any]:
+    """Describe the file of a DAG that takes long, for everybody who asks about its topology.
 
     :param text: what is wrong; "": it is still read.
+    :return: its path, null: it is not known; what differs once it has `changed`; the seconds until it is read `again`.
     """
-    path = _known_path(dag_id)
-    file = "" if path is None else f" ({path})"
+    path, file = _known_path(dag_id)
     still = f"The file of DAG {dag_id}{file} takes long to read: it is being read now. Try again in a minute."
     try:
         changed = None if path is None else path.stat().st_mtime_ns
     except OSError:
         changed = None
-    return HangingFile(dag_id, None if path is None else str(path), changed, text or still)
+    return {
+        "dag_id": dag_id,
+        "path": None if path is None else str(path),
+        "changed": changed,
+        "text": text or still,
+        "again": READ_AGAIN,
+    }
 
 
-def _known_path(dag_id: str) -> Path | None:
+def _known_path(dag_id: str) -> tuple[Path | None, str]:
+    """Find the file of a DAG, and name it as a part of a sentence."""
     try:
-        return dag_path(dag_id)
+        path = dag_path(dag_id)
     except Exception:  # noqa: BLE001 - the database or the bundle may be away; the DAG is named all the same
-        return None
+        path = None
+    return path, "" if path is None else f" ({path})"
 
 
 class DagServer:
@@ -379,7 +370,7 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
     try:
         return {"id": question["id"], "found": answer(question)}
     except DagSlow as error:
-        return {"id": question["id"], "slow": asdict(hanging_file(error.read))}
+        return {"id": question["id"], "slow": hanging_file(error.read)}
     except Refused as error:
         return {"id": question["id"], "refused": compat.masked(str(error))}
     except DBAPIError as error:  # its text has the statement

@@ -12,6 +12,11 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import PreviewOutdated, Refused
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import LEDGER_LOST, RESET, ROLL_FORWARD, STATE_LOST, Audit
+from airflow_tx.operations.actions.acceptance import (
+    ChangeAcceptance,
+    CheckAcceptance,
+    LossAcceptance,
+)
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     ActionTarget,
@@ -20,9 +25,6 @@ from airflow_tx.operations.actions.action import (
     PlannedEffect,
     dated_transactions,
 )
-from airflow_tx.operations.actions.changed_values import ChangeAcceptance
-from airflow_tx.operations.actions.check import CheckAcceptance
-from airflow_tx.operations.actions.loss import LossAcceptance
 from airflow_tx.operations.actions.repair import (
     LostLedger,
     LostState,
@@ -199,18 +201,14 @@ class ActionRequest:
         return txids
 
     def to_json(self) -> dict[str, Any]:
-        """Write it; what only some actions name is left out of the others."""
-        found = {**asdict(self), "name": self.name.value}
-        return {name: each for name, each in found.items() if each or name not in _OF_SOME}
+        return {**asdict(self), "name": self.name.value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ActionRequest:
-        names = tuple(value.get("names", ()))
-        own = {"name": ActionName(value["name"]), "txids": tuple(value["txids"]), "names": names}
-        return cls(**{**value, **own})
+        own = {"txids": tuple(value["txids"]), "names": tuple(value["names"])}
+        return cls(**{**value, **own, "name": ActionName(value["name"])})
 
 
-_OF_SOME = frozenset({"names", "repair", "restate"})
 _NONE = range(1)
 _ONE = range(1, 2)
 _SOME = range(1, sys.maxsize)

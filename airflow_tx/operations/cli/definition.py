@@ -615,7 +615,7 @@ TX_COMMANDS = (
             "First pause the DAG, end its runs, and try --dry-run. The ledger keeps every repair with who, when and "
             "--why."
         ),
-        func=_command("repairs.repair"),
+        func=_command("actions.repair"),
         epilog=_examples(
             "repair flights --roll-forward --dry-run", "repair flights --state-lost db.totals"
         ),

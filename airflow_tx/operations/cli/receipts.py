@@ -164,7 +164,7 @@ def _print_lines(lines: list[render.TableRow], args: Namespace) -> None:
 
 
 def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
-    from airflow_tx.operations.actions.changed_values import evidence_of
+    from airflow_tx.operations.actions.acceptance import evidence_of
 
     with store_of(args) as store:
         paths = paths_of(args)

@@ -111,12 +111,7 @@ def _data(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     is_empty = value is None or isinstance(value, LagUnknown)
-    return None if is_empty else value if isinstance(value, int) else _text(value)
-
-
-def _text(value: Any) -> str:
-    """Give a text that can be written: half of a surrogate pair becomes its number."""
-    return str(value).encode(errors="backslashreplace").decode()
+    return None if is_empty else value if isinstance(value, int) else _data(str(value))
 
 
 def _for_yaml(text: str) -> float | str:

@@ -17,7 +17,7 @@ from airflow_tx.ledger import (
     dumps,
 )
 from airflow_tx.operations.cli import render
-from airflow_tx.operations.cli.actions import check_reason, target_of
+from airflow_tx.operations.cli.actions import check_reason, do_repair, target_of
 from airflow_tx.operations.cli.context import (
     action,
     audit_of,
@@ -28,7 +28,6 @@ from airflow_tx.operations.cli.context import (
     staging_of,
     store_of,
 )
-from airflow_tx.operations.cli.repairs import do_repair
 from airflow_tx.state import FencedState
 
 if TYPE_CHECKING:

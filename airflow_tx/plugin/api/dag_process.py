@@ -96,14 +96,6 @@ class NotAnsweredThere(FailedThere):
 
 
 @dataclass(frozen=True)
-class _Waiting:
-    """A question that was asked."""
-
-    process: subprocess.Popen[str]
-    answer: Future[Any]
-
-
-@dataclass(frozen=True)
 class _Left:
     """A DAG file that is left alone, since it hangs.
 
@@ -147,7 +139,7 @@ class DagProcess:
         self._environ = environ
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, tuple[subprocess.Popen[str], Future[Any]]] = {}
         self._numbers = itertools.count(1)
         self._left: dict[str, _Left] = {}
         self._asked_at = 0.0
@@ -176,7 +168,7 @@ class DagProcess:
         answer = Future[Any]()
         with self._lock:
             process = self._running()
-            self._waiting[number] = _Waiting(process, answer)
+            self._waiting[number] = (process, answer)
             self._asked_at = time.monotonic()
             asked = {"id": number, "leave": self._left_alone(), **question}
             if not _told(process, asked):
@@ -205,7 +197,7 @@ class DagProcess:
 
     def _asked(self) -> set[subprocess.Popen[str]]:
         """Find the processes that have a question to answer."""
-        return {each.process for each in list(self._waiting.values())}
+        return {process for process, _ in list(self._waiting.values())}
 
     def _left_alone(self) -> dict[str, str]:
         """Say which DAG files are not read now, and why."""
@@ -264,17 +256,17 @@ class DagProcess:
                 answer = json.loads(line)
                 if self._noted(process, answer):
                     continue
-                waiting = self._waiting.get(answer["id"])
+                _, waiting = self._waiting.get(answer["id"], (None, None))
             except (ValueError, KeyError, TypeError):
                 log.warning("The process that reads DAG files wrote %.200r", line)
                 continue
-            if waiting is not None and not waiting.answer.done():
-                waiting.answer.set_result(answer)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
         # Retire it before it ends: it would never answer another question.
         self._retire(process)
-        for each in list(self._waiting.values()):
-            if each.process is process and not each.answer.done():
-                each.answer.set_result(_ENDED)
+        for asked, waiting in list(self._waiting.values()):
+            if asked is process and not waiting.done():
+                waiting.set_result(_ENDED)
 
     def _noted(self, process: subprocess.Popen[str], told: Mapping[str, Any]) -> bool:
         """Note what a process says about a DAG file; False: it has said something else."""

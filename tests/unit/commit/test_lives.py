@@ -24,9 +24,9 @@ from airflow_tx.ledger.records import RepairRecord
 from airflow_tx.ledger.steps import end as end_steps
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.view import LedgerView
-from airflow_tx.operations.actions import changed_values
+from airflow_tx.operations.actions import acceptance
+from airflow_tx.operations.actions.acceptance import ChangeAcceptance, evidence_of
 from airflow_tx.operations.actions.action import ActionTarget
-from airflow_tx.operations.actions.changed_values import ChangeAcceptance, evidence_of
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair, seen_state
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.state import Max, MemoryState, Sum, fence
@@ -381,7 +381,7 @@ POINTS = ["accept_change.noted", "accept_change.kept"]
 @pytest.mark.parametrize("point", POINTS)
 def test_an_acceptance_that_has_died_stops_commits_until_it_is_repeated(line: Line, kills: Any, point: str) -> None:
     line.commit(a=50, b=7)
-    kills(changed_values, point)
+    kills(acceptance, point)
     with pytest.raises(OSError, match="killed"):
         line.edit("a", None)
     run = begun(line, rows(a=3))
@@ -401,7 +401,7 @@ def test_what_is_changed_after_a_dead_acceptance_is_accepted_as_another_change(
     line: Line, kills: Any, point: str
 ) -> None:
     line.commit(a=50, b=7)
-    kills(changed_values, point)
+    kills(acceptance, point)
     with pytest.raises(OSError, match="killed"):
         line.edit("a", None)
     line.edit("b", 8)

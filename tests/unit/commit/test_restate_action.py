@@ -25,9 +25,9 @@ from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.replay import wishes
 from airflow_tx.ledger.steps.step import Audit, Reader
 from airflow_tx.ledger.view import LedgerView
-from airflow_tx.operations.actions import changed_values
+from airflow_tx.operations.actions import acceptance
+from airflow_tx.operations.actions.acceptance import ChangeAcceptance
 from airflow_tx.operations.actions.action import ActionTarget, EffectLine, dated_transactions
-from airflow_tx.operations.actions.changed_values import ChangeAcceptance
 from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement, WishWithdrawal
 from airflow_tx.operations.cli.actions import RestatedWork, left_over
 from airflow_tx.operations.cli.context import Progress, WorkStatus
@@ -501,7 +501,7 @@ def test_what_is_gone_is_accepted_once(world: World) -> None:
 def test_a_journal_that_is_too_large_for_a_look_ends_what_can_be_restated(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changed_values, "MOST_ENTRIES", 4)
+    monkeypatch.setattr(acceptance, "MOST_ENTRIES", 4)
     deleted(world)
     assert accepted(world)[-1].startswith("accepted: no transaction until now can be restated: ")
     world.execute("r6")

@@ -17,7 +17,7 @@ from airflow_tx.ledger.audit.rebuild import state_lost
 from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.steps.replay import withdraw
 from airflow_tx.operations.actions import roll_forward as command_module
-from airflow_tx.operations.actions.changed_values import evidence_of
+from airflow_tx.operations.actions.acceptance import evidence_of
 from airflow_tx.operations.actions.restatement import TransactionRestatement
 from airflow_tx.operations.actions.roll_forward import seen_state
 from airflow_tx.state import DeltaTable, SqlGuard

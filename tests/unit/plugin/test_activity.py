@@ -11,8 +11,7 @@ from airflow_tx.ledger.records import History, Outcome, TopologyRecord
 from airflow_tx.ledger.status import view_final
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.activity import MOST_LOOKED, MOST_STRETCHES, Activity, activity, stretches
-from airflow_tx.plugin.api.final_views import FinalViews
-from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 

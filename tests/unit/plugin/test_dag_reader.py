@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -123,5 +122,5 @@ def test_the_file_that_hangs_is_named(
     with pytest.raises(DagNotRead) as error:
         reader.read("stuck", lambda: parsed(str(answered.wait())))
     assert str(error.value).startswith(f"The file of DAG stuck ({file}) has not been read within 0.01 s, as ")
-    assert told == [{"hangs": asdict(dag_server.hanging_file("stuck", str(error.value)))}]
+    assert told == [{"hangs": dag_server.hanging_file("stuck", str(error.value))}]
     assert told[0]["hangs"]["changed"] == file.stat().st_mtime_ns

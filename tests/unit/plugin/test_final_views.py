@@ -8,8 +8,8 @@ import pytest
 
 from airflow_tx.ledger.records import History, Outcome
 from airflow_tx.ledger.status import TransactionView, view_final
-from airflow_tx.plugin.api import final_views
-from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
+from airflow_tx.plugin.api import snapshots
+from airflow_tx.plugin.api.snapshots import FinalViews, RememberedViews
 
 ENDED = "2026-01-01T00:00:00.000+00:00"
 
@@ -41,7 +41,7 @@ def test_what_the_ledger_has_forgotten_is_forgotten() -> None:
 
 
 def test_of_all_topologies_the_one_that_was_looked_at_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(final_views, "MOST_OF_ALL", 5)
+    monkeypatch.setattr(snapshots, "MOST_OF_ALL", 5)
     views = RememberedViews()
     record: Any = type("Record", (), {"incarnation": "a", "generation": 1})
     for name in ("first", "second", "third"):

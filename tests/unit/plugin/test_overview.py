@@ -17,9 +17,8 @@ from airflow_tx.ledger.status import TransactionView, view_final, view_open
 from airflow_tx.ledger.view import HealthCode, TopologyView
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.operations.actions.replay import with_run_ends
-from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.routes import MOST_LINES
-from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
 from airflow_tx.plugin.api.topologies import OverviewPart, shared_causes
 
 
