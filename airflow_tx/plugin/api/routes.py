@@ -664,7 +664,6 @@ def _shared(
 
 @topology_router.get("/topologies")
 def list_topologies(
-    *,
     access: AccessDep,
     *,
     state: Annotated[list[HealthCode] | None, Query(max_length=len(HealthCode))] = None,
