@@ -550,9 +550,22 @@ def _is_ours(operator: type) -> bool:
     return any(base.__module__.startswith("airflow_tx.") for base in operator.__mro__)
 
 
+def _shown(block: Block) -> None:
+    """Airflow lets a task id end with a line break, and a state takes its name from a table or a file."""
+    named = [("task", task.task_id) for task in block.tasks]
+    named += [("state", state.name) for state in block.states]
+    named += [("output", str(taken.input.key)) for _, taken in block.taken]
+    for what, name in named:
+        if not name.isprintable():
+            raise block.refusal(
+                f"the name of {what} {name!a} has characters that no page and no terminal shows",
+                "Give it another name, of letters, digits and dashes.",
+            )
+
+
 _RULES = (
     _source, _malformed, _interval, _window, _committers, _after_committer, _serial, _updates, _checks, _states,
-    _appended, _phase, _kinds,
+    _appended, _phase, _kinds, _shown,
 )  # fmt: skip
 
 

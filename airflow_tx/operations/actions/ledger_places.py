@@ -92,15 +92,15 @@ class LedgerPlaces:
         return self.coordinator(self._place(paths.topology, conn_id, paths.root))
 
     def dag_of(self, place: LedgerPlace) -> str | None:
-        """Name a DAG whose runs begin the transactions of a topology; None: no DAG does."""
+        """Name the DAG whose runs begin the transactions of a topology; None: no DAG does, or several say so."""
         self._refresh()
-        begins = (
+        begins = {
             task.dag_id
             for dag_id in self._hashes
             for task in self._tasks[dag_id]
             if task.begins and task.place == place
-        )
-        return next(begins, None)
+        }
+        return begins.pop() if len(begins) == 1 else None
 
     def begun_by(self, dag_id: str) -> LedgerPlace | None:
         """Give the place of the transactions that the runs of a DAG begin, also if none has begun yet; None: none."""

@@ -204,6 +204,9 @@ class WantedText:
         named = min(self._names(view, metadata, zone), key=_rank, default=None)
         # Errors and details take longer, and are of a later rank.
         found = named or next(self._others(view, metadata), None)
+        if found is None and view.is_unreadable:
+            # It may be the one, and nobody can tell.
+            found = MatchedPart.DETAIL, self.hide_error(view.error or ""), False
         return None if found is None else TextMatch(view, batch_in_words(metadata), *found)
 
     def _names(self, view: TransactionView, metadata: Any, zone: str) -> Iterator[_Part]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import StoreUnavailable, TxError
-from airflow_tx.ledger.api import Paths, Store
+from airflow_tx.ledger.api import Paths, Put, Store
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
@@ -181,3 +181,14 @@ def test_a_zookeeper_that_is_away_is_asked_once_for_all_its_topologies(ledgers: 
 def test_a_search_whose_browser_has_left_reads_nothing_more(ledgers: Asked) -> None:
     answer = searched_all([snapshot("a")], "csv", has_left=lambda: True)
     assert (answer.looked, ledgers.asked) == (0, [])
+
+
+def test_a_transaction_that_cannot_be_read_is_found_last_with_its_path(ledgers: Asked) -> None:
+    """It may be the wanted one."""
+    orders = snapshot("orders", transactions=3)
+    assert orders.store is not None
+    path = orders.paths.history(2)
+    orders.store.multi([], [Put(path, b"{")])
+    found = searched_all([orders], "orders").found
+    assert [each.txid for each in found] == [3, 1, 2]
+    assert f"{path} cannot be read" in found[-1].text

@@ -34,7 +34,7 @@ from airflow_tx import (
     coordinator_dag,
     persistent_aggregate,
 )
-from airflow_tx.base.errors import ConfigError, StoreUnavailable
+from airflow_tx.base.errors import ConfigError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, MemoryMap, NonTransactionalMap, OpaqueMap, TransactionalMap
@@ -405,6 +405,27 @@ def test_one_state_takes_one_update() -> None:
     with dag(), refused("state 'totals' is updated 2 times"), block() as tx:
         counted = count(tx.batch)
         CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=state()) for _ in range(2)])
+
+
+UNSEEN = {"half a pair": "a\udcf6b", "nul": "a\x00b", "turned": "a\u202eb", "line break": "a\n"}
+
+
+@pytest.mark.parametrize("name", UNSEEN.values(), ids=list(UNSEEN))
+@pytest.mark.parametrize("named", ["topology", "task", "state", "output", "check"])
+def test_a_name_that_nothing_shows_is_refused_in_one_line(named: str, name: str) -> None:
+    """By Airflow already, where it checks the ids of tasks."""
+    given = dict.fromkeys(("topology", "task", "state", "output", "check"), "totals") | {named: name}
+
+    def build() -> None:
+        with dag(), block(topology=given["topology"]) as tx:
+            counted: Any = count.override(task_id=given["task"])(tx.batch)
+            output = counted[given["output"]]
+            update = persistent_aggregate(output, state=state(given["state"]))
+            CommitOperator(task_id="commit", updates=[update], checks=[check(given["check"], output, rows="n > 0")])
+
+    with pytest.raises((ConfigError, TransactionDefinitionError, ValueError)) as found:
+        build()
+    assert str(found.value).isprintable()
 
 
 KINDS = [
