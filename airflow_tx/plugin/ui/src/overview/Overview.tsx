@@ -17,7 +17,7 @@ import { ago, moment } from "../parts/words";
 import { Find } from "./Find";
 import { Sparkline } from "./Sparkline";
 import { causeWords, inOrder, pageWords } from "./causes";
-import { lagWords } from "./lag";
+import { lagSize, lagWords } from "./lag";
 
 const PAGE = 50;
 const TYPING = 300;
@@ -283,12 +283,12 @@ function Line({ line, now, onAct, within = false }: { line: TopologyLine; now: n
         </Table.Cell>
       </Table.Row>
       <Table.Row verticalAlign="middle">
-        <Table.Cell display={WIDE} pb={1} pt={1} title={line.lag.why ?? undefined} truncate>
-          {lagWords(line.lag, now)}
+        <Table.Cell display={WIDE} pb={1} pt={1} title={line.lag.why ?? lagWords(line.lag, now)}>
+          {lagSize(line.lag)}
         </Table.Cell>
         <Table.Cell display={WIDE} pb={1} pt={1} whiteSpace="nowrap">{`${line.open} of ${line.max_pending}`}</Table.Cell>
         <Table.Cell display={WIDE} pb={1} pt={1}>{line.turn}</Table.Cell>
-        <Table.Cell display={WIDE} pb={1} pt={1} title={line.last_commit ? moment(line.last_commit.at) : undefined} truncate>
+        <Table.Cell display={WIDE} pb={1} pt={1} title={line.last_commit ? moment(line.last_commit.at) : undefined}>
           {line.last_commit ? `${line.last_commit.txid}, ${ago(line.last_commit.at, now)}` : "none"}
         </Table.Cell>
         <Table.Cell display={WIDE} pb={1} pt={1}>

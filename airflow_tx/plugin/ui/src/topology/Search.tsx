@@ -35,7 +35,7 @@ export function Search({ topology }: { topology: string }) {
           aria-label="Which transaction has it?"
           asking={query.isFetching}
           maxW="360px"
-          placeholder="Find a file, an offset, an id or a date"
+          placeholder="File, offset, id or date"
           setTyped={setTyped}
           typed={typed}
         />
