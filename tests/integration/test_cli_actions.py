@@ -232,7 +232,9 @@ def test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped(
     pipeline.mark(grant)
     runs.make(r2="failed")
     listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=zookeeper_root)}
-    assert listed[2]["waiting_for"] == "a replay: transaction 1 ended elsewhere than its batch starts"
+    assert listed[2]["waiting_for"] == (
+        "a replay, since transaction 1 ended elsewhere than its batch starts: airflow tx replay flights 2"
+    )
 
     told = airflow.json("tx", "skip", "flights", "2", "--why", "wrong", "--yes", root=zookeeper_root)
     assert done(told) == {
