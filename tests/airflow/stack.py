@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 from sqlalchemy import create_engine, text
 
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.failpoints import Failpoints
@@ -188,6 +190,14 @@ class RawLedger:
                 return json.loads(client.get(f"{self._base}/{path}")[0] or b"null")
             except NoNodeError:
                 return None
+
+    def advised(self, txid: int, verb: str) -> list[str]:
+        """What a person types behind `airflow tx`, by what an open transaction's error says to do, and then why."""
+        remedy = Remedy.from_stored(self.read(f"coordinator/transactions/{txid}")["remedy"])
+        (command,) = (each for each in remedy.commands if each.verb == verb)
+        typed = shlex.split(str(command))
+        assert typed[-2:] == ["--why", "TEXT"]
+        return typed[2:-1]
 
     def names(self, path: str) -> list[str]:
         """The names below a znode."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-
 import pytest
 
 from tests.airflow.stack import SIZE, Stack, expected
@@ -27,9 +24,7 @@ def test_an_output_is_accepted_by_the_command_that_the_error_names_and_counted_o
     assert "check 'small sums' failed: sum(total) < 100 is false: sum(total) is 145" in record["error"]
 
     killed = stack.failpoints.arm("commit.after_acquire", "kill", topology=dag_id, txid=2)
-    advised = re.search(r"Or accept the output: airflow tx (accept-check .*) TEXT", record["error"])
-    assert advised is not None
-    rows = stack.tx_rows(*shlex.split(advised[1]), "it was a large day", "--yes")
+    rows = stack.tx_rows(*ledger.advised(2, "accept-check"), "it was a large day", "--yes")
     assert [row["done"] for row in rows] == [
         "accepted: small sums: sum(total) < 100 is false: sum(total) is 145",
         "its failed tasks were cleared",
