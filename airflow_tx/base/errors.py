@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from airflow_tx.base.remedy import Remedy
 
 # --- root ---------------------------------------------------------------------------------------------------------
 # The root of all errors, and errors of settings, blocks, sources and staged output.
-
-
-def _rebuild(cls: type[TxError], fields: dict[str, Any]) -> TxError:
-    return cls(**fields)
 
 
 class TxError(Exception):
@@ -73,7 +70,7 @@ class TxError(Exception):
         raise AttributeError(name)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return _rebuild, (type(self), self.fields)
+        return partial(type(self), **self.fields), ()
 
 
 def shortened_reason(text: str, most: int) -> str:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     )
     from airflow_tx.operations.actions.search import (
         MOST_FOUND as MOST_FOUND,
-        MOST_LOOKED_THROUGH as MOST_LOOKED_THROUGH,
         MatchedPart as MatchedPart,
         SearchedLedger as SearchedLedger,
         TextFound as TextFound,

@@ -176,7 +176,12 @@ class CheckAcceptance(PersonalAction):
                 failed=", ".join(map(repr, record.checks)) or "none",
             )
             return self.refused(version, refusal, self.txid, record.run_id)
-        found = [check_in_words(name, self._seen(record.checks[name])) for name in self.names]
+        # Who accepted a check before, and why, is for people who may read that.
+        hidden = () if self.target.sees_audit else ("accepted",)
+        found = [
+            check_in_words(name, {k: v for k, v in record.checks[name].items() if k not in hidden})
+            for name in self.names
+        ]
         sentence = (
             f"Commit transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run "
             f"{record.run_id}) although checks have failed: {'; '.join(found)}."
@@ -184,12 +189,6 @@ class CheckAcceptance(PersonalAction):
         lines = [EffectLine(self.txid, record.run_id, each) for each in found]
         effect = PlannedEffect(lines, partial(self._accept, record))
         return ActionPlan(version, sentence, [effect], [self.txid])
-
-    def _seen(self, noted: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Leave out who accepted a check before, and why, for people who may not read that."""
-        if self.target.sees_audit:
-            return noted
-        return {name: each for name, each in noted.items() if name != "accepted"}
 
     def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
         """Note it, and let the commit be tried again, once no other check stands in its way."""

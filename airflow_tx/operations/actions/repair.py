@@ -95,14 +95,12 @@ class LedgerRepair(PersonalAction):
 
         :param more: what it does beside the ledger; `seen`: what else the person has seen of the state.
         """
-        opened = self.ledger.open_records()
-        granted = {
-            txid: each
-            for txid, each in opened.items()
-            if each.phase is Phase.COMMITTING and each.error is None
-        }
         lines = [EffectLine(None, None, each) for each in more]
-        lines += [EffectLine(txid, each.run_id, _OUTRANKED) for txid, each in granted.items()]
+        lines += [
+            EffectLine(txid, each.run_id, _OUTRANKED)
+            for txid, each in self.ledger.open_records().items()
+            if each.phase is Phase.COMMITTING and each.error is None
+        ]
         return self.planned(planned, sentence, repair, [*lines, *self._failed()], seen)
 
     def planned(

@@ -318,7 +318,7 @@ class SearchedLedger:
     ) -> TextFound:
         """Look at the newest transactions.
 
-        :param most: how many to look at; `most_found`: how many to give.
+        :param most: how many to look at, `MOST_LOOKED_THROUGH` at most; `most_found`: how many to give.
         :param until: the moment of `time.monotonic` at which it ends with what it has found; `has_left`: whether it
             ends now, since its browser has left.
         :raises StoreError: the ledger cannot be read.
@@ -327,7 +327,7 @@ class SearchedLedger:
         newest = [*sorted(self._opened, reverse=True), *reversed(self.final)]
         found: list[TextMatch] = []
         looked = unknown = named = 0
-        for view, metadata in self._read(ledger, newest[:most]):
+        for view, metadata in self._read(ledger, newest[: min(most, MOST_LOOKED_THROUGH)]):
             if named > most_found or time.monotonic() > until or has_left():
                 break
             looked += 1

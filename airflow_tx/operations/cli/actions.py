@@ -30,7 +30,7 @@ from airflow_tx.operations.cli.context import (
     action,
     audit_of,
     beside_rows,
-    check_why,
+    check_reason,
     conn_id_of,
     dag_of,
     is_shown,
@@ -182,11 +182,6 @@ def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
     render.print_rows(rows, args.output)
 
 
-def check_reason(args: Namespace, verb: str, *words: str) -> None:
-    if not args.dry_run:  # which keeps nothing
-        check_why(args, verb, *words)
-
-
 def _loss_line(accepted: Loss) -> render.TableRow:
     return {
         "partition": accepted.partition or None,
@@ -213,8 +208,8 @@ def repair(args: Namespace) -> None:
         wrong_usage("--restate, --until, --changed and --unchanged are for --roll-forward.")
     if args.unseen and not args.state_lost:
         wrong_usage("--unseen is for --state-lost.")
-    if args.reset and not args.dry_run:
-        check_why(args, "repair", "--reset")
+    if args.reset:
+        check_reason(args, "repair", "--reset")
     with store_of(args) as store:
         if args.roll_forward is not None:
             _roll_forward(args, store)

@@ -209,12 +209,12 @@ def wrong_usage(text: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def check_why(args: Namespace, verb: str, *words: str) -> None:
-    """Refuse an action without a reason.
+def check_reason(args: Namespace, verb: str, *words: str) -> None:
+    """Refuse an action without a reason; a dry run keeps none.
 
     :param verb: of the typed command; `words`: behind its topology, for the message.
     """
-    if not without_controls(args.why or "").strip():
+    if not args.dry_run and not without_controls(args.why or "").strip():
         first = next(
             (place for place, each in enumerate(words) if each.startswith("--")), len(words)
         )

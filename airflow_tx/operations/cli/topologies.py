@@ -17,10 +17,11 @@ from airflow_tx.ledger import (
     dumps,
 )
 from airflow_tx.operations.cli import render
-from airflow_tx.operations.cli.actions import check_reason, do_repair, target_of
+from airflow_tx.operations.cli.actions import do_repair, target_of
 from airflow_tx.operations.cli.context import (
     action,
     audit_of,
+    check_reason,
     confirm,
     conn_id_of,
     ledger_on,

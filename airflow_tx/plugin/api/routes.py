@@ -35,7 +35,6 @@ from airflow_tx.ledger import (
 from airflow_tx.operations import (
     BEGIN,
     MOST_FOUND,
-    MOST_LOOKED_THROUGH,
     MatchedPart,
     SearchedLedger,
     TextFound,
@@ -281,7 +280,7 @@ class _SearchOfAll:
         :param left: how many topologies share what may still be read.
         """
         read = sum(each.looked for each in self._looked)
-        most = min((MOST_SEARCHED - read) // left, MOST_LOOKED_THROUGH)
+        most = (MOST_SEARCHED - read) // left
         found = self._asked(
             snapshot,
             lambda ledger: ledger.look(
