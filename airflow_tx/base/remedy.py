@@ -36,9 +36,6 @@ class Command:
             return " ".join([_COMMAND, self.verb, *options, "--", *names])
         return " ".join([_COMMAND, self.verb, *names, *options])
 
-    def __radd__(self, words: str) -> Remedy:
-        return Remedy((words, self))
-
     def values(self, option: str) -> tuple[str, ...]:
         """Give what stands behind an option, up to the next one."""
         if option not in self.options:
@@ -75,10 +72,8 @@ class Remedy:
         return str(self).strip() != ""
 
     def __add__(self, other: Remedy | str) -> Remedy:
-        return Remedy((*self.parts, *(other.parts if isinstance(other, Remedy) else (other,))))
-
-    def __radd__(self, other: str) -> Remedy:
-        return Remedy((other, *self.parts))
+        more = other.parts if isinstance(other, Remedy) else filter(None, (other,))
+        return Remedy((*self.parts, *more))
 
     @property
     def commands(self) -> tuple[Command, ...]:

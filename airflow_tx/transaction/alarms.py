@@ -154,7 +154,7 @@ class AlarmTopology:
         txid = mark["txid"]
         remedy = to_continue(self.name, txid, record.remedy, may_skip=True)
         if record.remedy is None:
-            remedy = "To continue: " + remedy
+            remedy = Remedy(("To continue: ",)) + remedy
         what = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits"
         reason = f"{what}: {mark['reason']}"
         return self._alarm(AlarmKind.BLOCKED, reason, remedy, txid, record)

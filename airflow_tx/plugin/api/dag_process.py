@@ -14,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
@@ -361,10 +361,9 @@ class Questions:
         self._lock = threading.Lock()
         self._asked: list[PersonalQuestion] = []
 
-    @contextmanager
     def asked(
         self, what: str, snapshot: TopologySnapshot, access: Access, *, needs_dag: bool = True
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Count a question within the block.
 
         :raises Busy: there are enough of this person, about this topology, or in all.
@@ -377,8 +376,7 @@ class Questions:
             since=datetime.now(timezone.utc),
             needs_dag=needs_dag,
         )
-        with self.under_way(question, access.readable):
-            yield
+        return self.under_way(question, access.readable)
 
     @contextmanager
     def under_way(

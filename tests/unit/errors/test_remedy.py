@@ -81,7 +81,7 @@ def test_a_stored_remedy_is_read_as_it_was_written(topology: str, value: str) ->
 
 def test_words_and_a_command_are_a_remedy() -> None:
     command = Command("skip", "t", ("3",), ("--why", "TEXT"))
-    told = "Bring them back, or: " + command + "."
+    told = Remedy(("Bring them back, or: ", command)) + "."
     assert told == Remedy.of("Bring them back, or: <airflow tx skip {of} 3 --why TEXT>.", of="t")
 
 
