@@ -35,6 +35,7 @@ from airflow_tx.plugin.api.access import (
     check_same_origin,
 )
 from airflow_tx.plugin.api.dag_process import dag_process, questions
+from airflow_tx.plugin.api.redaction import fit
 from airflow_tx.plugin.api.routes import Problem, topology_for
 from airflow_tx.plugin.api.snapshots import TopologySnapshot, ledger_client, ledger_snapshots
 
@@ -126,7 +127,7 @@ def preview_action(
         questions().asked(what, snapshot, access, needs_dag=request.needs_dag),
         _while_there(access, topology),
     ):
-        return _previewed(request, snapshot.record)
+        return fit(_previewed(request, snapshot.record))
 
 
 @action_router.post("/{action}")
@@ -166,7 +167,7 @@ def _executed_and_logged(
         raise
     _log("", request, snapshot, audit, done)
     ledger_snapshots().forget(snapshot.name)
-    return ActionAnswer(done=done)
+    return fit(ActionAnswer(done=done))
 
 
 def _log(

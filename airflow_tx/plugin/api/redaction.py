@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
@@ -260,14 +260,20 @@ REDACTION.schema = _schema
 # --- answers ------------------------------------------------------------------------------------------------------
 
 
-def fit(value: Any) -> Any:
+_T = TypeVar("_T")
+
+
+def fit(value: _T) -> _T:
     """Write half a surrogate pair as its escape, in a text or within a value: an answer is UTF-8."""
+    made: Any = value
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, Mapping):
-        return {fit(name): fit(each) for name, each in value.items()}
-    if is_dataclass(value) and not isinstance(value, (type, Remedy)):
-        return replace(
+        made = value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    elif isinstance(value, Mapping):
+        made = {fit(name): fit(each) for name, each in value.items()}
+    elif is_dataclass(value) and not isinstance(value, (type, Remedy)):
+        made = replace(
             value, **{each.name: fit(getattr(value, each.name)) for each in fields(value)}
         )
-    return [fit(each) for each in value] if isinstance(value, (list, tuple)) else value
+    elif isinstance(value, (list, tuple)):
+        made = [fit(each) for each in value]
+    return made  # type: ignore[no-any-return]

@@ -58,7 +58,7 @@ from airflow_tx.plugin.api.advice import NO_ADVICE, Advice, log_link, said_advic
 from airflow_tx.plugin.api.airflow_runs import Jobs, TaskBar, jobs_of, task_tries, xcoms
 from airflow_tx.plugin.api.dag_process import dag_process, lag_board, questions, searches
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
-from airflow_tx.plugin.api.redaction import BatchName, redacted, without_credentials
+from airflow_tx.plugin.api.redaction import BatchName, fit, redacted, without_credentials
 from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway, TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.topologies import (
     OverviewPart,
@@ -677,7 +677,7 @@ def list_topologies(
     `grouped` lists topologies that fail by the same cause as one cause; `cause` lists the topologies of one cause.
     """
     part = OverviewPart(frozenset(state or ()), text, limit, offset, grouped, cause)
-    return overview(_readable_topologies(access), part, access)
+    return fit(overview(_readable_topologies(access), part, access))
 
 
 def _readable_topologies(access: Access) -> list[TopologySnapshot]:
@@ -720,7 +720,7 @@ def search_topologies(
     part = OverviewPart(frozenset(state or ()), text, limit=sys.maxsize)
     wanted = _wanted(what)
     some = part.select(_readable_topologies(access)).some
-    return searched_all(some, wanted, person=access.person, has_left=visit.has_left)
+    return fit(searched_all(some, wanted, person=access.person, has_left=visit.has_left))
 
 
 @topology_router.get(
@@ -813,7 +813,7 @@ def search_transactions(
     visit: VisitDep,
 ) -> SearchAnswer:
     """Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does."""
-    return searched(topology_for(access, topology), _wanted(what), access, visit)
+    return fit(searched(topology_for(access, topology), _wanted(what), access, visit))
 
 
 def _check_zones(*moments: datetime | None) -> None:
@@ -835,7 +835,7 @@ def get_dag(access: AccessDep, dag_id: Name) -> DagAnswer:
     found = _dag_answer(access, dag_id) if access.may_read(dag_id) else None
     if found is None:
         raise no_such("topology of this DAG")
-    return found
+    return fit(found)
 
 
 def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
@@ -866,5 +866,5 @@ def get_run(access: AccessDep, dag_id: Name, run_id: Name) -> RunAnswer:
         snapshots = _as_seen(access, ledger_snapshots().of_dag(dag_id))
         found = run_answer(snapshots, dag_id, run_id, access)
         if found is not None:
-            return found
+            return fit(found)
     raise no_such("transaction of this run")

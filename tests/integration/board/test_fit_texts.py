@@ -190,7 +190,10 @@ def plant(
     store: ZooKeeperStore, topology: str, template: Sequence[Node], kind: type[Any], name: str, value: Any
 ) -> None:
     paths = Paths(ROOT, topology)
-    store.multi([], [Create(f"{paths.base}{each.path}", changed(each, kind, name, value)) for each in template])
+    made = [Create(f"{paths.base}{each.path}", changed(each, kind, name, value)) for each in template]
+    # ZooKeeper takes a megabyte at once; parents come first.
+    for each in made:
+        store.multi([], [each])
 
 
 @pytest.fixture
