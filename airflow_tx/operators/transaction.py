@@ -272,6 +272,7 @@ class Block:
 
     def complete(self) -> None:
         """Give its tasks our hooks and options, which a cluster policy may have replaced by its own."""
+        compat.make_log_fit()
         for task, name, value in self._own_options:
             setattr(task, name, value)
         for task in self.acking:

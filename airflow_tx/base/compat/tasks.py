@@ -130,6 +130,27 @@ def add_hooks(
         options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
 
 
+def make_log_fit() -> None:
+    """Let the log of a task take half a surrogate pair: Airflow's ends the process by an error that has one."""
+    import structlog
+
+    processors: Any = structlog.get_config()["processors"]
+    if _fit_event not in processors:
+        processors.insert(-1, _fit_event)  # the last one writes the line
+
+
+def _fit_event(logger: Any, method: str, event: Any) -> Any:
+    return _fit(event)
+
+
+def _fit(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_fit(name): _fit(each) for name, each in value.items()}
+    return [_fit(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 _after_policies: set[Callable[[Any], None]] = set()
 
 

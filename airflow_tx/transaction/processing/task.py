@@ -677,25 +677,12 @@ def _own_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _make_fit(error)
         broken = None
         with suppress(RuntimeError):  # it is called outside of a task, as by a test
             broken = Processing.current().broken
         if broken is None or broken is error or str(broken) not in str(error):
             raise
         raise broken from error
-
-
-def _make_fit(error: BaseException | None) -> None:
-    """Write half a surrogate pair in an error as its escape: the log cannot hold it, and Airflow ends the process."""
-    seen = set[int]()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        error.args = tuple(
-            each.encode("utf-8", "backslashreplace").decode() if isinstance(each, str) else each
-            for each in error.args
-        )
-        error = error.__cause__ or error.__context__
 
 
 def _with_refs(value: Any, multiple: bool) -> Any:

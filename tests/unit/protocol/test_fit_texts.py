@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +14,6 @@ from airflow_tx.base.errors import ConfigError, TransactionDefinitionError, Unre
 from airflow_tx.ledger.api import Paths, decode_name, digest, encode_name
 from airflow_tx.ledger.records import History, Metadata, Outcome, Skipped, check_within, decode, encode
 from airflow_tx.sources.files.source import FileSource
-from airflow_tx.transaction.processing.task import _own_errors
 from airflow_tx.transaction.spec import TransactionSpec
 
 HALF = "gr\udcf6sse"
@@ -70,12 +71,32 @@ def test_a_topology_with_a_name_that_nothing_shows_is_refused(name: str) -> None
     assert str(refused.value).isprintable()
 
 
-def test_an_error_of_a_task_is_made_fit_for_the_log() -> None:
-    error = ValueError(HALF)
-    error.__cause__ = KeyError(HALF, 5)
-    with pytest.raises(ValueError, match="gr.udcf6sse"), _own_errors():
-        raise error
-    assert (error.args, error.__cause__.args) == ((SHOWN,), (SHOWN, 5))
+LOGGED = """
+import io
+from airflow.sdk.log import configure_logging
+import structlog
+output = io.BytesIO()
+configure_logging(json_output=True, output=output, sending_to_supervisor=True)
+log = structlog.get_logger("task")
+log.info("begin")
+from airflow_tx.base import compat
+compat.make_log_fit()
+compat.make_log_fit()
+try:
+    raise ValueError("gr\\udcf6sse") from KeyError("\\ud83d")
+except ValueError:
+    log.exception("failed", found=["gr\\udcf6sse"])
+print(output.getvalue().decode())
+"""
+
+
+def test_the_log_of_a_task_takes_an_error_with_half_a_pair() -> None:
+    """Airflow's own log raises another error there, and the process of the task ends."""
+    done = subprocess.run([sys.executable, "-c", LOGGED], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    *_, last = done.stdout.strip().splitlines()
+    line = json.loads(last)
+    assert (line["found"], line["exception"][0]["exc_value"]) == ([SHOWN], SHOWN)
 
 
 @pytest.mark.parametrize(
