@@ -89,7 +89,9 @@ def test_a_file_that_was_corrected_is_counted_by_the_command_that_the_error_name
         stack.begun(dag_id, run_id)
     airflow.wait_run(dag_id, "r1", state="failed")
     error = ledger.read("coordinator/transactions/1")["error"]
-    assert "1.csv: line 3: number = 'nine' does not fit the schema" in error
+    assert "1.csv: line 3: number has a value that the log of its task shows" in error
+    shown = airflow.task_log(dag_id, "r1", "of_file")
+    assert "1.csv: line 3: number = 'nine' does not fit the schema" in shown
 
     (folder / "1.csv").write_text(f"number\n{right['1.csv']}")
     done = tx(stack, *ledger.advised(1, "replay"), "the ninth was a word")
