@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         CommitOperator as CommitOperator,
         RetriedOperator as RetriedOperator,
     )
+    from airflow_tx.operators.phase import commit_phase as commit_phase
     from airflow_tx.operators.sensor import TransactionCommittedSensor as TransactionCommittedSensor
     from airflow_tx.operators.spark import (
         SparkBatchOperator as SparkBatchOperator,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     )
     from airflow_tx.operators.transaction import (
         Transaction as Transaction,
-        commit_phase as commit_phase,
         defined as defined,
     )
 

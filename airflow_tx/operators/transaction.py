@@ -10,7 +10,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, TaskGroup
+from airflow.sdk import DAG
 from airflow.sdk.definitions._internal.contextmanager import DagContext
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 from airflow.sdk.exceptions import DuplicateTaskIdFound
@@ -24,10 +24,10 @@ from airflow_tx.operators.commit import (
     AcquireTurnOperator,
     BeginTransactionOperator,
     CommitOperator,
-    MarkCommittedOperator,
     hook_up_inside,
     note_commit_failure,
 )
+from airflow_tx.operators.phase import PhaseTasks, commits, operator_of, ordered, phase_of
 from airflow_tx.sources import Source, SourceKind
 from airflow_tx.state import AppendTable, FencedState, StateKind
 from airflow_tx.transaction import (
@@ -35,7 +35,6 @@ from airflow_tx.transaction import (
     AlarmCallbacks,
     AlarmLimits,
     Check,
-    PhaseSpec,
     TransactionSpec,
     Update,
     hook_up,
@@ -46,120 +45,6 @@ from airflow_tx.transaction import (
 if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import XComArg
     from typing_extensions import Self
-
-
-# --- phase --------------------------------------------------------------------------------------------------------
-# `commit_phase`: several committers, and tasks after the first one, in one commit phase.
-
-
-class CommitPhase(TaskGroup):
-    """A task group whose tasks run in the commit phase, in the order of txids; see `commit_phase`.
-
-    :param outlets: assets whose events tell of a commit.
-    """
-
-    def __init__(self, group_id: str, outlets: Sequence[Any] = ()) -> None:
-        super().__init__(
-            group_id=group_id, tooltip="The commit phase: one transaction at a time, in order"
-        )
-        self._outlets = list(outlets)
-        self.acquire: AcquireTurnOperator
-        self.mark: MarkCommittedOperator
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self.acquire = AcquireTurnOperator(task_id="acquire")
-        self.acquire.as_setup()  # type: ignore[no-untyped-call]
-        self.mark = MarkCommittedOperator(task_id="mark", outlets=self._outlets)
-        self.mark.as_teardown(setups=self.acquire, on_failure_fail_dagrun=True)
-        return self
-
-
-@dataclass(frozen=True)
-class PhaseTasks:
-    """The tasks of a commit phase in the DAG file.
-
-    :param inside: those between its first and its last task.
-    """
-
-    acquire: AcquireTurnOperator
-    mark: MarkCommittedOperator
-    inside: tuple[Any, ...]
-
-    @property
-    def others(self) -> tuple[Any, ...]:
-        """List the tasks inside that are no committers."""
-        return tuple(task for task in self.inside if not _commits(task))
-
-    @property
-    def spec(self) -> PhaseSpec:
-        return PhaseSpec(
-            acquire=self.acquire.task_id,
-            mark=self.mark.task_id,
-            committers=tuple(task.task_id for task in _ordered(self.inside) if _commits(task)),
-            inside=tuple(sorted(task.task_id for task in self.inside)),
-            mapped=frozenset(task.task_id for task in self.inside if compat.is_mapped(task)),
-        )
-
-    def wire(self) -> None:
-        """Put the first task before all inside, after the tasks that they need; the last one after all inside."""
-        inside = {task.task_id for task in self.inside}
-        for task in self.inside:
-            for before in sorted(task.upstream_task_ids - inside - {self.acquire.task_id}):
-                self.acquire.set_upstream(task.dag.get_task(before))
-            if not task.upstream_task_ids & inside:
-                self.acquire.set_downstream(task)
-            if not task.downstream_task_ids & inside:
-                task.set_downstream(self.mark)
-
-
-def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) -> PhaseTasks:
-    """Give the commit phase of a block.
-
-    :param acquiring: the first task of each that it has.
-    :raises TransactionDefinitionError: there are two.
-    """
-    if len(acquiring) > 1:
-        raise refusal(spec, "it has two commit phases", "Put all committers into one.")
-    acquire = acquiring[0]
-    group: Any = acquire.task_group
-    inside = [task for task in group.iter_tasks() if task not in (acquire, group.mark)]
-    return PhaseTasks(acquire, group.mark, tuple(inside))
-
-
-def _commits(task: Any) -> bool:
-    return issubclass(_operator(task), CommitOperator)
-
-
-def _ordered(tasks: Sequence[Any]) -> list[Any]:
-    left = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
-    ordered = []
-    while left:
-        name = next(name for name, task in left.items() if not task.upstream_task_ids & left.keys())
-        ordered.append(left.pop(name))
-    return ordered
-
-
-def commit_phase(group_id: str = "commit_phase", *, outlets: Sequence[Any] = ()) -> CommitPhase:
-    """The commit phase of a transaction with several committers, or with tasks after a committer.
-
-        with Transaction(source=...) as tx:
-            counted = count(tx.batch)
-            with commit_phase() as phase:
-                first = CommitOperator(task_id="first", updates=[persistent_aggregate(counted, state=words)])
-                derived = derive(counted)
-                first >> derived
-                CommitOperator(task_id="second", updates=[persistent_aggregate(derived, state=derivatives)])
-        phase.mark >> report()
-
-    `acquire` waits for the turn once everything before the phase has succeeded; `mark` passes it on once every task of
-    the phase has. Clearing one of them takes the turn again, and nothing is counted twice. What comes after a commit
-    hangs on `phase.mark`.
-
-    :param group_id: of its task group, and the first part of the ids of its tasks.
-    :param outlets: assets whose events tell of a commit.
-    """
-    return CommitPhase(group_id, outlets)
 
 
 # --- rules --------------------------------------------------------------------------------------------------------
@@ -193,7 +78,7 @@ class Block:
 
     @cached_property
     def committers(self) -> tuple[Any, ...]:
-        return tuple(filter(_commits, self.tasks))
+        return tuple(filter(commits, self.tasks))
 
     @property
     def gate(self) -> Any:
@@ -416,7 +301,7 @@ def _after_committer(block: Block) -> None:
 
 def _serial(block: Block) -> None:
     for task in (block.begin, *block.tasks):
-        if not _is_ours(_operator(task)):
+        if not _is_ours(operator_of(task)):
             continue
         for option in _SERIAL:
             if value := getattr(task, option):
@@ -538,13 +423,8 @@ def _names(tasks: Iterable[Any]) -> str:
     return ", ".join(sorted(task.task_id for task in tasks))
 
 
-def _operator(task: Any) -> type:
-    found: type = task.operator_class if task.is_mapped else type(task)
-    return found
-
-
 def _stages_output(task: Any) -> bool:
-    return bool(getattr(_operator(task), "stages_output", False))
+    return bool(getattr(operator_of(task), "stages_output", False))
 
 
 def _is_ours(operator: type) -> bool:
@@ -837,7 +717,7 @@ class Transaction:
         )
         if self._spec.rejected is not None:
             # The committer that no other one comes before keeps the rejected rows.
-            first = next(filter(_commits, _ordered(block.tasks)))
+            first = next(filter(commits, ordered(block.tasks)))
             first.updates = (*first.updates, rejected_update(self._spec.rejected))
 
 
