@@ -204,9 +204,6 @@ class WantedText:
         named = min(self._names(view, metadata, zone), key=_rank, default=None)
         # Errors and details take longer, and are of a later rank.
         found = named or next(self._others(view, metadata), None)
-        if found is None and view.is_unreadable:
-            # It may be the one, and nobody can tell.
-            found = MatchedPart.DETAIL, self.hide_error(view.error or ""), False
         return None if found is None else TextMatch(view, batch_in_words(metadata), *found)
 
     def _names(self, view: TransactionView, metadata: Any, zone: str) -> Iterator[_Part]:
@@ -226,6 +223,8 @@ class WantedText:
             yield MatchedPart.ERROR, text, False
         for text in self._shown(batch_texts(metadata, self._folded, details=True), self.hide_name):
             yield MatchedPart.DETAIL, text, False
+        if view.is_unreadable:  # it may be the one, and nobody can tell
+            yield MatchedPart.DETAIL, self.hide_error(view.error or ""), False
 
     def _shown(self, texts: Iterable[str], hide: Callable[[str], str]) -> Iterator[str]:
         """Choose the texts that have the wanted one also where secrets are left out, which takes longer."""
