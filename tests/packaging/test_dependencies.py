@@ -33,6 +33,7 @@ PART_OF = {
     "pydantic-core": "apache-airflow",
     "rich": "apache-airflow",
     "starlette": "apache-airflow",
+    "tabulate": "apache-airflow",
     "typing-extensions": "apache-airflow",
 }
 LOADED_BY = {"celery", "click", "openlineage"}
