@@ -468,7 +468,7 @@ _LATEST = 9000
 def _values(*, needed: bool = True, **kinds: Any) -> Any:
     """Make the shape of values by name.
 
-    :param needed: whether all of them have to be there.
+    :param needed: whether all of them must be there.
     """
     fields = [(name, kind) if needed else (name, kind, None) for name, kind in kinds.items()]
     return msgspec.defstruct("Values", fields)

@@ -223,7 +223,7 @@ class WantedText:
             yield MatchedPart.ERROR, text, False
         for text in self._shown(batch_texts(metadata, self._folded, details=True), self.hide_name):
             yield MatchedPart.DETAIL, text, False
-        if view.is_unreadable:  # it may be the one, and nobody can tell
+        if view.is_unreadable:  # it may be the one: its record hides that
             yield MatchedPart.DETAIL, self.hide_error(view.error or ""), False
 
     def _shown(self, texts: Iterable[str], hide: Callable[[str], str]) -> Iterator[str]:
