@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, encode
-from airflow_tx.ledger.status import TransactionView, view_final
+from airflow_tx.ledger.status import TransactionView, view_final, view_unreadable
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.view import TopologyView
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
@@ -53,12 +54,17 @@ def _counted(
     lags: Sequence[LagPoint] = (),
     limits: AlarmLimits = NO_LIMITS,
     opened: Sequence[History] = (),
+    damaged: Collection[int] = (),
 ) -> Figures:
     place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
     store = MemoryStore()
     store.restore(tuple((place.paths.history(each.txid), encode(each), 0) for each in histories))
     record = TopologyRecord("life", "dag", "opaque", 3)
-    view = TopologyView("flights", record, 1, 1, tuple(_open(each) for each in opened), "")
+    unread = UnreadableRecord(path="/x", reason="it is empty")
+    views = [
+        view_unreadable(each.txid, unread, is_open=True) if each.txid in damaged else _open(each) for each in opened
+    ]
+    view = TopologyView("flights", record, 1, 1, tuple(views), "")
     final = tuple(each.txid for each in histories)
     snapshot = TopologySnapshot(record, place, store, view, final=final)
     return figures(snapshot, span, lags, lag_unit="files", limits=limits)
@@ -86,6 +92,11 @@ def test_each_stretch_of_time_has_what_was_committed_in_it() -> None:
     assert (found.total.transactions, found.total.rows) == (2, 4)
     assert (found.total.processing, found.total.commit) == (spread([10.0]), spread([2.0]))
     assert found.known_since is None
+
+
+def test_an_open_transaction_that_cannot_be_read_is_in_no_figure() -> None:
+    found = _counted(_history(1), opened=[_history(2), _history(3)], damaged={3})
+    assert found == _counted(_history(1), opened=[_history(2)])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -205,3 +206,15 @@ def test_the_rows_of_a_batch_are_shown_without_the_credentials_of_their_addresse
     rows = {"files": [{"name": "s3://AKIA:sec/ret@bucket/k.csv", "size": 7}], "https://u:p@h/x?sig=abc": None}
     shown = TypeAdapter(redaction.ShownRows).dump_python(rows)
     assert shown == {"files": [{"name": "s3://***@bucket/k.csv", "size": 7}], "https://***@h/x?sig=***": None}
+
+
+@pytest.mark.parametrize("hide", [redaction.redacted, redaction.without_credentials])
+def test_half_a_surrogate_pair_is_shown_as_its_escape(hide: Callable[[str], str]) -> None:
+    assert hide("gr\udcf6sse") == "gr\\udcf6sse"
+
+
+def test_an_answer_has_its_enums_and_numbers_unchanged() -> None:
+    answer = WhyNot(code=WhyCode.FAILED, sentence="gr\udcf6sse")
+    made: list[Any] = redaction.fit([answer, 1, None, {"a\ud83d": ("b\ud83d",)}])
+    assert made == [replace(answer, sentence="gr\\udcf6sse"), 1, None, {"a\\ud83d": ["b\\ud83d"]}]
+    assert made[0].code is WhyCode.FAILED
