@@ -92,7 +92,7 @@ class LedgerPlaces:
         return self.coordinator(self._place(paths.topology, conn_id, paths.root))
 
     def dag_of(self, place: LedgerPlace) -> str | None:
-        """Name the DAG whose runs begin the transactions of a topology; None: no DAG does, or several say so."""
+        """Name the DAG whose runs begin the transactions of a topology; None: no DAG does, or several DAGs do."""
         self._refresh()
         begins = {
             task.dag_id
