@@ -60,13 +60,13 @@ def copied(advice: Advice) -> str | None:
             "airflow tx restate flights 3 --withdraw",
             [("withdraw", [3], False)],
         ),
-        # There is no button for these.
-        ("<airflow tx list {t}> shows the skipped ones.", "airflow tx list flights", []),
         (
             "Write it again: <airflow tx repair {t} --roll-forward one>. Or restore it.",
             "airflow tx repair flights --roll-forward one",
             [("repair", [], False)],
         ),
+        # There is no button for these.
+        ("<airflow tx list {t}> shows the skipped ones.", "airflow tx list flights", []),
         ("<airflow tx skip {t} TXID --why TEXT>", "airflow tx skip flights TXID --why TEXT", []),
         ("Let the source be reached.", None, []),
     ],
