@@ -638,8 +638,8 @@ class FenceForeign(StateError):
     template = (
         "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}. "
         "Look first whether its connection names the right ZooKeeper. One state serves one topology: use another "
-        "table. If the DAG was renamed: <airflow tx rename OLD {topology} --why TEXT>. If this ledger was lost and "
-        "created again: <airflow tx repair {topology} --ledger-lost>"
+        "table. If this ledger was lost and created again: <airflow tx repair {topology} --ledger-lost>. If the DAG "
+        "was renamed: <airflow tx rename OLD {topology} --why TEXT>"
     )
 
 

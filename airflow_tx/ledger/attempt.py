@@ -763,6 +763,12 @@ class Grant:
         batch = json.loads(self.batch) or {}
         return batch.get("skip") is not None
 
+    @property
+    def has_journal_entry(self) -> bool:
+        """Whether its transaction has a journal entry; also if an older release granted it, as it may have one."""
+        known = self.receipt("", NOTHING_WRITTEN)
+        return known is None or known.journal is not None
+
     def receipt(self, state: str, written: Written) -> Receipt | None:
         """Return the receipt that a state keeps once its update is complete; None if an older release granted it.
 

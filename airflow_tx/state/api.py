@@ -782,8 +782,11 @@ class StoredState(FencedState):
                     transaction.end(write.receipt(keys))
                     return keys
             except StateBehind as behind:
-                remedy = self.remedy_behind(write.grant.topology)
-                raise StateBehind(**{**behind.fields, "remedy": remedy}) from None
+                # Where this transaction has no journal entry, those before it hardly have one.
+                has_journal = write.grant.is_skip or write.grant.has_journal_entry
+                advise = self.remedy_behind if has_journal else self.remedy_lost
+                fields = {**behind.fields, "remedy": advise(write.grant.topology)}
+                raise StateBehind(**fields) from None
         problem = f"the fence changed {TRIES} times in a row between its reading and the write"
         raise StateError(
             state=self.name, problem=problem, remedy="Nothing was written. Clear the task."

@@ -168,7 +168,7 @@ TROUBLES = {
     "the fence of another ledger": Trouble(
         FenceForeign(**ANOTHER),
         "its fence belongs to ledger there, this topology is ledger here",
-        "airflow tx rename OLD trace --why TEXT",
+        "airflow tx repair trace --ledger-lost",
         ["repair ledger-lost", REPLAY, SKIP],
         "Then clear its run, or if the transaction is still open: airflow tx replay trace 2",
     ),
