@@ -52,11 +52,11 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 45_502,
-    "files": 248,
+    "statements": 46_724,
+    "files": 249,
     "rooms": 13,
     "names that rooms take from each other": 750,
-    "files that give these names": 23,
+    "files that give these names": 24,
     "names that the ledger gives": 179,
     "characters a line of code": 36.4,
     "tuple assignments per 1,000 statements": 0.3,
