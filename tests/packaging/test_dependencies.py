@@ -33,6 +33,7 @@ PART_OF = {
     "pydantic-core": "apache-airflow",
     "rich": "apache-airflow",
     "starlette": "apache-airflow",
+    "structlog": "apache-airflow",
     "tabulate": "apache-airflow",
     "typing-extensions": "apache-airflow",
 }
