@@ -294,6 +294,10 @@ _REPAIRS = frozenset({"state-lost", "roll-forward", "ledger-lost"})
 _WITH_TXIDS = frozenset({"replay", "skip", "readmit", "restate", "withdraw", "accept-check"})
 
 
+_OPTIONS = frozenset(("--withdraw", "--failed", "--changed-rows", "--state", "--restate", "--why"))
+"""What a button does, too: with another option a command has none."""
+
+
 def _action(command: Command) -> AdvisedAction | None:
     """Find the action that does the same as a command; None: there is no button for it."""
     options = command.options
@@ -310,7 +314,8 @@ def _action(command: Command) -> AdvisedAction | None:
         names = command.arguments[len(txids[:1]) :]
         txids = txids[:1]
     is_open = _OF_PERSON.intersection((*command.arguments, *names)) or (has_txids and not txids)
-    if verb not in _ACTIONS or is_open or (repair and repair not in _REPAIRS):
+    others = {each for each in options if each.startswith("--")} - {*_OPTIONS, f"--{repair}"}
+    if verb not in _ACTIONS or is_open or others or (repair and repair not in _REPAIRS):
         return None
     return AdvisedAction(
         action=_ACTIONS[verb],

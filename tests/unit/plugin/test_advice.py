@@ -153,3 +153,11 @@ def test_the_log_is_of_the_task_that_failed_last_and_not_of_the_committer_that_f
 def test_every_action_that_a_command_names_has_a_button() -> None:
     named = {"replay", "skip", "readmit", "restate", "accept-loss"}
     assert named <= {each.value for each in ActionName}
+
+
+@pytest.mark.parametrize("option", ["", " --unseen"])
+def test_a_command_with_an_option_that_no_button_has_is_copied_alone(option: str) -> None:
+    to_do = Remedy.of(f"<airflow tx repair {{t}} --state-lost db.t{option}>", t="flights")
+    advice = said_advice(snapshot(), to_do, user(), None)
+    assert copied(advice) == str(to_do)
+    assert [each.action is None for each in advice.steps if each.command] == [option != ""]
