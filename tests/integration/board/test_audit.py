@@ -7,58 +7,20 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from airflow_tx.ledger.api import Create, Put
-from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
-from airflow_tx.ledger.steps.recovery import note_person
-from airflow_tx.ledger.steps.replay import WishRequest, note_changed, want
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.operations.actions.request import ActionName
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.transaction.commit.handoff import take_skip
+from tests.integration.board.people import everything_done
 from tests.integration.board.routes import address, routes
 from tests.integration.board.server import LIMITED, ROOT, SAME_ORIGIN, Board
-from tests.integration.cli_runs import Runs, fail
+from tests.integration.cli_runs import Runs
 from tests.integration.pipeline import Pipeline
 
 WHO, WHY = "marked-person", "marked-reason"
 AUDIT = Audit(WHO, WHY)
-
-
-def acted_on(pipeline: Pipeline) -> None:
-    """Let a person do everything that a ledger keeps: transactions 1 to 4, then the ledger itself."""
-    ledger = pipeline.ledger
-    for run in ("r1", "r2"):
-        pipeline.run(run)
-    ledger.run(want, WishRequest(2, "r2", "r2"), AUDIT)
-    skipped = pipeline.begin("r3")
-    fail(pipeline, skipped)
-    ledger.run(note_skip, 3, AUDIT)
-    take_skip(ledger, 3, {}, log=logging.getLogger(__name__))
-    fail(pipeline, pipeline.begin("r4"))
-    ledger.run(note_person, 4, AUDIT)
-    fail(pipeline, pipeline.begin("r4"))
-    checked = pipeline.begin("r4")
-    failed = {"positive": {"passed": False, "found": "1 of 2 rows", "digest": "of the rows"}}
-    epoch = pipeline.process(checked).epoch
-    ledger.note_commit_failed(checked.attempt, epoch, reason="refused", for_good=True, checks=failed)
-    ledger.accept_checks(4, {"positive": "of the rows"}, audit=AUDIT)
-    ledger.run(note_changed, 4, {}, audit=AUDIT)
-    ledger.run(note_skip, 4, AUDIT)
-    loss = {"partition": "", "place": 1, "goes_on": 2, "what": "row 1"}
-    repair = RepairRecord(1, "accept-loss", WHO, "2026-01-01T00:00:00+00:00", WHY, "done", 1, "op", losses=[loss])
-    store = pipeline.store
-    record = Reader(store).get(TopologyRecord, pipeline.paths.record)
-    rolling = {"who": WHO, "why": WHY, "when": "2026-01-01T00:00:00+00:00", "found": {"one": 1}, "nonces": []}
-    store.multi(
-        [],
-        [
-            Create(pipeline.paths.repairs, b""),
-            Create(pipeline.paths.repair(1), encode(repair)),
-            Put(pipeline.paths.record, encode(replace(record, rolling=rolling))),
-        ],
-    )
 
 
 def answers(board: Board, user: str) -> dict[str, str]:
@@ -84,7 +46,7 @@ def test_who_and_why_are_in_no_answer_for_people_who_may_not_read_the_audit_log(
 ) -> None:
     pipeline = Pipeline(store, ROOT, journals=True)
     pipeline.request = replace(pipeline.request, dag_id="the_dag")
-    acted_on(pipeline)
+    everything_done(pipeline, AUDIT)
     runs.make(r1="success", r2="success", r3="success", r4="failed")
     eventually(lambda: board.get("topologies/flights")["repairs"], 240, "what people did is seen")
     shown: Any = board.get("topologies/flights/transactions/4", "ulf")

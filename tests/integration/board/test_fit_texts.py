@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -16,17 +15,16 @@ import httpx
 import pytest
 
 from airflow_tx.ledger import records
-from airflow_tx.ledger.api import Create, Paths, Put
+from airflow_tx.ledger.api import Create, Paths
 from airflow_tx.ledger.records import Ack, Binding, Metadata, Moment, RepairRecord, Skipped, TopologyRecord, encode
-from airflow_tx.ledger.steps.end import note_skip
-from airflow_tx.ledger.steps.recovery import RaisedAlarms, note_person
-from airflow_tx.ledger.steps.replay import Wish, WishRequest, note_changed, want
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.recovery import RaisedAlarms
+from airflow_tx.ledger.steps.replay import Wish
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.transaction.commit.handoff import take_skip
+from tests.integration.board.people import everything_done
 from tests.integration.board.routes import address, routes
 from tests.integration.board.server import ROOT, Board
-from tests.integration.cli_runs import Runs, fail
+from tests.integration.cli_runs import Runs
 from tests.integration.pipeline import Pipeline
 
 TEXTS = {
@@ -67,41 +65,6 @@ class Node:
 DAMAGED = (b"{", b"", b"null", b'{"format":1,"other":1}', b"[" * 50_000)
 WHO, WHY = "ada", "because"
 AUDIT = Audit(WHO, WHY)
-
-
-def everything_done(pipeline: Pipeline) -> None:
-    """Let a person do everything that a ledger keeps: transactions 1 to 4, then the ledger itself."""
-    ledger = pipeline.ledger
-    for run in ("r1", "r2"):
-        pipeline.run(run)
-    ledger.run(want, WishRequest(2, "r2", "r2"), AUDIT)
-    skipped = pipeline.begin("r3")
-    fail(pipeline, skipped)
-    ledger.run(note_skip, 3, AUDIT)
-    take_skip(ledger, 3, {}, log=logging.getLogger(__name__))
-    fail(pipeline, pipeline.begin("r4"))
-    ledger.run(note_person, 4, AUDIT)
-    fail(pipeline, pipeline.begin("r4"))
-    checked = pipeline.begin("r4")
-    failed = {"positive": {"passed": False, "found": "1 of 2 rows", "digest": "of the rows"}}
-    epoch = pipeline.process(checked).epoch
-    ledger.note_commit_failed(checked.attempt, epoch, reason="refused", for_good=True, checks=failed)
-    ledger.accept_checks(4, {"positive": "of the rows"}, audit=AUDIT)
-    ledger.run(note_changed, 4, {}, audit=AUDIT)
-    ledger.run(note_skip, 4, AUDIT)
-    loss = {"partition": "", "place": 1, "goes_on": 2, "what": "row 1"}
-    repair = RepairRecord(1, "accept-loss", WHO, "2026-01-01T00:00:00+00:00", WHY, "done", 1, "op", losses=[loss])
-    store = pipeline.store
-    record = Reader(store).get(TopologyRecord, pipeline.paths.record)
-    rolling = {"who": WHO, "why": WHY, "when": "2026-01-01T00:00:00+00:00", "found": {"one": 1}, "nonces": []}
-    store.multi(
-        [],
-        [
-            Create(pipeline.paths.repairs, b""),
-            Create(pipeline.paths.repair(1), encode(repair)),
-            Put(pipeline.paths.record, encode(replace(record, rolling=rolling))),
-        ],
-    )
 
 
 def kinds() -> list[type[Any]]:
@@ -202,7 +165,7 @@ def template(board: Board, store: ZooKeeperStore, runs: Runs) -> list[Node]:
     runs.make(r1="success", r2="success", r3="failed", r4="failed")
     pipeline = Pipeline(store, ROOT, journals=True)
     pipeline.request = replace(pipeline.request, dag_id="the_dag")
-    everything_done(pipeline)
+    everything_done(pipeline, AUDIT)
     store.multi([], [Create(pipeline.paths.alarms, encode(RaisedAlarms({"late": {"of": 1, "when": WHEN}})))])
     found = list(nodes(store, pipeline.paths, pipeline.paths.base))
     assert {each.kind for each in found} >= set(kinds())
