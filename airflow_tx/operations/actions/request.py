@@ -201,14 +201,17 @@ class ActionRequest:
         return txids
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "name": self.name.value}
+        """Write it; a field that only some actions have is left out of the others."""
+        found = {**asdict(self), "name": self.name.value}
+        return {name: each for name, each in found.items() if each or name not in _OF_SOME}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ActionRequest:
-        own = {"txids": tuple(value["txids"]), "names": tuple(value["names"])}
+        own = {"txids": tuple(value["txids"]), "names": tuple(value.get("names", ()))}
         return cls(**{**value, **own, "name": ActionName(value["name"])})
 
 
+_OF_SOME = frozenset({"names", "repair", "restate"})
 _NONE = range(1)
 _ONE = range(1, 2)
 _SOME = range(1, sys.maxsize)

@@ -275,5 +275,5 @@ def fit(value: _T) -> _T:
             value, **{each.name: fit(getattr(value, each.name)) for each in fields(value)}
         )
     elif isinstance(value, (list, tuple)):
-        made = [fit(each) for each in value]
+        made = type(value)(map(fit, value))
     return made  # type: ignore[no-any-return]

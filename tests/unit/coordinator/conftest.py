@@ -22,7 +22,13 @@ def make(log: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
         return worlds[-1]
 
     log.error = log.warning
-    log.warning = lambda text, *arguments, exc_info=None: log.lines.append(text % arguments)
+    log.shown = []
+
+    def warning(text: str, *arguments: Any, exc_info: BaseException | None = None) -> None:
+        log.lines.append(text % arguments)
+        log.shown.append(exc_info)
+
+    log.warning = warning
     monkeypatch.setattr(compat, "start_run", lambda *args, **more: worlds[-1].start_run(*args, **more))
     monkeypatch.setattr(compat, "earlier_live_run", lambda *args: worlds[-1].earlier_live_run(*args))
     monkeypatch.setattr(compat, "is_paused", lambda dag_id: dag_id == worlds[-1].paused)

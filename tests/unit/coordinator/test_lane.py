@@ -261,7 +261,8 @@ def test_a_batch_of_a_lane_that_is_refused_for_its_rows_becomes_no_run(make: Any
     assert world.runs == {}
     blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
     assert blocked is not None
-    assert f"{tmp_path}/a.csv: line 2: number = 'ten' does not fit the schema" in blocked["reason"]
+    assert f"{tmp_path}/a.csv: line 2: number has a value that the log of its task shows" in blocked["reason"]
+    assert any(f"{tmp_path}/a.csv: line 2: number = 'ten' does not fit the schema" in str(e) for e in world.log.shown)
     assert any("a person has to see to it" in line for line in world.log.lines)
 
 
