@@ -36,6 +36,9 @@ class Command:
             return " ".join([_COMMAND, self.verb, *options, "--", *names])
         return " ".join([_COMMAND, self.verb, *names, *options])
 
+    def __radd__(self, words: str) -> Remedy:
+        return Remedy((words, self))
+
     def values(self, option: str) -> tuple[str, ...]:
         """Give what stands behind an option, up to the next one."""
         if option not in self.options:

@@ -111,7 +111,7 @@ def test_nobody_commits_the_rows_that_are_to_be_decided_anew(each_store: Store, 
         files.ledger.run(commit.acquire, request)
     # A task that lives on, or is cleared alone, brings the attempt back.
     request = AcquireRequest(begun.attempt, files.process(begun).epoch, begun.rows_digest)
-    with pytest.raises(RowsChanged, match="they are to be decided again"):
+    with pytest.raises(RowsChanged, match="a person wants them decided again"):
         files.ledger.run(commit.acquire, request)
 
 

@@ -52,7 +52,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 46_730,
+    "statements": 46_732,
     "files": 249,
     "rooms": 13,
     "names that rooms take from each other": 750,

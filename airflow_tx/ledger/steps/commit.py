@@ -183,9 +183,8 @@ def acquire(
 
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
     found = record.rows_digest
-    if (
-        record.to_change is not None
-    ):  # and a task that was started again has brought it back from FAILED
+    # A task that was started again has brought it back from FAILED.
+    if record.to_change is not None:
         found = "none: a person wants them decided again"
     if found != request.rows_digest:
         own = request.attempt

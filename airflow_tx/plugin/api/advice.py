@@ -295,7 +295,7 @@ _WITH_TXIDS = frozenset({"replay", "skip", "readmit", "restate", "withdraw", "ac
 
 
 _OPTIONS = frozenset(("--withdraw", "--failed", "--changed-rows", "--state", "--restate", "--why"))
-"""What a button does, too: with another option a command has none."""
+"""Options that a button has: a command with another option has no button."""
 
 
 def _action(command: Command) -> AdvisedAction | None:

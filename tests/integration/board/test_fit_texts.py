@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from itertools import cycle, product
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 import httpx
+import msgspec
 import pytest
 
 from airflow_tx.ledger import records
@@ -121,8 +122,8 @@ def filled(kind: Any, text: str) -> Any:
         return [filled(within[0], text)]
     if origin is dict:
         return {text: filled(within[1], text)}
-    if is_typeddict(kind):
-        return {name: filled(each, text) for name, each in get_type_hints(kind).items()}
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return {each.name: filled(each.type, text) for each in msgspec.structs.fields(kind)}
     if isinstance(kind, type) and issubclass(kind, Enum):
         return next(iter(kind)).value
     return None if kind is NoneType else kind(1)
