@@ -117,7 +117,7 @@ def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
     failure = Failure.of(error.value)
     told = r".* refused: message 17 \(key 17\) in database 1 of connection tweets, .* cannot be read: column n INT = "
     assert failure.refused is not None
-    assert str(RowsRefused(**failure.refused)) == failure.message
+    assert str(RowsRefused.from_stored(failure.refused)) == failure.message
     assert re.match(told, failure.message)
     source.close()
 
