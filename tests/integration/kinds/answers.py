@@ -38,6 +38,7 @@ OF_PAGE = (
     Exempt("in_lane", r".*: comparison\[\]\.tasks.*", "in the lane, no task of Airflow runs"),
     Exempt(PER_RUN, r"get_transaction: batch\.words", "the source counts no rows: a run has all of its own"),
     Exempt("own_.*", r".*: batch_name", "a number of one's own is no name"),
+    Exempt("own_.*", r"search_topologies: found.*", "a number of one's own is no text: its source alone finds it"),
     Exempt(f"(?!({PER_RUN})$).*", r"get_topology: lag\.why", "the reason stands in place of the lag"),
     Exempt(FIRST, r"get_transaction: (previous|batch\.position_before)", "it is the first transaction"),
     Exempt(".*", "get_transaction: following", "it is the last transaction"),
@@ -49,11 +50,6 @@ OF_PAGE = (
         "rows are taken as they are: nothing adds up",
     ),
     Exempt(".*", "search_transactions: restated_by", "it was not restated"),
-    Exempt(
-        "sql_rows.*",
-        r"search_topologies: found\[\]\.restates",
-        "the text 1 finds the transactions 1 of all topologies first",
-    ),
     Exempt("without_dag", r"get_topology: source\.description", "only the DAG file knows the source"),
 )
 

@@ -161,6 +161,8 @@ def _tellings(of: Asked, needs: Iterable[str]) -> list[dict[str, str]]:
     needs = list(needs)
     several = next((each for each in needs if each in many), None)
     common = {each: own[each] for each in needs if each in own}
+    if "what" in common and "topology" not in common:
+        common["text"] = of.kind.name  # else the best of all topologies are found
     unknown = set(needs) - own.keys() - many.keys()
     assert not unknown, f"Say here what to tell a route for {unknown}."
     return [common] if several is None else [{**common, several: each} for each in many[several]]
