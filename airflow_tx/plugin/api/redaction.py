@@ -275,5 +275,5 @@ def fit(value: _T) -> _T:
             value, **{each.name: fit(getattr(value, each.name)) for each in fields(value)}
         )
     elif isinstance(value, (list, tuple)):
-        made = type(value)(map(fit, value))
+        made = tuple(map(fit, value)) if isinstance(value, tuple) else [*map(fit, value)]
     return made  # type: ignore[no-any-return]
