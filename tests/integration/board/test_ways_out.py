@@ -357,7 +357,9 @@ TROUBLES = {
     "a store that is away": Trouble(a_store_that_is_away, ("airflow tx replay {name} 2",), bring_the_store_back),
     "one whose predecessor moved": Trouble(one_whose_predecessor_moved, ("airflow tx replay {name} 2",)),
     "a changed value": Trouble(a_changed_value, ()),
-    "a deleted key": Trouble(a_deleted_key, ()),
+    "a deleted key": Trouble(
+        a_deleted_key, ("airflow tx repair {name} --roll-forward tx_state.{name}", "airflow tx replay {name} 3")
+    ),
 }
 
 
