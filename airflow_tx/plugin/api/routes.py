@@ -661,7 +661,7 @@ def _shared(
     return sent(found)
 
 
-@topology_router.get("/topologies")
+@topology_router.get("/topologies", response_model=TopologyList)
 def list_topologies(
     access: AccessDep,
     *,
@@ -671,13 +671,13 @@ def list_topologies(
     offset: Annotated[int, Query(ge=0)] = 0,
     grouped: bool = False,
     cause: Annotated[str, Query(max_length=64)] = "",
-) -> TopologyList:
+) -> Response:
     """List the topologies whose DAG the user may read: the most urgent first, then by name.
 
     `grouped` lists topologies that fail by the same cause as one cause; `cause` lists the topologies of one cause.
     """
     part = OverviewPart(frozenset(state or ()), text, limit, offset, grouped, cause)
-    return fit(overview(_readable_topologies(access), part, access))
+    return sent(body(overview(_readable_topologies(access), part, access), frozenset()))
 
 
 def _readable_topologies(access: Access) -> list[TopologySnapshot]:
