@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
-from airflow_tx.base.rows.spark import ColumnType, JsonNumber, columns_of
+from airflow_tx.base.rows.types import ColumnType, JsonNumber, columns_of
 
 HEAD = """# Values by type
 

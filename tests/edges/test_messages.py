@@ -14,7 +14,8 @@ from airflow_tx import KafkaSource, RedisListSource
 from airflow_tx.base.errors import FailedBatch, RowsRefused
 from airflow_tx.base.remedy import Command
 from airflow_tx.base.rows.arrow import reader_of_dicts
-from airflow_tx.base.rows.nested import arrow_types_of, nested_columns_of, with_objects
+from airflow_tx.base.rows.nested import with_objects
+from airflow_tx.base.rows.types import arrow_types_of, nested_columns_of
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.rabbit import QueueMessage, QueueRows
 from tests.edges.messages import COLUMNS, LEFT, MESSAGES, SCHEMA, TAKEN, Message

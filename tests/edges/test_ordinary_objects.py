@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_tx.base.rows.nested import found_columns_of, nested_columns_of, object_values, with_objects
-from airflow_tx.base.rows.spark import parsed_object
+from airflow_tx.base.rows.nested import with_objects
+from airflow_tx.base.rows.types import found_columns_of, nested_columns_of, object_values, parsed_object
 from tests.edges.messages import OBJECTS
 from tests.edges.values import EDGES, TYPES
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.base.rows.arrow import reader_of_dicts
-from airflow_tx.base.rows.nested import arrow_types_of
-from airflow_tx.base.rows.spark import columns_of, read_text
+from airflow_tx.base.rows.spark import read_text
+from airflow_tx.base.rows.types import arrow_types_of, columns_of
 from tests.edges.values import EDGES, TEXTS, TYPES
 from tests.imports.doc_pages import hook
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.base.rows.nested import nested_columns_of
+from airflow_tx.base.rows.types import nested_columns_of
 
 
 def test_columns_may_be_arrays_maps_and_structs() -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_tx.base.errors import ConfigError, SourceError
-from airflow_tx.base.rows.spark import ddl_of
+from airflow_tx.base.rows.types import ddl_of
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.store.memory import MemoryStore

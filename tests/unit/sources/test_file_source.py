@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.base.errors import ConfigError, SourceError
-from airflow_tx.base.rows.spark import columns_of
+from airflow_tx.base.rows.types import columns_of
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
 from airflow_tx.sources.files.source import FileSource, FolderSource, PartitionedFileSource

@@ -1,0 +1,683 @@
+"""Types of columns, as a source declares them in Spark's DDL, and the values that each of them takes, exactly."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from airflow_tx.base.lazy_names import LazyModule
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+else:
+    pa = LazyModule("pyarrow")
+
+
+# --- types --------------------------------------------------------------------------------------------------------
+# The types of columns that a source declares in Spark's DDL, and the values that each of them takes, exactly.
+#
+# A text, a JSON value or a Python value becomes a value of the type, or is refused: nothing is rounded, cut or
+# wrapped.
+
+
+DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+MOMENT = rf"({DATE})(?:[T ]([0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?))?"
+ZONE = r"(Z|[+-][0-9]{2}:[0-9]{2})"
+DECIMAL = r"[+-]?([0-9]*)(?:\.([0-9]*?)0*)?"
+"""A number in digits: before the point, and behind it without the last zeros."""
+INFINITE = frozenset({"inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
+_WHOLE = re.compile("[+-]?[0-9]+")
+_BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(DATE)
+BLANKS = "".join(map(chr, range(33)))
+"""What Java trims, and Spark in a text that it casts."""
+
+
+class JsonNumber(float):
+    """A number of JSON with a fraction or an exponent, which knows its text.
+
+    :ivar text: its digits in the file or message.
+    """
+
+    text: str
+
+    def __new__(cls, text: str) -> JsonNumber:
+        """Take the text, as ``parse_float`` of `json.loads` gives it."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """A type of Spark's DDL.
+
+    :param ddl: as Spark writes it, such as ``DECIMAL(10,2)``.
+    """
+
+    ddl: str
+
+    def of_text(self, text: str) -> Any:
+        """Read a value from its text, as a csv file has it.
+
+        :raises ValueError: it is no value of the type; why, in words.
+        """
+        raise NotImplementedError
+
+    def of_json(self, value: Any) -> Any:
+        """Read a value that JSON has; its numbers were parsed with `JsonNumber`.
+
+        :raises ValueError: it is no value of the type; why, in words.
+        """
+        if isinstance(value, str):
+            return self.of_text(value)
+        raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
+
+    def of_value(self, value: Any) -> Any:
+        """Take a value of Python.
+
+        :raises ValueError: it is no value of the type; why, in words.
+        """
+        raise NotImplementedError
+
+    def _only(self, value: Any, *kinds: type) -> Any:
+        if type(value) in kinds:
+            return value
+        raise ValueError(f"a {type(value).__name__} is no {self.ddl}")
+
+
+@dataclass(frozen=True)
+class IntegerType(ColumnType):
+    """TINYINT, SMALLINT, INT, BIGINT.
+
+    :param bits: its size.
+    """
+
+    bits: int = 64
+
+    def of_text(self, text: str) -> int:
+        trimmed = text.strip(BLANKS)
+        if not _WHOLE.fullmatch(trimmed):
+            raise ValueError("it is no whole number in digits")
+        return self._within(int(trimmed))
+
+    def of_json(self, value: Any) -> int:
+        if isinstance(value, JsonNumber):
+            raise ValueError("it is no whole number in digits")
+        if type(value) is int:
+            return self.of_value(value)
+        raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
+
+    def of_value(self, value: Any) -> int:
+        return self._within(self._only(value, int))
+
+    def _within(self, number: int) -> int:
+        if not -(2 ** (self.bits - 1)) <= number < 2 ** (self.bits - 1):
+            raise ValueError(f"it does not fit into {self.bits} bits")
+        return number
+
+
+@dataclass(frozen=True)
+class FloatType(ColumnType):
+    """FLOAT, DOUBLE: the nearest number of the type.
+
+    :param single: whether it has 32 bits.
+    """
+
+    single: bool = False
+
+    def of_text(self, text: str) -> float:
+        trimmed = text.strip(BLANKS)
+        if _BROKEN.fullmatch(trimmed):
+            return self._finite(float(trimmed))
+        word = trimmed.lower()
+        if word == "nan" or word in INFINITE:
+            return float(word)
+        raise ValueError("it is no number")
+
+    def of_json(self, value: Any) -> float:
+        if type(value) in (int, float, JsonNumber):
+            return self._finite(_float(value))
+        raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
+
+    def of_value(self, value: Any) -> float:
+        number = _float(self._only(value, int, float))
+        if isinstance(value, int) and number != value:
+            raise ValueError("it has more digits than the type")
+        return number if not math.isfinite(number) else self._finite(number)
+
+    def _finite(self, number: float) -> float:
+        if self.single and math.isfinite(number):
+            try:
+                (number,) = struct.unpack("f", struct.pack("f", number))
+            except OverflowError:
+                number = math.inf
+        if math.isinf(number):
+            raise ValueError(f"it is too great for {self.ddl}")
+        return number
+
+
+@dataclass(frozen=True)
+class DecimalType(ColumnType):
+    """DECIMAL of so many digits, so many of them behind the point."""
+
+    precision: int = 10
+    scale: int = 0
+
+    def of_text(self, text: str) -> Decimal:
+        found = re.fullmatch(DECIMAL, text)
+        if found is None or not re.search("[0-9]", text):
+            raise ValueError("it is no number in digits")
+        whole = found[1].lstrip("0")
+        behind = found[2] or ""
+        if len(behind) > self.scale:
+            raise ValueError(
+                f"it has {len(behind)} digits behind the point, more than {self.scale}"
+            )
+        if len(whole) > self.precision - self.scale:
+            raise ValueError(
+                f"it has more than {self.precision - self.scale} digits before the point"
+            )
+        digits = f"{whole or '0'}.{behind.ljust(self.scale, '0')}"
+        # Spark has no -0, which would be another key.
+        is_negative = text.startswith("-") and (whole or behind)
+        return Decimal(f"-{digits}" if is_negative else digits)
+
+    def of_json(self, value: Any) -> Decimal:
+        if isinstance(value, JsonNumber):
+            return self.of_text(value.text)
+        if type(value) is int:
+            return self.of_text(str(value))
+        result: Decimal = super().of_json(value)
+        return result
+
+    def of_value(self, value: Any) -> Decimal:
+        number = Decimal(self._only(value, int, Decimal))
+        if not number.is_finite():
+            raise ValueError("it is not finite")
+        return self.of_text(f"{number:f}")
+
+
+@dataclass(frozen=True)
+class BooleanType(ColumnType):
+    """BOOLEAN: true or false, in letters of any case."""
+
+    def of_text(self, text: str) -> bool:
+        found = {"true": True, "false": False}.get(text.lower())
+        if found is None:
+            raise ValueError("it is not true or false")
+        return found
+
+    def of_json(self, value: Any) -> bool:
+        if type(value) is bool:
+            return value
+        raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
+
+    def of_value(self, value: Any) -> bool:
+        return bool(self._only(value, bool))
+
+
+@dataclass(frozen=True)
+class DateType(ColumnType):
+    """DATE: ``2013-01-31``, of the years 1 to 9999."""
+
+    def of_text(self, text: str) -> date:
+        if not _DATE.fullmatch(text):
+            raise ValueError("it is no date like 2013-01-31")
+        return _date(text)
+
+    def of_value(self, value: Any) -> date:
+        found: date = self._only(value, date)
+        return found
+
+
+@dataclass(frozen=True)
+class TimestampType(ColumnType):
+    """TIMESTAMP, a moment: of a text without a zone, in UTC; TIMESTAMP_NTZ, the time of some clock.
+
+    :param zoned: whether it is a moment.
+    """
+
+    zoned: bool = True
+    forms: ClassVar[str] = "2013-01-31 23:59:59.123456"
+
+    def of_text(self, text: str) -> datetime:
+        found = re.fullmatch(rf"{MOMENT}{ZONE}?", text)
+        if found is None or (found[3] and not found[2]) or (found[3] and not self.zoned):
+            raise ValueError(f"it is no time like {self.forms}{'+00:00' if self.zoned else ''}")
+        clock, _, fraction = (found[2] or "00:00").partition(".")
+        hours, minutes, *seconds = map(int, clock.split(":"))
+        read = datetime.combine(_date(found[1]), datetime.min.time()).replace(
+            hour=hours, minute=minutes, second=sum(seconds), microsecond=int(fraction.ljust(6, "0"))
+        )
+        if not self.zoned:
+            return read
+        return _in_utc(read.replace(tzinfo=_zone(found[3])))
+
+    def of_value(self, value: Any) -> datetime:
+        found: datetime = self._only(value, datetime)
+        if (found.tzinfo is not None) != self.zoned:
+            raise ValueError(
+                f"a datetime {'without' if self.zoned else 'with'} time zone is no {self.ddl}"
+            )
+        return _in_utc(found) if self.zoned else found
+
+
+@dataclass(frozen=True)
+class StringType(ColumnType):
+    """STRING, VARCHAR(n), CHAR(n).
+
+    :param longest: in characters; None: any length.
+    """
+
+    longest: int | None = None
+
+    def of_text(self, text: str) -> str:
+        if self.longest is not None and len(text) > self.longest:
+            raise ValueError(f"it has {len(text)} characters, more than {self.longest}")
+        return text
+
+    def of_json(self, value: Any) -> str:
+        return self.of_text(value if isinstance(value, str) else text_of_json(value))
+
+    def of_value(self, value: Any) -> str:
+        return self.of_text(self._only(value, str))
+
+
+_INTEGERS = {
+    **dict.fromkeys(("TINYINT", "BYTE"), ("TINYINT", 8)),
+    **dict.fromkeys(("SMALLINT", "SHORT"), ("SMALLINT", 16)),
+    **dict.fromkeys(("INT", "INTEGER"), ("INT", 32)),
+    **dict.fromkeys(("BIGINT", "LONG"), ("BIGINT", 64)),
+}
+_SIMPLE: Mapping[str, ColumnType] = {
+    **{name: IntegerType(ddl, bits) for name, (ddl, bits) in _INTEGERS.items()},
+    **dict.fromkeys(("FLOAT", "REAL"), FloatType("FLOAT", single=True)),
+    "DOUBLE": FloatType("DOUBLE"),
+    "BOOLEAN": BooleanType("BOOLEAN"),
+    "DATE": DateType("DATE"),
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_LTZ"), TimestampType("TIMESTAMP")),
+    "TIMESTAMP_NTZ": TimestampType("TIMESTAMP_NTZ", zoned=False),
+    "STRING": StringType("STRING"),
+}
+_SIZED: Mapping[str, Callable[[list[int]], ColumnType | None]] = {
+    **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC"), lambda sizes: _decimal(*sizes)),
+    **dict.fromkeys(("VARCHAR", "CHARACTER", "CHAR"), lambda sizes: _string(*sizes)),
+}
+_COLUMN = re.compile(
+    r"\s*(?:`((?:[^`]|``)+)`|(\w+))(?:\s*:\s*|\s+)(\w+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?"
+    r"(?:\s*NOT\s+NULL)?(?:\s*COMMENT\s+(?:'[^']*'|\"[^\"]*\"))?\s*",
+    re.IGNORECASE,
+)
+
+
+def columns_of(schema: str) -> dict[str, ColumnType]:
+    """Read the columns of Spark's DDL, such as ``day INT, carrier STRING``.
+
+    :raises ValueError: one has a type that rows without Spark cannot have.
+    """
+    columns: list[tuple[str, ColumnType]] = []
+    at = 0
+    while at <= len(schema):
+        found = _COLUMN.match(schema, at)
+        kind = None
+        if found is not None and schema[found.end() : found.end() + 1] in ("", ","):
+            kind = _type_of(found[3].upper(), [int(size) for size in found.groups()[3:] if size])
+        if found is None or kind is None:
+            column = re.match(r"[^,(<]*([(<].*?[)>])?", schema[at:])
+            raise ValueError(
+                f"column {(column or [''])[0].strip()!r} of the schema has no type that rows without Spark can have"
+            )
+        columns.append((found[2] or found[1].replace("``", "`"), kind))
+        at = found.end() + 1
+    check_names(name for name, _ in columns)
+    return dict(columns)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Check that no two columns are one to readers that ignore case, as Spark and SQL do; ValueError: two are."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.get(name.lower())) is not None:
+            raise ValueError(f"columns {other} and {name} are one to Spark and to SQL")
+        known[name.lower()] = name
+
+
+_QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
+_NOT_NULL = re.compile(r"\bNOT\s+NULL\b", re.IGNORECASE)
+
+
+def says_not_null(schema: str | None) -> bool:
+    """Ask whether a schema declares NOT NULL, which no reader checks."""
+    return _NOT_NULL.search(_QUOTED.sub("", schema or "")) is not None
+
+
+def kind_of(value: Any) -> ColumnType:
+    """Find a type that holds a value of Python exactly."""
+    if isinstance(value, datetime):
+        return _SIMPLE["TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ"]
+    if isinstance(value, Decimal):
+        return DecimalType("DECIMAL", 38, max(0, -int(value.as_tuple().exponent)))
+    kinds = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", date: "DATE"}
+    return _SIMPLE[kinds.get(type(value), "STRING")]
+
+
+def ddl_of(columns: Mapping[str, str]) -> str:
+    """Write columns and their types as Spark's DDL."""
+    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns.items())
+
+
+def text_of_json(value: Any) -> str:
+    """Write a JSON value that stands where a text is wanted, as Spark does."""
+    if isinstance(value, JsonNumber):
+        return value.text
+    if isinstance(value, dict):
+        fields = (f"{text_of_json(name)}:{text_of_json(each)}" for name, each in value.items())
+        return f"{{{','.join(fields)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(text_of_json, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _type_of(name: str, sizes: list[int]) -> ColumnType | None:
+    sized = _SIZED.get(name)
+    if sized is not None:
+        return sized(sizes)
+    return None if sizes else _SIMPLE.get(name)
+
+
+def _decimal(precision: int = 10, scale: int = 0) -> ColumnType | None:
+    if not 0 < precision <= 38 or scale > precision:
+        return None
+    return DecimalType(f"DECIMAL({precision},{scale})", precision, scale)
+
+
+def _string(longest: int | None = None) -> ColumnType | None:
+    return None if longest is None else StringType("STRING", longest)
+
+
+def _json_name(value: Any) -> str:
+    names = {bool: "boolean", str: "text", dict: "object", list: "array"}
+    return names.get(type(value), "number")
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _date(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ValueError("there is no such day") from None
+
+
+def _zone(text: str | None) -> timezone:
+    if text in (None, "Z"):
+        return timezone.utc
+    assert text is not None
+    hours, minutes = map(int, text[1:].split(":"))
+    if (hours, minutes) > (18, 0) or minutes > 59:
+        raise ValueError("it has no such time zone")
+    return timezone((1 if text[0] == "+" else -1) * timedelta(hours=hours, minutes=minutes))
+
+
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError("it is beyond the years 1 to 9999 in UTC") from None
+
+
+# --- json objects -------------------------------------------------------------------------------------------------
+# JSON objects, read strictly: one object, each key once, no value that JSON has not.
+
+
+def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
+    """Parse a text that is one JSON object.
+
+    :param exact: whether numbers keep their text, as `JsonNumber`.
+    :raises ValueError: it is none; why, in words.
+    """
+    try:
+        found = json.loads(
+            text,
+            parse_float=JsonNumber if exact else None,
+            parse_constant=_constant,
+            object_pairs_hook=_object,
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"it is a JSON {type(found).__name__}, not an object")
+    if "\\u" in text:
+        _check_characters(found)
+    return found
+
+
+def _constant(word: str) -> NoReturn:
+    raise ValueError(f"it is no JSON ({word} is no number)")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is in an object twice")
+    return found
+
+
+def _check_characters(found: dict[str, Any]) -> None:
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it has half a surrogate pair, which is no character") from None
+
+
+# --- nested -------------------------------------------------------------------------------------------------------
+
+
+_FIELD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))(?:\s*:\s*|\s+)(.+)", re.DOTALL)
+_NESTED = re.compile(
+    r"\s*(ARRAY|MAP|STRUCT)\s*<(.*)>(?:\s+NOT\s+NULL)?(?:\s+COMMENT\s+(?:'[^']*'|\"[^\"]*\"))?\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+_TOKEN = re.compile(r"`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|.", re.DOTALL)
+SHOWN = 80
+
+
+@dataclass(frozen=True)
+class ArrayType(ColumnType):
+    """ARRAY: values of one type.
+
+    :param element: their type.
+    """
+
+    element: ColumnType
+
+    def of_json(self, value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise ValueError(f"it is no {self.ddl}")
+        return [_value(each, self.element) for each in value]
+
+
+@dataclass(frozen=True)
+class MapType(ColumnType):
+    """MAP from texts to values of one type.
+
+    :param element: the type of the values.
+    """
+
+    element: ColumnType
+
+    def of_json(self, value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise ValueError(f"it is no {self.ddl}")
+        return {name: _value(each, self.element) for name, each in value.items()}
+
+
+@dataclass(frozen=True)
+class StructType(ColumnType):
+    """STRUCT: named values.
+
+    :param fields: their names and types.
+    """
+
+    fields: tuple[tuple[str, ColumnType], ...]
+
+    def of_json(self, value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise ValueError(f"it is no {self.ddl}")
+        return {name: _value(value.get(name), kind) for name, kind in self.fields}
+
+
+def nested_columns_of(schema: str) -> dict[str, ColumnType]:
+    """Read the columns of Spark's DDL, such as ``user STRING, tags ARRAY<STRING>``.
+
+    :raises ValueError: one has a type that no JSON value has.
+    """
+    return dict(_fields(_parts(schema)))
+
+
+@dataclass(frozen=True)
+class PlainText(StringType):
+    """STRING of a column that no one has declared: a text, and no other value."""
+
+    def of_json(self, value: Any) -> str:
+        return self.of_value(value)
+
+
+def found_columns_of(schema: str) -> dict[str, ColumnType]:
+    """Read the columns that Spark has found in JSON objects. It finds STRING for a column of texts and numbers, too.
+
+    :raises ValueError: one has a type that no JSON value has.
+    """
+    return {name: _plain(kind) for name, kind in nested_columns_of(schema).items()}
+
+
+def _plain(kind: ColumnType) -> ColumnType:
+    if isinstance(kind, (ArrayType, MapType)):
+        return replace(kind, element=_plain(kind.element))
+    if isinstance(kind, StructType):
+        return replace(kind, fields=tuple((name, _plain(each)) for name, each in kind.fields))
+    return PlainText("STRING") if isinstance(kind, StringType) else kind
+
+
+def object_values(found: Mapping[str, Any], columns: Mapping[str, ColumnType]) -> dict[str, Any]:
+    """Take the columns out of a parsed JSON object; a column that it lacks is None.
+
+    :raises ValueError: a value is none of its column's type; it names column, value and reason.
+    """
+    values = {}
+    for name, kind in columns.items():
+        try:
+            values[name] = _value(found.get(name), kind)
+        except ValueError as error:
+            shown = text_of_json(found[name])[:SHOWN]
+            raise ValueError(f"column {name} {kind.ddl} = {shown}: {error}") from None
+    return values
+
+
+def _value(value: Any, kind: ColumnType) -> Any:
+    return None if value is None else kind.of_json(value)
+
+
+def _fields(parts: Sequence[str]) -> list[tuple[str, ColumnType]]:
+    found = list(map(_field, parts))
+    check_names(name for name, _ in found)
+    return found
+
+
+def _field(text: str) -> tuple[str, ColumnType]:
+    found = _FIELD.fullmatch(text)
+    kind = found and _type(found[3])
+    if found is None or kind is None:
+        raise ValueError(
+            f"column {text.strip()!r} of the schema has no type that rows without Spark can have"
+        )
+    return found[2] or found[1].replace("``", "`"), kind
+
+
+def _type(ddl: str) -> ColumnType | None:
+    found = _NESTED.fullmatch(ddl)
+    if found is None:
+        try:
+            return columns_of(f"c {ddl}")["c"]
+        except ValueError:
+            return None
+    parts = _parts(found[2])
+    name = found[1].upper()
+    if name == "STRUCT":
+        fields = dict(_fields(parts))
+        named = ddl_of({name: kind.ddl for name, kind in fields.items()})
+        return StructType(f"STRUCT<{named}>", tuple(fields.items()))
+    kinds = list(map(_type, parts))
+    element = kinds[-1]
+    if name == "ARRAY" and len(kinds) == 1 and element is not None:
+        return ArrayType(f"ARRAY<{element.ddl}>", element)
+    if len(kinds) == 2 and isinstance(kinds[0], StringType) and element is not None:
+        return MapType(f"MAP<STRING, {element.ddl}>", element)
+    return None
+
+
+def _parts(text: str) -> list[str]:
+    """Divide a text at the commas that are in no brackets."""
+    return list(_divided(text))
+
+
+def _divided(text: str) -> Iterator[str]:
+    depth = begins = 0
+    for token in _TOKEN.finditer(text):
+        depth += (token[0] in "<(") - (token[0] in ">)")
+        if token[0] == "," and depth == 0:
+            yield text[begins : token.start()]
+            begins = token.end()
+    yield text[begins:]
+
+
+# --- arrow --------------------------------------------------------------------------------------------------------
+
+
+_ARROW: Mapping[str, str] = {
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INT": "int32",
+    "BIGINT": "int64",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "BOOLEAN": "bool",
+    "DATE": "date32",
+    "STRING": "string",
+}
+
+
+def arrow_types_of(columns: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
+    """Give the types that Arrow has for columns."""
+    return {name: _of_arrow(kind) for name, kind in columns.items()}
+
+
+def _of_arrow(kind: ColumnType) -> pa.DataType:
+    if isinstance(kind, ArrayType):
+        return pa.list_(_of_arrow(kind.element))
+    if isinstance(kind, MapType):
+        return pa.map_(pa.string(), _of_arrow(kind.element))
+    if isinstance(kind, StructType):
+        return pa.struct(list(arrow_types_of(dict(kind.fields)).items()))
+    if isinstance(kind, DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, TimestampType):
+        return pa.timestamp("us", "UTC" if kind.zoned else None)
+    return pa.type_for_alias(_ARROW[kind.ddl])
