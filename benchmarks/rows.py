@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,9 @@ def _spark(folder: Path, rows: int) -> None:
 def _python(folder: Path) -> None:
     import pyarrow as pa  # type: ignore[import-untyped]
 
+    from airflow_tx.ledger.attempt import TransactionAttempt
     from airflow_tx.outputs.staging.row_hash import digest_of_batch
-    from airflow_tx.sources.files.objects import read_rows
+    from airflow_tx.sources.files.source import FileSource
     from airflow_tx.transaction.processing.outputs import RowsReading
 
     path = folder / "rows.csv"
@@ -110,8 +111,12 @@ def _python(folder: Path) -> None:
         file.write(",".join(COLUMNS) + "\n")
         file.writelines(f"C{n % 16},O{n % 3},D{n % 105},N{n % 4043},{n % 4983},{n % 180}\n" for n in range(PYTHON_ROWS))
 
-    def rows() -> Iterator[dict[str, Any]]:
-        return read_rows(path, "csv", {"header": "true"}, None, by_name=False)
+    source = FileSource(str(path))
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+
+    def rows() -> Any:
+        return source.emit_batch(TransactionAttempt(1, 1), batch.metadata)
 
     def seconds(read: Callable[[], Any]) -> float:
         found = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx.base.errors import SourceError
+from airflow_tx.base.rows import blocks
 from airflow_tx.base.rows.arrow import NoTable, readable
 from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
@@ -101,6 +102,15 @@ def test_python_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_record_batches_have_it_exactly_or_it_is_refused(case: Case, tmp_path: Path) -> None:
+    check(case, batches(case, tmp_path))
+
+
+@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize("case", [case for case in CASES if case.format in ("csv", "json")], ids=lambda case: case.name)
+def test_where_a_file_is_divided_into_blocks_changes_nothing(
+    case: Case, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", size)
     check(case, batches(case, tmp_path))
 
 

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
         shown_value as shown_value,
         typed_batch as typed_batch,
     )
+    from airflow_tx.base.rows.blocks import (
+        CsvShape as CsvShape,
+        NotProven as NotProven,
+        line_blocks as line_blocks,
+        rows_of as rows_of,
+        typed_column as typed_column,
+    )
     from airflow_tx.base.rows.nested import (
         lines_of_objects as lines_of_objects,
         with_objects as with_objects,

@@ -6,12 +6,15 @@ a whole, by its bytes and its values. The texts of a column that this does not p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timezone
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows.types import (
+    BLANKS,
     BooleanType,
     ColumnType,
     DateType,
@@ -65,8 +68,10 @@ def typed_column(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array
     :param to: the type of Arrow that `kind` has.
     :raises ValueError: a text is no value of the type; why, in words.
     """
-    if not isinstance(kind, StringType) and texts.null_count == len(texts):
+    if texts.null_count == len(texts):
         return pa.nulls(len(texts), to)
+    if texts.type == to and not isinstance(kind, StringType):
+        return texts  # whole numbers
     try:
         return _PROOFS[type(kind)](texts, kind, to)
     except (NotProven, pa.ArrowException):
@@ -199,11 +204,9 @@ def _has(texts: pa.Array, letters: str) -> bool:
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Give the rows of a record batch as dicts, with the values that `ColumnType` has; moments are in UTC."""
-    names = batch.schema.names
-    return (
-        dict(zip(names, values, strict=True))
-        for values in zip(*map(_values, batch.columns), strict=True)
-    )
+    # Most of a row's cost is its dict: this is the cheapest way to make one.
+    named = map(zip, repeat(batch.schema.names), zip(*map(_values, batch.columns), strict=True))
+    return map(dict, named)
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -235,3 +238,159 @@ def _numbers(column: pa.Array) -> list[Any]:
     for at in pc.indices_nonzero(column.is_null()).to_pylist():
         values[at] = None
     return values
+
+
+# --- blocks of lines ----------------------------------------------------------------------------------------------
+
+
+def line_blocks(file: BinaryIO, quote: bytes = b"") -> Iterator[bytes]:
+    """Divide a file into blocks that end with a line.
+
+    :param quote: what is around values that have several lines; none: no value has.
+    """
+    parts: list[bytes] = []
+    quotes = 0
+    while len(more := file.read(BLOCK)) == BLOCK:
+        end = _last_end(more, quote, within=quotes % 2 == 1)
+        if end:
+            yield b"".join([*parts, more[:end]])
+            parts.clear()
+            quotes = 0
+        parts.append(more[end:])
+        quotes += parts[-1].count(quote) if quote else 0
+    if rest := b"".join([*parts, more]):
+        yield rest
+
+
+def _last_end(block: bytes, quote: bytes, *, within: bool) -> int:
+    """Find the place behind the last end of a row in a block; 0: there is none.
+
+    :param within: whether the block begins within quotes.
+    """
+    if not quote or (not within and quote not in block):
+        return block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, -1) + 1
+    raw = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(raw == ord("\n"))
+    if not len(ends):
+        ends = np.flatnonzero(raw[:-1] == ord("\r"))
+    parity = np.searchsorted(np.flatnonzero(raw == quote[0]), ends) + within
+    outside = ends[parity % 2 == 0]
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+# --- csv ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CsvShape:
+    """How rows of csv are divided into fields.
+
+    :param quote: "" for none.
+    :param null: the text of no value, besides the empty one.
+    :param several: whether a value within quotes may have several lines.
+    """
+
+    separator: str
+    quote: str
+    null: str
+    several: bool
+
+    def columns_of(self, block: bytes, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+        """Divide a block in UTF-8 into columns of texts, and of whole numbers.
+
+        :param fields: its columns, with the types that they will have.
+        :raises NotProven: readers of csv may divide it differently.
+        """
+        self._check(block)
+        whole = {each.name: each.type for each in fields if pa.types.is_integer(each.type)}
+        if whole and _may_have_hexadecimal(block, self):
+            whole = {}
+        texts = dict.fromkeys((each.name for each in fields), pa.string())
+        try:
+            found = self._divided(block, {**texts, **whole})
+        except pa.ArrowException as error:
+            if not whole:
+                raise NotProven(str(error)) from None
+            return self.columns_of(block, [pa.field(name, kind) for name, kind in texts.items()])
+        if not self.several and (len(texts) == 1 or self.separator in BLANKS):
+            _check_blank_lines(found)
+        return found
+
+    def _check(self, block: bytes) -> None:
+        if not (self.separator + self.quote).isascii():
+            raise NotProven("another separator than ASCII")
+        if b"\0" in block or block.startswith("\ufeff".encode()):
+            raise NotProven("a NUL or a byte order mark")
+        if self.quote and self.quote.encode() in block:
+            _check_quotes(block, self)
+
+    def _divided(self, block: bytes, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+        from pyarrow import csv
+
+        table = csv.read_csv(
+            pa.BufferReader(block),
+            read_options=csv.ReadOptions(
+                use_threads=False, block_size=len(block) + 1, column_names=list(types)
+            ),
+            parse_options=csv.ParseOptions(
+                delimiter=self.separator,
+                quote_char=self.quote or False,
+                double_quote=True,
+                escape_char=False,
+                newlines_in_values=self.several,
+                ignore_empty_lines=True,
+            ),
+            convert_options=csv.ConvertOptions(
+                check_utf8=True,
+                column_types=types,
+                null_values=["", self.null],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=True,
+            ),
+        )
+        found = table.combine_chunks().to_batches()
+        return found[0] if found else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _check_quotes(block: bytes, shape: CsvShape) -> None:
+    """Prove that quotes begin and end fields, or are doubled within them."""
+    raw = np.frombuffer(block, np.uint8)
+    places = np.flatnonzero(raw == ord(shape.quote))
+    if len(places) % 2:
+        raise NotProven("an odd number of quotes")
+    opening, closing = places[::2], places[1::2]
+    borders = np.array([ord(shape.separator), ord("\n"), ord("\r")], np.uint8)
+    is_doubled = opening[1:] == closing[:-1] + 1
+    begins = (opening == 0) | np.isin(raw[np.maximum(opening - 1, 0)], borders)
+    begins[1:] |= is_doubled
+    ends = (closing == len(raw) - 1) | np.isin(raw[np.minimum(closing + 1, len(raw) - 1)], borders)
+    ends[:-1] |= is_doubled
+    if not (begins.all() and ends.all()):
+        raise NotProven("a quote within a field")
+    if not shape.several:
+        line_ends = np.flatnonzero((raw == ord("\n")) | (raw == ord("\r")))
+        if (np.searchsorted(places, line_ends) % 2).any():
+            raise NotProven("a line end within quotes")
+
+
+def _may_have_hexadecimal(block: bytes, shape: CsvShape) -> bool:
+    """Ask whether a field may begin with 0x, which Arrow takes for the start of a whole number."""
+    raw = np.frombuffer(block, np.uint8)
+    marks = np.flatnonzero((raw | 32) == ord("x"))
+    marks = marks[marks > 0]
+    zeros = marks[raw[marks - 1] == ord("0")] - 1
+    before = np.frombuffer(f"{shape.separator}{shape.quote}\n\r \t+-".encode(), np.uint8)
+    return bool(((zeros == 0) | np.isin(raw[np.maximum(zeros - 1, 0)], before)).any())
+
+
+def _check_blank_lines(rows: pa.RecordBatch) -> None:
+    """Prove that no row is a blank line, which the rule leaves out."""
+    blank = None
+    for column in rows.columns:
+        none = column.is_null()
+        if pa.types.is_string(column.type):
+            spaces = pc.match_substring_regex(column, r"^[\x00-\x20]*$")
+            none = pc.or_(none, pc.fill_null(spaces, False))
+        blank = none if blank is None else pc.and_(blank, none)
+    if blank is not None and pc.any(blank).as_py():
+        raise NotProven("a blank line")

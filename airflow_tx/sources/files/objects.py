@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -18,7 +17,6 @@ from airflow_tx.base.rows import (
     ColumnType,
     DecimalType,
     IntegerType,
-    StringType,
     arrow_types_of,
     check_names,
     checked_lines,
@@ -33,6 +31,7 @@ from airflow_tx.base.rows import (
     parsed_object,
     plain_type,
     read_text,
+    rows_of,
     spark_reader,
     typed_batch,
     typed_texts,
@@ -42,23 +41,24 @@ from airflow_tx.base.rows import (
 from airflow_tx.ledger import MALFORMED, digest
 from airflow_tx.outputs import RemoteFiles, batches_in, literal, read_schema
 from airflow_tx.sources.api import MalformedRow
+from airflow_tx.sources.files.rows import CsvRows, JsonRows, RowsOfFile
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
     CsvFormat,
     Misfit,
     check_end,
-    check_first,
     check_header,
     check_neutral,
     find_schema,
     has_only,
     named_as_spark,
+    opened_bytes,
     opened_text,
     packed,
     with_columns_of,
     with_text,
 )
-from airflow_tx.sources.files.storage import FilePath, Fingerprint, Listing, Look, Storage
+from airflow_tx.sources.files.storage import Content, FilePath, Fingerprint, Listing, Look, Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -183,36 +183,6 @@ _TYPES: Mapping[str, list[str]] = {
 }
 """The types of a schema that a column of a Parquet file may have, by its type in Arrow: none changes a value."""
 
-_TEXT = StringType("STRING")
-_TEXTS_KEPT = 4096
-_AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
-"""How JSON is written so that Spark writes the same."""
-
-
-def read_rows(
-    path: FilePath,
-    file_format: str,
-    options: Mapping[str, Any],
-    schema: str | None,
-    *,
-    by_name: bool,
-    rejects: bool = False,
-) -> Iterator[Any]:
-    """Read one file; ValueError for a format or option that only Spark knows, or a row that does not fit the schema.
-
-    :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
-    :param rejects: whether such a row is given as a `MalformedRow`.
-    """
-    if file_format == "csv":
-        return _read_csv(path, options, schema, by_name=by_name, rejects=rejects)
-    if file_format == "json":
-        return _read_json(path, options, schema, rejects=rejects)
-    if file_format == "parquet":
-        return _read_parquet(path, options, schema)
-    if file_format == "text":
-        return _read_text(path, options, schema)
-    raise ValueError(f"format {file_format!r} is only known to Spark")
-
 
 def check_options(file_format: str, options: Mapping[str, Any]) -> None:
     """Check that files are read alike by Python and Spark; ValueError: an option is only known to Spark."""
@@ -220,120 +190,6 @@ def check_options(file_format: str, options: Mapping[str, Any]) -> None:
         CsvFormat.of(reader_options("csv", options))
     else:
         check_neutral(named_as_spark(options))
-
-
-def _read_csv(
-    path: FilePath,
-    options: Mapping[str, Any],
-    schema: str | None,
-    *,
-    by_name: bool,
-    rejects: bool,
-) -> Iterator[dict[str, Any] | MalformedRow]:
-    written = CsvFormat.of(options)
-    columns = columns_of(schema) if schema else {}
-    taken: list[str] = []
-    with written.open(path, taken if rejects else None) as reader:
-        first = written.first(reader)
-        if not first:
-            return
-        names: Sequence[str] = written.names(first)
-        if columns:
-            names = check_first(written, first, list(columns), by_name=by_name)
-        typed = {name: columns[name] for name in names if columns.get(name, _TEXT) != _TEXT}
-        # Texts come again and again in most columns, and a look into memory costs a tenth of a reading.
-        read = {name: lru_cache(_TEXTS_KEPT)(kind.of_text) for name, kind in typed.items()}
-        nulls = ("", written.null)
-        lacking = dict.fromkeys(columns) if columns and list(names) != list(columns) else None
-        records = reader if written.header else chain([first], reader)
-        for fields in _each(records, taken, seen=written.header) if rejects else records:
-            if not fields:
-                continue
-            if len(fields) != len(names):
-                place = reader.line_num
-                problem = f"{len(fields)} fields, and {len(names)} columns"
-                error = ValueError(f"line {place}: {problem}")
-                text = "".join(taken).strip("\r\n")
-                yield _refused(error, text, problem, f"{path}:{place}", rejects=rejects)
-                continue
-            row: dict[str, Any] = {
-                name: None if text in nulls else text
-                for name, text in zip(names, fields, strict=True)
-            }
-            try:
-                for name, of_text in read.items():
-                    if (text := row[name]) is not None:
-                        row[name] = of_text(text)
-            except ValueError as error:
-                place = reader.line_num
-                texts = (None if each in nulls else each for each in fields)
-                kind = typed[name]
-                given = {**(lacking or {}), **dict(zip(names, texts, strict=True))}
-                yield _refused(
-                    _misfit(kind, name, row[name], place, error),
-                    json.dumps(given, **_AS_SPARK),
-                    f"column {name} {kind.ddl}: {error}",
-                    f"{path}:{place}",
-                    rejects=rejects,
-                )
-                continue
-            yield {**lacking, **row} if lacking else row
-
-
-def _each(records: Iterable[list[str]], taken: list[str], *, seen: bool) -> Iterator[list[str]]:
-    """Give the records of a file; `taken` has the lines of each, until the next one is asked for.
-
-    :param seen: whether a header was taken before them.
-    """
-    if seen:
-        taken.clear()
-    for fields in records:
-        yield fields
-        taken.clear()
-
-
-def _refused(
-    error: ValueError, content: str, reason: str, where: str, *, rejects: bool
-) -> MalformedRow:
-    """Give a row that does not fit as a malformed one, or raise the error."""
-    if not rejects:
-        raise error from None
-    return MalformedRow(content.removesuffix("\n"), reason, where)
-
-
-def _misfit(kind: ColumnType, name: str, value: Any, line: int, error: ValueError) -> Misfit:
-    problem = f"{value!r:.100} does not fit the schema ({name} {kind.ddl}): {error}"
-    return Misfit(f"line {line}: {name} = {problem}", name)
-
-
-def _read_json(
-    path: FilePath, options: Mapping[str, Any], schema: str | None, *, rejects: bool
-) -> Iterator[dict[str, Any] | MalformedRow]:
-    check_neutral(named_as_spark(options))
-    columns = nested_columns_of(schema) if schema else None
-    with opened_text(path, "utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip(" \t\r\n"):
-                continue
-            try:
-                row = parsed_object(line, exact=columns is not None)
-            except ValueError as error:
-                found = ValueError(f"line {number}: {error}")
-                reason = str(error).partition(" (")[0]  # without the place in the line
-                yield _refused(found, line, reason, f"{path}:{number}", rejects=rejects)
-                continue
-            if columns is None:
-                yield row
-                continue
-            try:
-                for name, kind in columns.items():
-                    row[name] = None if row.get(name) is None else kind.of_json(row[name])
-            except ValueError as error:
-                found = _misfit(kind, name, row[name], number, error)
-                reason = f"column {name} {kind.ddl}: {error}"
-                yield _refused(found, line, reason, f"{path}:{number}", rejects=rejects)
-                continue
-            yield {name: row[name] for name in columns}
 
 
 def first_keys(path: FilePath) -> tuple[str, ...]:
@@ -488,6 +344,7 @@ class BatchFiles:
     :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
     :param rejects: whether rows that do not fit are given as malformed ones.
     :param named: the columns that the names of its folders spell. A file may have the same value in one of its own.
+    :param contents: what the files must have that are checked while they are read.
     """
 
     paths: Sequence[FilePath]
@@ -499,29 +356,69 @@ class BatchFiles:
     by_name: bool
     rejects: bool = False
     named: Mapping[str, str | None] = field(default_factory=dict, hash=False)
+    contents: Mapping[FilePath, Content] = field(default_factory=dict, hash=False)
 
     @property
     def schema(self) -> str | None:
         return self.declared or self.found
 
     def rows(self, path: FilePath) -> Iterator[Any]:
-        """Read the rows of one of them; ValueError: they cannot be read."""
-        how = {"by_name": self.by_name, "rejects": self.rejects}
-        rows = read_rows(path, self.format, self.options, self.schema, **how)
-        return map(self._with_named, rows) if self.named else rows
+        """Read the rows of one of them; malformed ones, too, if they are wanted.
+
+        :raises ValueError: they cannot be read.
+        """
+        malformed: list[MalformedRow] = []
+        self._declared_kinds()
+        if self.in_blocks:
+            batches = self.batches(path, self.arrow_schema(), malformed)
+            rows: Iterator[Any] = chain.from_iterable(map(rows_of, batches))
+        else:
+            rows = map(self._with_named, self._plain_rows(path, malformed))
+        return _with_malformed(rows, malformed) if self.rejects else rows
+
+    def _plain_rows(self, path: FilePath, malformed: list[MalformedRow]) -> Iterator[Any]:
+        """Read rows with the types that their file gives them."""
+        if self.format == "parquet":
+            yield from _read_parquet(path, self.options, self.schema)
+        elif self.format == "text":
+            yield from _read_text(path, self.options, self.schema)
+        elif self.format == "csv":
+            written = CsvFormat.of(self.options)
+            with opened_text(path, written.encoding, newline="") as lines:
+                yield from self._csv(path, written, malformed).rows(lines)
+        elif self.format == "json":
+            check_neutral(named_as_spark(self.options))
+            with opened_text(path, "utf-8") as lines:
+                yield from JsonRows(path, self._kinds, self._kept(malformed)).rows(lines)
+        else:
+            raise ValueError(f"format {self.format!r} is only known to Spark")
+
+    def _csv(self, path: FilePath, written: CsvFormat, malformed: list[MalformedRow]) -> CsvRows:
+        kept = self._kept(malformed)
+        return CsvRows(path, self._kinds, kept, written=written, by_name=self.by_name)
+
+    def _kept(self, malformed: list[MalformedRow]) -> list[MalformedRow] | None:
+        return malformed if self.rejects else None
+
+    @cached_property
+    def in_blocks(self) -> bool:
+        """Whether they are read block by block: csv or JSON files with columns of known types."""
+        written = self._plain_json or self._written is not None
+        return written and bool(self._kinds)
 
     @cached_property
     def _kinds(self) -> Mapping[str, ColumnType]:
         """The columns of the schema, if Python has their types."""
-        read = nested_columns_of if self.format == "json" else columns_of
         with suppress(ValueError):
-            return read(self.schema) if self.schema else {}
+            return self._declared_kinds()
         return {}
+
+    def _declared_kinds(self) -> Mapping[str, ColumnType]:
+        read = nested_columns_of if self.format == "json" else columns_of
+        return read(self.schema) if self.schema else {}
 
     def _with_named(self, row: Any) -> Any:
         """Add the columns of the folders to a row."""
-        if isinstance(row, MalformedRow):
-            return row
         for name in self.named:
             if name not in row:
                 check_names([*row, name])
@@ -544,35 +441,71 @@ class BatchFiles:
         )
 
     def arrow_schema(self) -> pa.Schema:
-        """Give the columns of their rows, if they are Parquet files; ValueError: Python has no such type."""
-        if self.schema:
-            return pa.schema(arrow_types_of(columns_of(self.schema)))
-        return parquet_schema(self.paths[0])
+        """Give the columns of their rows, if they are read as record batches.
 
-    def batches(self, path: FilePath, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Read one of them, if it is a Parquet file; ValueError: it cannot be read."""
-        check_neutral(named_as_spark(self.options))
+        :raises ValueError: Python has no such type, or two columns are one.
+        """
+        if self.format == "parquet" and not self.schema:
+            schema = parquet_schema(self.paths[0])
+        else:
+            kinds = self._kinds if self.in_blocks else columns_of(self.schema or "")
+            schema = pa.schema(arrow_types_of(kinds))
+        for name in sorted(self.named.keys() - set(schema.names)):
+            schema = schema.append(pa.field(name, pa.string()))
+        check_names(schema.names)
+        return schema
+
+    def batches(
+        self, path: FilePath, schema: pa.Schema, malformed: list[MalformedRow]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one of them as record batches.
+
+        :param schema: as `arrow_schema` gives it.
+        :param malformed: gets the rows that do not fit, if they are wanted.
+        :raises ValueError: it cannot be read. Replaced: it has another content than the batch.
+        """
         first = 0
-        with path.open("rb") as file:
-            for batch in batches_in(cast("BinaryIO", file)):
-                has_own = {name: name in batch.schema.names for name in self.named}
-                for name in (name for name, own in has_own.items() if not own):
-                    batch = batch.append_column(
-                        name, pa.nulls(batch.num_rows, schema.field(name).type)
-                    )
-                batch = typed_batch(batch, schema, first)
-                for name, own in has_own.items():
-                    at = schema.get_field_index(name)
-                    column = batch.column(at)
-                    values = {
-                        each: self._one_value(name, each, own)
-                        for each in column.unique().to_pylist()
-                    }
-                    if None in values:
-                        column = column.fill_null(pa.scalar(values[None], column.type))
-                    batch = batch.set_column(at, schema.field(at), column)
-                yield batch
-                first += batch.num_rows
+        for batch in self._own_batches(path, malformed):
+            if not self.in_blocks or self.named:
+                batch = self._with_named_columns(batch, schema, first)
+            yield batch
+            first += batch.num_rows
+
+    def _own_batches(
+        self, path: FilePath, malformed: list[MalformedRow]
+    ) -> Iterator[pa.RecordBatch]:
+        if not self.in_blocks:
+            check_neutral(named_as_spark(self.options))
+            with path.open("rb") as file:
+                yield from batches_in(cast("BinaryIO", file))
+            return
+        written = self._written
+        rows: RowsOfFile = (
+            JsonRows(path, self._kinds, self._kept(malformed))
+            if written is None
+            else self._csv(path, written, malformed)
+        )
+        with opened_bytes(path, self.contents.get(path)) as file:
+            yield from rows.batches(file)
+
+    def _with_named_columns(
+        self, batch: pa.RecordBatch, schema: pa.Schema, first: int
+    ) -> pa.RecordBatch:
+        """Add the columns of the folders to a record batch, and bring it to the types of a schema."""
+        has_own = {name: name in batch.schema.names for name in self.named}
+        for name in (name for name, own in has_own.items() if not own):
+            batch = batch.append_column(name, pa.nulls(batch.num_rows, schema.field(name).type))
+        batch = typed_batch(batch, schema, first)
+        for name, own in has_own.items():
+            at = schema.get_field_index(name)
+            column = batch.column(at)
+            values = {
+                each: self._one_value(name, each, own) for each in column.unique().to_pylist()
+            }
+            if None in values:
+                column = column.fill_null(pa.scalar(values[None], column.type))
+            batch = batch.set_column(at, schema.field(at), column)
+        return batch
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Give their rows to Spark; ValueError: a file is not what its format says."""
@@ -769,6 +702,15 @@ class BatchFiles:
             given = "" if schema == self.declared else f"{_argument(schema)}, "
             return f"{given}missing_columns='null'" if schema else None
         return None
+
+
+def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Iterator[Any]:
+    """Give rows, and the malformed ones that reading them finds."""
+    for row in rows:
+        yield from malformed
+        malformed.clear()
+        yield row
+    yield from malformed
 
 
 def _argument(schema: str | None) -> str:

@@ -6,6 +6,7 @@ import bz2
 import codecs
 import csv
 import gzip
+import io
 import os
 import re
 import sys
@@ -14,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
-from airflow_tx.base.rows import BLANKS, columns_of, ddl_of, spaced
+from airflow_tx.base.rows import BLANKS, CsvShape, columns_of, ddl_of, spaced
 from airflow_tx.sources.api import pack, unpack
-from airflow_tx.sources.files.storage import HASHED_WHOLE, FilePath
+from airflow_tx.sources.files.storage import HASHED_WHOLE, Content, FilePath
 
 # --- csv format ---------------------------------------------------------------------------------------------------
 # How a csv file is written: those options of Spark's reader that other processes understand as well.
@@ -42,22 +43,15 @@ _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\r\n"
 
 
 @dataclass(frozen=True)
-class CsvFormat:
+class CsvFormat(CsvShape):
     """A way to write csv files.
 
-    :param quote: "" for none.
-    :param null: the text of no value, besides the empty one.
     :param typed: whether columns have the types of their values, rather than be texts.
-    :param several: whether a value within quotes may have several lines.
     """
 
     header: bool
-    separator: str
-    quote: str
-    null: str
     encoding: str
     typed: bool
-    several: bool
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> CsvFormat:
@@ -99,29 +93,44 @@ class CsvFormat:
         return not content.translate(None, allowed) and not re.search(spaces, content)
 
     @contextmanager
-    def open(self, path: FilePath, taken: list[str] | None = None) -> Iterator[Any]:
-        """Open a csv reader; its own error is no ValueError, and becomes one.
+    def open(self, path: FilePath) -> Iterator[Any]:
+        """Open a csv reader of a file; see `reader`."""
+        with opened_text(path, self.encoding, newline="") as file, self.reader(file, []) as reader:
+            yield reader
+
+    @contextmanager
+    def reader(self, lines: Iterable[str], taken: list[str], before: int = 0) -> Iterator[Any]:
+        """Open a csv reader of lines; its own error is no ValueError, and becomes one.
 
         :param taken: gets the lines that the reader takes.
+        :param before: the lines of the file before them.
         """
         csv.field_size_limit(sys.maxsize)
-        with opened_text(path, self.encoding, newline="") as file:
-            reader = csv.reader(
-                self._lines(file if taken is None else _noted(file, taken)),
-                delimiter=self.separator,
-                quotechar=self.quote or None,
-                quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
-                strict=True,
-            )
-            try:
-                yield reader
-            except csv.Error as error:
-                raise ValueError(f"line {reader.line_num} is not csv: {error}") from None
+        reader = csv.reader(
+            self._lines(_noted(lines, taken), before),
+            delimiter=self.separator,
+            quotechar=self.quote or None,
+            quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
+            strict=True,
+        )
+        try:
+            yield reader
+        except csv.Error as error:
+            line = before + reader.line_num
+            raise ValueError(f"line {line} is not csv: {error}") from None
 
-    def _lines(self, file: Iterable[str]) -> Iterator[str]:
+    def lines(self, block: bytes, errors: str = "strict") -> Iterable[str]:
+        """Divide a block of a file into its lines."""
+        return io.TextIOWrapper(io.BytesIO(block), self.encoding, errors, newline="")
+
+    def in_utf8(self, block: bytes) -> bytes:
+        """Write a block of a file in UTF-8."""
+        return block if self.utf8 else block.decode(self.encoding).encode()
+
+    def _lines(self, file: Iterable[str], before: int) -> Iterator[str]:
         """Refuse the lines that readers of csv read differently."""
         behind = re.compile(spaced(self.quote)) if self.quote else None
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(file, before + 1):
             if self.quote in line and behind is not None:
                 if not self.several and line.count(self.quote) % 2:
                     raise ValueError(
@@ -163,27 +172,34 @@ def _noted(lines: Iterable[str], taken: list[str]) -> Iterator[str]:
 
 @contextmanager
 def opened_text(path: FilePath, encoding: str, *, newline: str | None = None) -> Iterator[TextIO]:
-    """Open a file of text, which may be compressed; ValueError: in a way that only Spark knows.
-
-    A byte order mark is left out.
-    """
+    """Open a file of text as `opened_bytes`. A byte order mark is left out."""
     encoding = "utf-8-sig" if encoding == "utf-8" else encoding
+    with opened_bytes(path) as file, io.TextIOWrapper(file, encoding, newline=newline) as text:
+        yield text
+
+
+@contextmanager
+def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[BinaryIO]:
+    """Open a file, which may be compressed; ValueError: in a way that only Spark knows.
+
+    :param content: what the file must have.
+    """
     suffix = f".{path.name.rpartition('.')[2]}".lower()
     if suffix in _ONLY_SPARK:
         raise ValueError(f"{suffix} files are only known to Spark")
-    if suffix not in _COMPRESSED:
-        with path.open(newline=newline, encoding=encoding) as file:
-            yield cast("TextIO", file)
-        return
-    check_end(path)
-    with (
-        path.open("rb") as raw,
-        _COMPRESSED[suffix](raw, "rt", encoding=encoding, newline=newline) as file,
-    ):
-        try:
-            yield cast("TextIO", file)
-        except EOFError:
-            raise ValueError(f"the {suffix} file ends too early") from None
+    with path.open("rb") as raw:
+        file = cast("BinaryIO", raw)
+        if content is not None:
+            file = content.digested(file)
+        if suffix not in _COMPRESSED:
+            yield file
+            return
+        check_end(path)
+        with _COMPRESSED[suffix](file, "rb") as unpacked:
+            try:
+                yield unpacked
+            except EOFError:
+                raise ValueError(f"the {suffix} file ends too early") from None
 
 
 def check_end(path: FilePath) -> None:

@@ -38,11 +38,13 @@ from airflow_tx.sources.api import (
     source_kind,
 )
 from airflow_tx.sources.files.storage import (
+    Content,
     Disk,
     FilePath,
     FilesPosition,
     Fingerprint,
     Look,
+    Replaced,
     Storage,
     below,
     change_of,
@@ -169,6 +171,9 @@ class FolderArguments(Source):
         self._looks: dict[
             tuple[TransactionAttempt, str, str], Look
         ] = {}  # of files, before they were read
+        self._contents: dict[
+            tuple[TransactionAttempt, str, str], Content
+        ] = {}  # of files that are checked while they are read
 
     def _check_glob(self, path_glob: str) -> None:
         """Refuse a glob that only another source of files can use."""
@@ -480,25 +485,20 @@ class FolderSource(FolderArguments):
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
         import pyarrow as pa
 
-        if self.format != "parquet":
-            return super().emit_arrow(attempt, metadata)
         parts = [
             replace(self._verified(attempt, each), named=columns)
             for each, columns in self.parts(metadata)
         ]
+        if not parts or (self.format != "parquet" and not parts[0].in_blocks):
+            return super().emit_arrow(attempt, metadata)
         paths = [path for files in parts for path in files.paths]
-        whole = replace(parts[0], paths=paths)
-        for path in paths:
+        named = {name: None for files in parts for name in files.named}
+        whole = replace(parts[0], paths=paths, named=named)
+        for path in () if whole.in_blocks else paths:
             with self._readable(attempt, whole, path):
                 whole.check_columns(path)
         with self._readable(attempt, whole, paths[0]):
             schema = whole.arrow_schema()
-            new = dict.fromkeys(name for files in parts for name in files.named).keys() - set(
-                schema.names
-            )
-            for name in sorted(new):
-                schema = schema.append(pa.field(name, pa.string()))
-            check_names(schema.names)
         return pa.RecordBatchReader.from_batches(schema, self._batches(attempt, parts, schema))
 
     def _batches(
@@ -507,20 +507,37 @@ class FolderSource(FolderArguments):
         for files in parts:
             for path in files.paths:
                 with self._readable(attempt, files, path):
-                    yield from files.batches(path, schema)
+                    yield from files.batches(path, schema, self.malformed_rows)
 
     def check_read(self, attempt: TransactionAttempt) -> None:
         if (changed := self._changed(attempt)) is not None:
             raise changed
 
     def _changed(self, attempt: TransactionAttempt) -> SourceError | None:
-        """Find a file that is not the one it was before it was read."""
+        """Find a file that is not the one it was before it was read, or that was not read to its end and is another."""
         for (of, folder, name), before in self._looks.items():
             now = self._look(folder, name) if of == attempt else before
             if now != before:
                 problem = f"file {below(folder, name)} changed while it was read: {change_of(before, now)}"
                 return self.refused(problem, self._restore(attempt, gone=now is None))
+        for (of, folder, name), content in self._contents.items():
+            if of == attempt and not content.is_read:
+                found = self._found(folder, name, content.expected)
+                if found != content.expected:
+                    return self._other_content(
+                        attempt, below(folder, name), content.expected, found
+                    )
         return None
+
+    def _other_content(
+        self,
+        attempt: TransactionAttempt,
+        path: str,
+        expected: Fingerprint,
+        found: Fingerprint | None,
+    ) -> SourceError:
+        problem = f"file {path} was {words_of(expected)}, and is {words_of(found)}"
+        return self.refused(problem, self._restore(attempt, gone=found is None))
 
     def contains(self, metadata: Any, what: str) -> bool | None:
         paths = [below(metadata["folder"], file["name"]) for file in metadata["files"]]
@@ -556,6 +573,9 @@ class FolderSource(FolderArguments):
             self.check_read(attempt)
             remedy = "Let this process read it, then clear the task."
             raise self.refused(f"{path}: {error}", remedy) from None
+        except Replaced as error:
+            expected = files.contents[path].expected
+            raise self._other_content(attempt, str(path), expected, error.found) from None
         except ValueError as error:
             self.check_read(attempt)  # a half-replaced file does not show its old or new content
             declared = files.declarable(path, error)
@@ -624,19 +644,9 @@ class FolderSource(FolderArguments):
         from airflow_tx.sources.files.schema import unpacked
 
         folder = str(metadata["folder"])
-        looks = dict(self._looks)
-        for file in metadata["files"]:
-            expected = {key: file[key] for key in ("size", "digest")}
-            look = self._look(folder, file["name"])
-            found = None if look is None else self._found(folder, file["name"], expected, look)
-            if look is None or found != expected:
-                problem = f"file {below(folder, file['name'])} was {words_of(expected)}, and is {words_of(found)}"
-                raise self.refused(problem, self._restore(attempt, gone=found is None))
-            looks.setdefault((attempt, folder, file["name"]), look)
-        self._looks = looks  # a copy of this source has its own
         names = [file["name"] for file in metadata["files"]]
         root = self._storage.path(folder)
-        return BatchFiles(
+        files = BatchFiles(
             paths=[root / name for name in names],
             for_spark=[self._storage.for_spark(folder, name) for name in names],
             format=self.format,
@@ -646,6 +656,26 @@ class FolderSource(FolderArguments):
             by_name=self.missing_columns == "null",
             rejects=self.malformed == "reject",
         )
+        looks = dict(self._looks)
+        contents = dict[str, Content]()
+        for name, file in zip(names, metadata["files"], strict=True):
+            expected = {key: file[key] for key in ("size", "digest")}
+            look = self._look(folder, name)
+            content = self._storage.content(expected) if files.in_blocks else None
+            if content is not None and look is not None and look["size"] == file["size"]:
+                contents[name] = content
+            else:
+                found = None if look is None else self._found(folder, name, expected, look)
+                if look is None or found != expected:
+                    raise self._other_content(attempt, below(folder, name), expected, found)
+            looks.setdefault((attempt, folder, name), look)
+        # A copy of this source has its own.
+        self._looks = looks
+        self._contents = {
+            **self._contents,
+            **{(attempt, folder, name): content for name, content in contents.items()},
+        }
+        return replace(files, contents={root / name: each for name, each in contents.items()})
 
     def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> Remedy:
         instead = "or take its current content"
@@ -776,7 +806,10 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         )
 
     def parts(self, metadata: Any) -> list[tuple[Any, Mapping[str, str | None]]]:
-        return [(each, self._spelled(name)) for name, each in sorted((metadata or {}).items())]
+        given: dict[str, Any] = metadata or {}
+        schemas = ({"schema": each["schema"]} for each in given.values() if "schema" in each)
+        schema = next(schemas, {})
+        return [({**each, **schema}, self._spelled(name)) for name, each in sorted(given.items())]
 
     def _spelled(self, partition: str) -> dict[str, str | None]:
         """Read the columns that the names of folders spell, as Hive does."""
@@ -793,13 +826,8 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
         if isinstance(metadata, dict):
-            parts: Any = metadata
-            found = [each["schema"] for each in parts.values() if "schema" in each]
-            metadata = (
-                {name: {**each, "schema": found[0]} for name, each in parts.items()}
-                if found
-                else metadata
-            )
+            parts = zip(sorted(metadata), self.parts(metadata), strict=True)
+            metadata = {name: each for name, (each, _) in parts}
         return super().emit_batch(attempt, metadata, spark)
 
     def emit_partition_batch_new(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 from airflow_tx.outputs import Files, Listed, LocalFiles, literal, spark_uri
 from airflow_tx.sources.api import pack, unpack
@@ -83,6 +83,8 @@ Look: TypeAlias = Mapping[str, Any]
 # Up to here a file is read whole to find out whether it has changed.
 HASHED_WHOLE = 64 * 1024 * 1024
 _SAMPLE = 1024 * 1024
+_WHOLE = "content:"
+"""How the digest of a whole file begins."""
 _WILDCARDS = "*?["
 
 
@@ -100,6 +102,54 @@ def split_glob(path_glob: str) -> tuple[str, str]:
     return "/".join(parts[:fixed]) or ("/" if path_glob.startswith("/") else "."), "/".join(
         parts[fixed:]
     )
+
+
+class Replaced(Exception):
+    """A file has another content than the batch.
+
+    :ivar found: its size and digest.
+    """
+
+    def __init__(self, found: Fingerprint) -> None:
+        super().__init__(words_of(found))
+        self.found = found
+
+
+class Content:
+    """The content that a file of a batch has, which is checked while the file is read.
+
+    :param expected: the fingerprint of a file that is digested whole.
+    """
+
+    def __init__(self, expected: Fingerprint) -> None:
+        self.expected = expected
+        self.is_read = False
+
+    def digested(self, file: BinaryIO) -> BinaryIO:
+        """Give a file to read, which raises `Replaced` in place of its last bytes if it has another content."""
+        return cast("BinaryIO", _Digested(file, self))
+
+
+class _Digested:
+    def __init__(self, file: BinaryIO, content: Content) -> None:
+        self._file = file
+        self._content = content
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._size = 0
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._file.read(size)
+        self._digest.update(found)
+        self._size += len(found)
+        if (size < 0 or len(found) < size) and not self._content.is_read:
+            self._end()
+        return found
+
+    def _end(self) -> None:
+        found = {"size": self._size, "digest": _WHOLE + self._digest.hexdigest()}
+        if found != self._content.expected:
+            raise Replaced(found)
+        self._content.is_read = True
 
 
 class Storage(ABC):
@@ -196,6 +246,10 @@ class Storage(ABC):
         :raises OSError: it cannot be read.
         """
 
+    def content(self, expected: Fingerprint) -> Content | None:
+        """Give what checks a file while it is read; None: its fingerprint is found without reading it whole."""
+        return None
+
     def for_spark(self, folder: str, name: str) -> str:
         """Spell a file as Spark's readers take it, with wildcards in its name taken literally."""
         return literal(spark_uri(below(folder, name)))
@@ -257,6 +311,9 @@ class Disk(Storage):
                 return found if found.items() - file.items() else None
         return None
 
+    def content(self, expected: Fingerprint) -> Content | None:
+        return Content(expected) if expected["digest"].startswith(_WHOLE) else None
+
     def fingerprint(
         self, folder: str, name: str, info: Look | None = None, like: Fingerprint | None = None
     ) -> Fingerprint:
@@ -298,7 +355,7 @@ def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:
         if status.st_size <= whole:
             for chunk in iter(lambda: file.read(_SAMPLE), b""):
                 digest.update(chunk)
-            return {"size": status.st_size, "digest": f"content:{digest.hexdigest()}"}
+            return {"size": status.st_size, "digest": _WHOLE + digest.hexdigest()}
         digest.update(str(status.st_mtime_ns).encode())
         digest.update(file.read(_SAMPLE))
         file.seek(-min(_SAMPLE, status.st_size), os.SEEK_END)

@@ -136,7 +136,7 @@ def test_a_file_that_changed_after_its_batch_was_fixed_is_refused(tmp_path: Path
     rows = take(source).metadata
     change(tmp_path / "a.csv")
     with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, and {found}"):
-        source.emit_batch(ATTEMPT, rows)
+        rows_of(source, rows)
 
 
 def test_a_file_that_was_corrected_is_read_once_a_person_says_so(tmp_path: Path) -> None:

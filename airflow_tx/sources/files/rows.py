@@ -1,0 +1,293 @@
+"""Rows of csv files and of JSON lines as record batches, a block at a time.
+
+Arrow reads a block. Where nothing proves that it reads what the rule reads, or where the rule refuses a value, the rule
+itself reads the block, row by row, and names the line and the value.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airflow_tx.base.lazy_names import LazyModule
+from airflow_tx.base.rows import (
+    ColumnType,
+    NotProven,
+    StringType,
+    arrow_types_of,
+    line_blocks,
+    parsed_object,
+    typed_column,
+)
+from airflow_tx.sources.api import MalformedRow
+from airflow_tx.sources.files.schema import CsvFormat, Misfit, check_first
+from airflow_tx.sources.files.storage import FilePath
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+else:
+    pa = LazyModule("pyarrow")
+
+
+_TEXT = StringType("STRING")
+_TEXTS_KEPT = 4096
+_AT_ONCE = 32_768
+"""Rows that become one record batch where the rule reads them."""
+_AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+"""How JSON is written so that Spark writes the same."""
+_BOM = "\ufeff".encode()
+_Row = dict[str, Any]
+
+
+class RowsOfFile(ABC):
+    """The rows of one file.
+
+    :param path: the file, for messages.
+    :param columns: of the rows; none: those that the file has.
+    :param malformed: gets the rows that do not fit; None: such a row is an error.
+    """
+
+    def __init__(
+        self,
+        path: FilePath,
+        columns: Mapping[str, ColumnType],
+        malformed: list[MalformedRow] | None,
+    ) -> None:
+        self.path = path
+        self.columns = columns
+        self.malformed = malformed
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return pa.schema(arrow_types_of(self.columns))
+
+    def batches(self, file: BinaryIO) -> Iterator[pa.RecordBatch]:
+        """Read the file as record batches of its columns.
+
+        :raises ValueError: a row does not fit, or the file is not what its format says.
+        """
+        before = 0
+        blocks = self._blocks(file)
+        for given in blocks:
+            block, lines = self._behind_header(given)
+            before += lines
+            lines = _lines_in(block)
+            try:
+                if block:
+                    yield self._proven(block)
+            except (NotProven, ValueError):
+                rows = self._by_rows(self._unproven(block, blocks), before)
+                while page := list(islice(rows, _AT_ONCE)):
+                    yield pa.RecordBatch.from_pylist(page, self.schema)
+            before += lines
+
+    def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
+        return line_blocks(file)
+
+    def _behind_header(self, block: bytes) -> tuple[bytes, int]:
+        """Take what is no row from the start of a block; return the rest, and how many lines were taken."""
+        return block, 0
+
+    def _unproven(self, block: bytes, blocks: Iterator[bytes]) -> Iterable[bytes]:
+        """Give what the rule has to read, if a block is not proven."""
+        return [block]
+
+    @abstractmethod
+    def _proven(self, block: bytes) -> pa.RecordBatch:
+        """Read a block; NotProven, ValueError: the rule has to read it."""
+
+    @abstractmethod
+    def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
+        """Read blocks by the rule.
+
+        :param before: the lines of the file before them.
+        :raises ValueError: a row does not fit, and no one keeps it.
+        """
+
+    def _refuse(self, error: ValueError, content: str, reason: str, line: int) -> None:
+        """Keep a row that does not fit, or raise the error."""
+        if self.malformed is None:
+            raise error from None
+        where = f"{self.path}:{line}"
+        self.malformed.append(MalformedRow(content.removesuffix("\n"), reason, where))
+
+    def _refuse_value(
+        self, name: str, value: Any, content: str, line: int, error: ValueError
+    ) -> None:
+        kind = self.columns[name].ddl
+        problem = f"{value!r:.100} does not fit the schema ({name} {kind}): {error}"
+        misfit = Misfit(f"line {line}: {name} = {problem}", name)
+        self._refuse(misfit, content, f"column {name} {kind}: {error}", line)
+
+
+class CsvRows(RowsOfFile):
+    """The rows of a csv file.
+
+    :param written: how it is written.
+    :param by_name: the header says which column a field has; a column that it lacks is NULL.
+    """
+
+    def __init__(
+        self,
+        path: FilePath,
+        columns: Mapping[str, ColumnType],
+        malformed: list[MalformedRow] | None,
+        *,
+        written: CsvFormat,
+        by_name: bool,
+    ) -> None:
+        super().__init__(path, columns, malformed)
+        self.written = written
+        self.by_name = by_name
+        self._names: Sequence[str] = ()
+
+    def rows(self, lines: Iterable[str]) -> Iterator[_Row]:
+        """Read all lines of the file by the rule."""
+        taken: list[str] = []
+        with self.written.reader(lines, taken) as reader:
+            first = self.written.first(reader)
+            if not first:
+                return
+            self._take_names(first)
+            if self.written.header:
+                taken.clear()
+            yield from self._records(reader, taken, 0, () if self.written.header else (first,))
+
+    def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
+        quote = self.written.quote if self.written.several else ""
+        blocks = line_blocks(file, quote.encode(self.written.encoding))
+        for first in blocks:
+            yield first.removeprefix(_BOM) if self.written.utf8 else first
+            break
+        yield from blocks
+
+    def _behind_header(self, block: bytes) -> tuple[bytes, int]:
+        if self._names:
+            return block, 0
+        taken: list[str] = []
+        lines = self.written.lines(block, errors="surrogateescape")
+        with self.written.reader(lines, taken) as reader:
+            first = self.written.first(reader)
+        head = "".join(taken).encode(self.written.encoding, "surrogateescape")
+        head.decode(self.written.encoding)
+        if first:
+            self._take_names(first)
+        if first and not self.written.header:
+            return block, 0
+        return block[len(head) :], len(taken)
+
+    def _take_names(self, first: list[str]) -> None:
+        self._names = self.written.names(first)
+        if self.columns:
+            columns = list(self.columns)
+            self._names = check_first(self.written, first, columns, by_name=self.by_name)
+
+    def _proven(self, block: bytes) -> pa.RecordBatch:
+        fields = [self.schema.field(name) for name in self._names]
+        found = self.written.columns_of(self.written.in_utf8(block), fields)
+        texts = dict(zip(self._names, found.columns, strict=True))
+        columns = [
+            typed_column(texts[name], kind, self.schema.field(name).type)
+            if name in texts
+            else pa.nulls(found.num_rows, self.schema.field(name).type)
+            for name, kind in self.columns.items()
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _unproven(self, block: bytes, blocks: Iterator[bytes]) -> Iterable[bytes]:
+        # A quote within a text may have hidden the end of a row.
+        return chain([block], blocks) if self.written.several else [block]
+
+    def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
+        taken: list[str] = []
+        lines = (line for block in blocks for line in self.written.lines(block))
+        with self.written.reader(lines, taken, before) as reader:
+            yield from self._records(reader, taken, before)
+
+    def _records(
+        self, reader: Any, taken: list[str], before: int, first: Iterable[list[str]] = ()
+    ) -> Iterator[_Row]:
+        """Give the rows of a csv reader.
+
+        :param taken: has the lines of each record, until the next one is asked for.
+        """
+        names = self._names
+        typed = {
+            name: self.columns[name] for name in names if self.columns.get(name, _TEXT) != _TEXT
+        }
+        # Texts come again and again in most columns, and a look into memory costs a tenth of a reading.
+        read = {name: lru_cache(_TEXTS_KEPT)(kind.of_text) for name, kind in typed.items()}
+        nulls = ("", self.written.null)
+        for fields in chain(first, reader):
+            place = before + reader.line_num
+            content = "".join(taken)
+            taken.clear()
+            if not fields:
+                continue
+            if len(fields) != len(names):
+                problem = f"{len(fields)} fields, and {len(names)} columns"
+                error = ValueError(f"line {place}: {problem}")
+                self._refuse(error, content.strip("\r\n"), problem, place)
+                continue
+            texts = {
+                name: None if text in nulls else text
+                for name, text in zip(names, fields, strict=True)
+            }
+            row: _Row = {**texts}
+            try:
+                for name, of_text in read.items():
+                    if (text := texts[name]) is not None:
+                        row[name] = of_text(text)
+            except ValueError as error:
+                given = json.dumps({**dict.fromkeys(self.columns), **texts}, **_AS_SPARK)
+                self._refuse_value(name, texts[name], given, place, error)
+                continue
+            yield row
+
+
+class JsonRows(RowsOfFile):
+    """The rows of a file of JSON objects, one a line."""
+
+    def rows(self, lines: Iterable[str], before: int = 0) -> Iterator[_Row]:
+        """Read lines by the rule."""
+        for number, line in enumerate(lines, before + 1):
+            if not line.strip(" \t\r\n"):
+                continue
+            try:
+                row = parsed_object(line, exact=bool(self.columns))
+            except ValueError as error:
+                reason = str(error).partition(" (")[0]  # without the place in the line
+                self._refuse(ValueError(f"line {number}: {error}"), line, reason, number)
+                continue
+            if not self.columns:
+                yield row
+                continue
+            try:
+                for name, kind in self.columns.items():
+                    row[name] = None if row.get(name) is None else kind.of_json(row[name])
+            except ValueError as error:
+                self._refuse_value(name, row[name], line, number, error)
+                continue
+            yield {name: row[name] for name in self.columns}
+
+    def _proven(self, block: bytes) -> pa.RecordBatch:
+        raise NotProven("JSON")
+
+    def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
+        lines = (
+            line for block in blocks for line in io.TextIOWrapper(io.BytesIO(block), "utf-8-sig")
+        )
+        return self.rows(lines, before)
+
+
+def _lines_in(block: bytes) -> int:
+    """Count lines as a reader of texts does, for which a carriage return alone ends one, too."""
+    ends = block.count(b"\n")
+    if b"\r" in block:
+        ends += block.count(b"\r") - block.count(b"\r\n")
+    return ends
