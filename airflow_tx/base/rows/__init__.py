@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from airflow_tx.base.rows.blocks import (
         CsvShape as CsvShape,
         NotProven as NotProven,
+        batch_rows as batch_rows,
         line_blocks as line_blocks,
-        rows_of as rows_of,
         typed_column as typed_column,
     )
     from airflow_tx.base.rows.nested import (

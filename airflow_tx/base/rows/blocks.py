@@ -1,12 +1,12 @@
-"""Blocks of a file or of messages as record batches: Arrow reads them, and what is not proven goes to the rule.
+"""Blocks of a file or of messages as record batches: Arrow reads them, and the rule reads what it does not prove.
 
-The rule is `ColumnType`. Arrow takes some texts that the rule refuses. So each column that Arrow has made is checked as
-a whole, by its bytes and its values. The texts of a column that this does not prove are given to the rule.
+The rule is `ColumnType`. Arrow takes some texts that the rule refuses. So each column of Arrow is checked as a whole,
+by its bytes and its values. If they prove nothing, the rule reads the texts of the column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timezone
 from itertools import repeat
@@ -202,7 +202,7 @@ def _has(texts: pa.Array, letters: str) -> bool:
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def batch_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Give the rows of a record batch as dicts, with the values that `ColumnType` has; moments are in UTC."""
     # Most of a row's cost is its dict: this is the cheapest way to make one.
     named = map(zip, repeat(batch.schema.names), zip(*map(_values, batch.columns), strict=True))
@@ -295,23 +295,23 @@ class CsvShape:
     null: str
     several: bool
 
-    def columns_of(self, block: bytes, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+    def columns_of(self, block: bytes, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
         """Divide a block in UTF-8 into columns of texts, and of whole numbers.
 
-        :param fields: its columns, with the types that they will have.
+        :param types: of its columns, as they will be.
         :raises NotProven: readers of csv may divide it differently.
         """
         self._check(block)
-        whole = {each.name: each.type for each in fields if pa.types.is_integer(each.type)}
+        whole = {name: kind for name, kind in types.items() if pa.types.is_integer(kind)}
         if whole and _may_have_hexadecimal(block, self):
             whole = {}
-        texts = dict.fromkeys((each.name for each in fields), pa.string())
+        texts = dict.fromkeys(types, pa.string())
         try:
             found = self._divided(block, {**texts, **whole})
         except pa.ArrowException as error:
             if not whole:
                 raise NotProven(str(error)) from None
-            return self.columns_of(block, [pa.field(name, kind) for name, kind in texts.items()])
+            return self.columns_of(block, texts)
         if not self.several and (len(texts) == 1 or self.separator in BLANKS):
             _check_blank_lines(found)
         return found

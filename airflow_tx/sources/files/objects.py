@@ -18,6 +18,7 @@ from airflow_tx.base.rows import (
     DecimalType,
     IntegerType,
     arrow_types_of,
+    batch_rows,
     check_names,
     checked_lines,
     column_name,
@@ -31,7 +32,6 @@ from airflow_tx.base.rows import (
     parsed_object,
     plain_type,
     read_text,
-    rows_of,
     spark_reader,
     typed_batch,
     typed_texts,
@@ -335,6 +335,10 @@ def reader_options(file_format: str, options: Mapping[str, Any]) -> dict[str, An
     return {**_DEFAULTS.get(file_format, {}), **options}
 
 
+_SMALL = 1024 * 1024
+"""Bytes of a batch whose rows a task reads one by one: Arrow takes longer to be loaded."""
+
+
 @dataclass(frozen=True)
 class BatchFiles:
     """The files of a batch, and how to read them.
@@ -345,6 +349,7 @@ class BatchFiles:
     :param rejects: whether rows that do not fit are given as malformed ones.
     :param named: the columns that the names of its folders spell. A file may have the same value in one of its own.
     :param contents: what the files must have that are checked while they are read.
+    :param size: of all files, in bytes.
     """
 
     paths: Sequence[FilePath]
@@ -357,6 +362,7 @@ class BatchFiles:
     rejects: bool = False
     named: Mapping[str, str | None] = field(default_factory=dict, hash=False)
     contents: Mapping[FilePath, Content] = field(default_factory=dict, hash=False)
+    size: int = 0
 
     @property
     def schema(self) -> str | None:
@@ -369,26 +375,27 @@ class BatchFiles:
         """
         malformed: list[MalformedRow] = []
         self._declared_kinds()
-        if self.in_blocks:
+        if self.in_blocks and self.size > _SMALL:
             batches = self.batches(path, self.arrow_schema(), malformed)
-            rows: Iterator[Any] = chain.from_iterable(map(rows_of, batches))
+            rows: Iterator[Any] = chain.from_iterable(map(batch_rows, batches))
         else:
             rows = map(self._with_named, self._plain_rows(path, malformed))
         return _with_malformed(rows, malformed) if self.rejects else rows
 
     def _plain_rows(self, path: FilePath, malformed: list[MalformedRow]) -> Iterator[Any]:
-        """Read rows with the types that their file gives them."""
+        """Read rows one by one."""
+        content = self.contents.get(path)
         if self.format == "parquet":
             yield from _read_parquet(path, self.options, self.schema)
         elif self.format == "text":
             yield from _read_text(path, self.options, self.schema)
         elif self.format == "csv":
             written = CsvFormat.of(self.options)
-            with opened_text(path, written.encoding, newline="") as lines:
+            with opened_text(path, written.encoding, newline="", content=content) as lines:
                 yield from self._csv(path, written, malformed).rows(lines)
         elif self.format == "json":
             check_neutral(named_as_spark(self.options))
-            with opened_text(path, "utf-8") as lines:
+            with opened_text(path, "utf-8", content=content) as lines:
                 yield from JsonRows(path, self._kinds, self._kept(malformed)).rows(lines)
         else:
             raise ValueError(f"format {self.format!r} is only known to Spark")
@@ -462,7 +469,7 @@ class BatchFiles:
 
         :param schema: as `arrow_schema` gives it.
         :param malformed: gets the rows that do not fit, if they are wanted.
-        :raises ValueError: it cannot be read. Replaced: it has another content than the batch.
+        :raises ValueError: it cannot be read. OtherContent: it has another content than the batch.
         """
         first = 0
         for batch in self._own_batches(path, malformed):

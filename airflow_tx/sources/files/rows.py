@@ -11,7 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_tx.base.lazy_names import LazyModule
@@ -22,6 +22,7 @@ from airflow_tx.base.rows import (
     arrow_types_of,
     line_blocks,
     parsed_object,
+    reader_of_dicts,
     typed_column,
 )
 from airflow_tx.sources.api import MalformedRow
@@ -36,8 +37,6 @@ else:
 
 _TEXT = StringType("STRING")
 _TEXTS_KEPT = 4096
-_AT_ONCE = 32_768
-"""Rows that become one record batch where the rule reads them."""
 _AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 """How JSON is written so that Spark writes the same."""
 _BOM = "\ufeff".encode()
@@ -48,7 +47,7 @@ class RowsOfFile(ABC):
     """The rows of one file.
 
     :param path: the file, for messages.
-    :param columns: of the rows; none: those that the file has.
+    :param columns: of the rows; none: the columns of the file.
     :param malformed: gets the rows that do not fit; None: such a row is an error.
     """
 
@@ -63,8 +62,8 @@ class RowsOfFile(ABC):
         self.malformed = malformed
 
     @cached_property
-    def schema(self) -> pa.Schema:
-        return pa.schema(arrow_types_of(self.columns))
+    def _types(self) -> Mapping[str, pa.DataType]:
+        return arrow_types_of(self.columns)
 
     def batches(self, file: BinaryIO) -> Iterator[pa.RecordBatch]:
         """Read the file as record batches of its columns.
@@ -82,8 +81,7 @@ class RowsOfFile(ABC):
                     yield self._proven(block)
             except (NotProven, ValueError):
                 rows = self._by_rows(self._unproven(block, blocks), before)
-                while page := list(islice(rows, _AT_ONCE)):
-                    yield pa.RecordBatch.from_pylist(page, self.schema)
+                yield from reader_of_dicts(rows, self._types)
             before += lines
 
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
@@ -188,16 +186,16 @@ class CsvRows(RowsOfFile):
             self._names = check_first(self.written, first, columns, by_name=self.by_name)
 
     def _proven(self, block: bytes) -> pa.RecordBatch:
-        fields = [self.schema.field(name) for name in self._names]
-        found = self.written.columns_of(self.written.in_utf8(block), fields)
+        types = {name: self._types[name] for name in self._names}
+        found = self.written.columns_of(self.written.in_utf8(block), types)
         texts = dict(zip(self._names, found.columns, strict=True))
         columns = [
-            typed_column(texts[name], kind, self.schema.field(name).type)
+            typed_column(texts[name], kind, self._types[name])
             if name in texts
-            else pa.nulls(found.num_rows, self.schema.field(name).type)
+            else pa.nulls(found.num_rows, self._types[name])
             for name, kind in self.columns.items()
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(self._types))
 
     def _unproven(self, block: bytes, blocks: Iterator[bytes]) -> Iterable[bytes]:
         # A quote within a text may have hidden the end of a row.
@@ -223,6 +221,7 @@ class CsvRows(RowsOfFile):
         # Texts come again and again in most columns, and a look into memory costs a tenth of a reading.
         read = {name: lru_cache(_TEXTS_KEPT)(kind.of_text) for name, kind in typed.items()}
         nulls = ("", self.written.null)
+        lacking = dict.fromkeys(self.columns) if [*names] != [*self.columns] else {}
         for fields in chain(first, reader):
             place = before + reader.line_num
             content = "".join(taken)
@@ -244,10 +243,10 @@ class CsvRows(RowsOfFile):
                     if (text := texts[name]) is not None:
                         row[name] = of_text(text)
             except ValueError as error:
-                given = json.dumps({**dict.fromkeys(self.columns), **texts}, **_AS_SPARK)
+                given = json.dumps({**lacking, **texts}, **_AS_SPARK)
                 self._refuse_value(name, texts[name], given, place, error)
                 continue
-            yield row
+            yield {**lacking, **row} if lacking else row
 
 
 class JsonRows(RowsOfFile):

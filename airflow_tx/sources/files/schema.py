@@ -171,11 +171,18 @@ def _noted(lines: Iterable[str], taken: list[str]) -> Iterator[str]:
 
 
 @contextmanager
-def opened_text(path: FilePath, encoding: str, *, newline: str | None = None) -> Iterator[TextIO]:
-    """Open a file of text as `opened_bytes`. A byte order mark is left out."""
+def opened_text(
+    path: FilePath, encoding: str, *, newline: str | None = None, content: Content | None = None
+) -> Iterator[TextIO]:
+    """Open a file of text as `opened_bytes`. A byte order mark is left out.
+
+    :param content: what the file must have; it is read at once then, so it is a small one.
+    """
     encoding = "utf-8-sig" if encoding == "utf-8" else encoding
-    with opened_bytes(path) as file, io.TextIOWrapper(file, encoding, newline=newline) as text:
-        yield text
+    with opened_bytes(path, content) as file:
+        read = file if content is None else io.BytesIO(file.read())
+        with io.TextIOWrapper(read, encoding, newline=newline) as text:
+            yield text
 
 
 @contextmanager

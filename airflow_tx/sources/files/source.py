@@ -44,7 +44,7 @@ from airflow_tx.sources.files.storage import (
     FilesPosition,
     Fingerprint,
     Look,
-    Replaced,
+    OtherContent,
     Storage,
     below,
     change_of,
@@ -573,7 +573,7 @@ class FolderSource(FolderArguments):
             self.check_read(attempt)
             remedy = "Let this process read it, then clear the task."
             raise self.refused(f"{path}: {error}", remedy) from None
-        except Replaced as error:
+        except OtherContent as error:
             expected = files.contents[path].expected
             raise self._other_content(attempt, str(path), expected, error.found) from None
         except ValueError as error:
@@ -655,6 +655,7 @@ class FolderSource(FolderArguments):
             found=unpacked(metadata.get("schema")),
             by_name=self.missing_columns == "null",
             rejects=self.malformed == "reject",
+            size=sum(file["size"] for file in metadata["files"]),
         )
         looks = dict(self._looks)
         contents = dict[str, Content]()

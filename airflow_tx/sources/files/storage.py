@@ -104,7 +104,7 @@ def split_glob(path_glob: str) -> tuple[str, str]:
     )
 
 
-class Replaced(Exception):
+class OtherContent(Exception):
     """A file has another content than the batch.
 
     :ivar found: its size and digest.
@@ -126,7 +126,7 @@ class Content:
         self.is_read = False
 
     def digested(self, file: BinaryIO) -> BinaryIO:
-        """Give a file to read, which raises `Replaced` in place of its last bytes if it has another content."""
+        """Give a file to read, which raises `OtherContent` in place of its last bytes if it has another content."""
         return cast("BinaryIO", _Digested(file, self))
 
 
@@ -148,7 +148,7 @@ class _Digested:
     def _end(self) -> None:
         found = {"size": self._size, "digest": _WHOLE + self._digest.hexdigest()}
         if found != self._content.expected:
-            raise Replaced(found)
+            raise OtherContent(found)
         self._content.is_read = True
 
 

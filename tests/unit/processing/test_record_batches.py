@@ -22,7 +22,7 @@ import pytest
 
 from airflow_tx import FileSource, PartitionedFileSource, PartitionedSqlSource, SqlSource
 from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError
-from airflow_tx.base.rows import arrow
+from airflow_tx.base.rows import arrow, blocks
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.ledger.view import transaction_details
 from airflow_tx.outputs.staging.area import batches_in
@@ -48,6 +48,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow, "AT_ONCE", 2)
+    monkeypatch.setattr(blocks, "BLOCK", 6)
 
 
 class Run(StageRun):
