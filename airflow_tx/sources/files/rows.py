@@ -73,7 +73,7 @@ class RowsOfFile(ABC):
         before = 0
         blocks = self._blocks(file)
         for given in blocks:
-            block, lines = self._behind_header(given)
+            block, lines = self._behind_header(given, before)
             before += lines
             lines = _lines_in(block)
             try:
@@ -87,7 +87,7 @@ class RowsOfFile(ABC):
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
         return line_blocks(file)
 
-    def _behind_header(self, block: bytes) -> tuple[bytes, int]:
+    def _behind_header(self, block: bytes, before: int) -> tuple[bytes, int]:
         """Take what is no row from the start of a block; return the rest, and how many lines were taken."""
         return block, 0
 
@@ -164,12 +164,12 @@ class CsvRows(RowsOfFile):
             break
         yield from blocks
 
-    def _behind_header(self, block: bytes) -> tuple[bytes, int]:
+    def _behind_header(self, block: bytes, before: int) -> tuple[bytes, int]:
         if self._names:
             return block, 0
         taken: list[str] = []
         lines = self.written.lines(block, errors="surrogateescape")
-        with self.written.reader(lines, taken) as reader:
+        with self.written.reader(lines, taken, before) as reader:
             first = self.written.first(reader)
         head = "".join(taken).encode(self.written.encoding, "surrogateescape")
         head.decode(self.written.encoding)
