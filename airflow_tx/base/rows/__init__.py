@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         held_settings as held_settings,
         python_frame as python_frame,
         read_text as read_text,
-        spaced as spaced,
         spark_reader as spark_reader,
         typed_texts as typed_texts,
         valid_text as valid_text,

@@ -261,6 +261,7 @@ def checked_lines(
     files: Sequence[str],
     *,
     quote: str,
+    separator: str,
     utf8: bool,
     whole: bool,
 ) -> DataFrame:
@@ -280,7 +281,7 @@ def checked_lines(
         problems.append(F.when(count % 2 == 1, F.lit(f"{REFUSED_VALUE}a quote is not closed")))
         problems.append(
             F.when(
-                line.contains(quote) & line.rlike(spaced(quote)),
+                line.contains(quote) & _has_spaced_quote(line, quote, separator),
                 F.lit(f"{REFUSED_VALUE}spaces behind a quote"),
             )
         )
@@ -302,10 +303,16 @@ def valid_text(rows: DataFrame) -> DataFrame:
     return rows.where(fails(_broken_utf8(F.col(column_name(name))), otherwise=True))
 
 
-def spaced(quote: str) -> str:
-    """Return the pattern of spaces between a closing quote and the next separator, which readers read differently."""
-    mark = f"\\x{ord(quote):02x}"
-    return rf"(?m)(?<!{mark}){mark}[ \t]+(\W|$)"
+def _has_spaced_quote(line: Column, quote: str, separator: str) -> Column:
+    """Ask whether spaces stand between a closing quote and the next separator; Spark leaves them out."""
+    blanks = " \t".replace(separator, "")
+    spaced = rf"\A[{blanks}]+(?:[\r\n\x{{{ord(separator):x}}}]|\z)"
+
+    def follows_closing(part: Column, at: Column) -> Column:
+        return (at > 0) & (at % 2 == 0) & part.rlike(spaced)
+
+    parts = F.split(line, rf"\x{{{ord(quote):x}}}", -1)
+    return F.size(F.filter(parts, follows_closing)) > 0
 
 
 def column_name(name: str) -> str:

@@ -627,6 +627,7 @@ class BatchFiles:
             spark,
             self.for_spark,
             quote=written.quote,
+            separator=written.separator,
             utf8=written.utf8,
             whole=written.several,
         )

@@ -17,7 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
-from airflow_tx.base.rows import BLANKS, CsvShape, columns_of, ddl_of, spaced
+from airflow_tx.base.rows import BLANKS, CsvShape, columns_of, ddl_of
 from airflow_tx.sources.api import pack, unpack
 from airflow_tx.sources.files.storage import HASHED_WHOLE, Content, FilePath
 
@@ -95,11 +95,13 @@ class CsvFormat(CsvShape):
     @contextmanager
     def open(self, path: FilePath) -> Iterator[Any]:
         """Open a csv reader of a file; see `reader`."""
-        with opened_text(path, self.encoding, newline="") as file, self.reader(file, []) as reader:
+        with opened_text(path, self.encoding, newline="") as file, self.reader(file) as reader:
             yield reader
 
     @contextmanager
-    def reader(self, lines: Iterable[str], taken: list[str], before: int = 0) -> Iterator[Any]:
+    def reader(
+        self, lines: Iterable[str], taken: list[str] | None = None, before: int = 0
+    ) -> Iterator[Any]:
         """Open a csv reader of lines; its own error is no ValueError, and becomes one.
 
         :param taken: gets the lines that the reader takes.
@@ -107,7 +109,7 @@ class CsvFormat(CsvShape):
         """
         csv.field_size_limit(sys.maxsize)
         reader = csv.reader(
-            self._lines(_noted(lines, taken), before),
+            self._lines(lines if taken is None else _noted(lines, taken), before),
             delimiter=self.separator,
             quotechar=self.quote or None,
             quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
@@ -129,16 +131,12 @@ class CsvFormat(CsvShape):
 
     def _lines(self, file: Iterable[str], before: int) -> Iterator[str]:
         """Refuse the lines that readers of csv read differently."""
-        behind = re.compile(spaced(self.quote)) if self.quote else None
         for number, line in enumerate(file, before + 1):
-            if self.quote in line and behind is not None:
-                if not self.several and line.count(self.quote) % 2:
-                    raise ValueError(
-                        f"line {number} has a quote that is not closed in it; where values have several lines, the "
-                        "source needs options={'multiLine': True}"
-                    )
-                if behind.search(line):
-                    raise ValueError(f"line {number} has spaces behind a quote")
+            if self.quote and not self.several and line.count(self.quote) % 2:
+                raise ValueError(
+                    f"line {number} has a quote that is not closed in it; where values have several lines, the "
+                    "source needs options={'multiLine': True}"
+                )
             if not self.several and not line.strip(BLANKS):
                 line = "\n"  # Spark leaves it out, too
             yield line
