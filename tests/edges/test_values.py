@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
-import struct
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.base.rows.arrow import reader_of_dicts
+from airflow_tx.base.rows.blocks import rows_of, typed_column
 from airflow_tx.base.rows.spark import read_text
-from airflow_tx.base.rows.types import arrow_types_of, columns_of
-from tests.edges.values import EDGES, TEXTS, TYPES
+from airflow_tx.base.rows.types import JsonNumber, arrow_types_of, columns_of
+from tests.edges.values import EDGES, FLOATING, MIDDLES, TEXTS, TYPES, beside_middle
 from tests.imports.doc_pages import hook
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 KINDS = {name: columns_of(f"c {name}")["c"] for name in TYPES}
 REFUSED = "refused"
+*_, GREATEST = FLOATING["FLOAT"]
 
 
 def taken(kind: str, text: str) -> Any:
@@ -48,19 +49,71 @@ def test_a_text_that_is_taken_is_the_same_value_written_again(kind: str, text: s
         assert str(value).lower() == text.lower()
 
 
-@given(kind=st.sampled_from(["FLOAT", "DOUBLE"]), value=st.floats(allow_nan=False))
-@example(kind="FLOAT", value=3.4028235677973366e38)
-def test_a_number_becomes_the_nearest_one_of_its_type_or_is_refused(kind: str, value: float) -> None:
-    found = taken(kind, str(value))
-    if math.isinf(value) or kind == "DOUBLE":
-        assert found == value
-        return
+def nearest(kind: str, exact: Fraction) -> Any:
+    """Round a number to the nearest one of a type by arithmetic alone; of two in the same distance, to the even one."""
+    bits, least, _ = FLOATING[kind]
+    two = Fraction(2)
+    highest = exact.numerator.bit_length() - exact.denominator.bit_length()
+    if two**highest > abs(exact):
+        highest -= 1
+    unit = two ** max(highest - bits, least)
+    found = round(exact / unit) * unit
+    return REFUSED if abs(found) >= two ** {"FLOAT": 128, "DOUBLE": 1024}[kind] else float(found)
+
+
+@given(
+    kind=st.sampled_from(["FLOAT", "DOUBLE"]), text=MIDDLES | st.floats(allow_nan=False, allow_infinity=False).map(str)
+)
+@example(kind="FLOAT", text="1.00000017881393432617187499")
+@example(kind="FLOAT", text=beside_middle("FLOAT", 0, 1))
+@example(kind="FLOAT", text=beside_middle("FLOAT", 1, -1))
+@example(kind="FLOAT", text=beside_middle("FLOAT", GREATEST, 1))
+@example(kind="FLOAT", text=beside_middle("FLOAT", GREATEST, 0))
+def test_a_number_becomes_the_nearest_one_of_its_type_or_is_refused(kind: str, text: str) -> None:
+    expected = nearest(kind, Fraction(text))
+    assert taken(kind, text) == expected
     try:
-        (nearest,) = struct.unpack("f", struct.pack("f", value))
-    except OverflowError:
-        nearest = math.inf
-    nearest = REFUSED if math.isinf(nearest) else nearest
-    assert found == nearest
+        in_json = KINDS[kind].of_json(JsonNumber(text))
+    except ValueError:
+        in_json = REFUSED
+    assert in_json == expected
+
+
+@given(kind=st.sampled_from(["FLOAT", "DOUBLE"]), value=st.integers() | st.integers(2**53, 2**130))
+@example(kind="FLOAT", value=2**60 + 2**36 + 1)
+@example(kind="DOUBLE", value=2**1024)
+def test_a_whole_number_of_json_becomes_the_nearest_one_or_is_refused(kind: str, value: int) -> None:
+    try:
+        found = KINDS[kind].of_json(value)
+    except ValueError:
+        found = REFUSED
+    assert found == nearest(kind, Fraction(value))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_column_of_one_text_has_its_value(kind: str) -> None:
+    (to,) = arrow_types_of({"c": KINDS[kind]}).values()
+    for text in EDGES:
+        texts = pa.array([text, None, text], pa.string())
+        if (value := taken(kind, text)) is REFUSED:
+            with pytest.raises(ValueError, match=r"\w"):
+                typed_column(texts, KINDS[kind], to)
+            continue
+        made = pa.RecordBatch.from_arrays([typed_column(texts, KINDS[kind], to)], ["c"])
+        assert repr([row["c"] for row in rows_of(made)]) == repr([value, None, value])
+
+
+@given(texts=st.lists(TEXTS, min_size=1))
+def test_a_column_of_texts_has_the_values_of_its_texts(texts: list[str]) -> None:
+    for name, kind in KINDS.items():
+        fine = [text for text in texts if taken(name, text) is not REFUSED]
+        (to,) = arrow_types_of({"c": kind}).values()
+        made = pa.RecordBatch.from_arrays([typed_column(pa.array(fine, pa.string()), kind, to)], ["c"])
+        found = [row["c"] for row in rows_of(made)]
+        assert list(map(repr, found)) == [repr(taken(name, text)) for text in fine]
+        if len(fine) < len(texts):
+            with pytest.raises(ValueError, match=r"\w"):
+                typed_column(pa.array(texts, pa.string()), kind, to)
 
 
 @pytest.mark.parametrize("kind", TYPES)

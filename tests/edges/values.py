@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+
 from hypothesis import strategies as st
 
 TYPES = (
@@ -27,12 +29,44 @@ EDGES = [
     "2013-01-31T10:00:00 Europe/Paris", "9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59-01:00",
     "0001-01-01T00:00:00+01:00", "0001-01-01T00:00:00Z", "2013-03-31T02:30:00", "1847-11-30T00:00:00", "10:00:00",
     "T10:00:00", "now", "today", "epoch", "abc", "abcd", "ab\x00", "\U0001f600" * 3, "\U0001f600" * 4, "e\u0301", "é",
-    "\ufeff1", "x" * 5000,
+    "\ufeff1", "x" * 5000, "0" * 5000 + "7", "1.00000017881393432617187499", "1.00000017881393432617187501",
+    "1.000000178813934326171875", "-1.00000017881393432617187499", "7.00649232162408535461864791644958e-46",
+    "7.00649232162408535461864791644959e-46", "340282356779733661637539395458142568447",
+    "340282356779733661637539395458142568448", "1.17549428075736423e-38", "16777217", "16777217.0000000000000001",
 ]  # fmt: skip
+
+
+FLOATING = {"FLOAT": (23, -149, 0x7F7F_FFFF), "DOUBLE": (52, -1074, 0x7FEF_FFFF_FFFF_FFFF)}
+"""Of a type: the bits of a fraction, the exponent of the least number, and the greatest number, as its bits."""
+
+
+def beside_middle(kind: str, number: int, less: int) -> str:
+    """Write a number beside the middle between a floating number and the next one.
+
+    :param number: the floating number, as its bits.
+    :param less: in the last of many digits.
+    """
+    bits, least, _ = FLOATING[kind]
+    exponent, fraction = divmod(number, 2**bits)
+    significant = fraction + (2**bits if exponent else 0)
+    with localcontext() as context:
+        context.prec = 1200
+        middle = (2 * significant + 1) * Decimal(2) ** (least + max(exponent, 1) - 2)
+        return str(middle - less * Decimal(10) ** (int(middle.as_tuple().exponent) - 3))
+
+
+def _middles(kind: str) -> st.SearchStrategy[str]:
+    numbers = st.integers(0, FLOATING[kind][2])
+    beside = st.builds(beside_middle, st.just(kind), numbers, st.integers(-1, 1))
+    return st.builds("{}{}".format, st.sampled_from(["", "-"]), beside)
+
+
+MIDDLES = _middles("FLOAT") | _middles("DOUBLE")
 TEXTS = (
     st.sampled_from(EDGES)
     | st.integers(-(2**70), 2**70).map(str)
     | st.floats().map(str)
+    | MIDDLES
     | st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str)
     | st.dates().map(str)
     | st.datetimes().map(str)

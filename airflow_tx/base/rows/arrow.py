@@ -337,6 +337,10 @@ def _floats(values: Sequence[Any], classes: set[type], kind: pa.DataType) -> pa.
     made = given.cast(kind)
     if types.is_floating(given.type) and not pc.is_inf(made).equals(pc.is_inf(given)):
         raise ValueError("it is too great")
+    if int in classes and types.is_float32(kind):
+        pairs = zip(values, made.to_pylist(), strict=True)
+        if any(type(value) is int and value != found for value, found in pairs):
+            raise ValueError("it has more digits than the type")
     return made
 
 

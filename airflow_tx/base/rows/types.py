@@ -33,7 +33,8 @@ ZONE = r"(Z|[+-][0-9]{2}:[0-9]{2})"
 DECIMAL = r"[+-]?([0-9]*)(?:\.([0-9]*?)0*)?"
 """A number in digits: before the point, and behind it without the last zeros."""
 INFINITE = frozenset({"inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
-_WHOLE = re.compile("[+-]?[0-9]+")
+_WHOLE = re.compile("([+-]?)0*([0-9]+)")
+_LONGEST = len(str(2**63))
 _BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(DATE)
 BLANKS = "".join(map(chr, range(33)))
@@ -80,18 +81,6 @@ class ColumnType:
             return self.of_text(value)
         raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
 
-    def of_value(self, value: Any) -> Any:
-        """Take a value of Python.
-
-        :raises ValueError: it is no value of the type; why, in words.
-        """
-        raise NotImplementedError
-
-    def _only(self, value: Any, *kinds: type) -> Any:
-        if type(value) in kinds:
-            return value
-        raise ValueError(f"a {type(value).__name__} is no {self.ddl}")
-
 
 @dataclass(frozen=True)
 class IntegerType(ColumnType):
@@ -103,20 +92,18 @@ class IntegerType(ColumnType):
     bits: int = 64
 
     def of_text(self, text: str) -> int:
-        trimmed = text.strip(BLANKS)
-        if not _WHOLE.fullmatch(trimmed):
+        found = _WHOLE.fullmatch(text.strip(BLANKS))
+        if found is None:
             raise ValueError("it is no whole number in digits")
-        return self._within(int(trimmed))
+        digits = found[2][: _LONGEST + 1]  # Python has no number of a text of more than 4,300
+        return self._within(int(found[1] + digits))
 
     def of_json(self, value: Any) -> int:
         if isinstance(value, JsonNumber):
             raise ValueError("it is no whole number in digits")
         if type(value) is int:
-            return self.of_value(value)
+            return self._within(value)
         raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
-
-    def of_value(self, value: Any) -> int:
-        return self._within(self._only(value, int))
 
     def _within(self, number: int) -> int:
         if not -(2 ** (self.bits - 1)) <= number < 2 ** (self.bits - 1):
@@ -136,29 +123,21 @@ class FloatType(ColumnType):
     def of_text(self, text: str) -> float:
         trimmed = text.strip(BLANKS)
         if _BROKEN.fullmatch(trimmed):
-            return self._finite(float(trimmed))
+            return self._nearest(trimmed)
         word = trimmed.lower()
         if word == "nan" or word in INFINITE:
             return float(word)
         raise ValueError("it is no number")
 
     def of_json(self, value: Any) -> float:
-        if type(value) in (int, float, JsonNumber):
-            return self._finite(_float(value))
+        if type(value) in (int, JsonNumber):
+            return self._nearest(value.text if isinstance(value, JsonNumber) else value)
         raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
 
-    def of_value(self, value: Any) -> float:
-        number = _float(self._only(value, int, float))
-        if isinstance(value, int) and number != value:
-            raise ValueError("it has more digits than the type")
-        return number if not math.isfinite(number) else self._finite(number)
-
-    def _finite(self, number: float) -> float:
-        if self.single and math.isfinite(number):
-            try:
-                (number,) = struct.unpack("f", struct.pack("f", number))
-            except OverflowError:
-                number = math.inf
+    def _nearest(self, exact: str | int) -> float:
+        number = _float(exact)
+        if self.single and number and math.isfinite(number):
+            number = _single(number, Decimal(exact))
         if math.isinf(number):
             raise ValueError(f"it is too great for {self.ddl}")
         return number
@@ -198,12 +177,6 @@ class DecimalType(ColumnType):
         result: Decimal = super().of_json(value)
         return result
 
-    def of_value(self, value: Any) -> Decimal:
-        number = Decimal(self._only(value, int, Decimal))
-        if not number.is_finite():
-            raise ValueError("it is not finite")
-        return self.of_text(f"{number:f}")
-
 
 @dataclass(frozen=True)
 class BooleanType(ColumnType):
@@ -220,9 +193,6 @@ class BooleanType(ColumnType):
             return value
         raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
 
-    def of_value(self, value: Any) -> bool:
-        return bool(self._only(value, bool))
-
 
 @dataclass(frozen=True)
 class DateType(ColumnType):
@@ -232,10 +202,6 @@ class DateType(ColumnType):
         if not _DATE.fullmatch(text):
             raise ValueError("it is no date like 2013-01-31")
         return _date(text)
-
-    def of_value(self, value: Any) -> date:
-        found: date = self._only(value, date)
-        return found
 
 
 @dataclass(frozen=True)
@@ -261,14 +227,6 @@ class TimestampType(ColumnType):
             return read
         return _in_utc(read.replace(tzinfo=_zone(found[3])))
 
-    def of_value(self, value: Any) -> datetime:
-        found: datetime = self._only(value, datetime)
-        if (found.tzinfo is not None) != self.zoned:
-            raise ValueError(
-                f"a datetime {'without' if self.zoned else 'with'} time zone is no {self.ddl}"
-            )
-        return _in_utc(found) if self.zoned else found
-
 
 @dataclass(frozen=True)
 class StringType(ColumnType):
@@ -286,9 +244,6 @@ class StringType(ColumnType):
 
     def of_json(self, value: Any) -> str:
         return self.of_text(value if isinstance(value, str) else text_of_json(value))
-
-    def of_value(self, value: Any) -> str:
-        return self.of_text(self._only(value, str))
 
 
 _INTEGERS = {
@@ -408,11 +363,27 @@ def _json_name(value: Any) -> str:
     return names.get(type(value), "number")
 
 
-def _float(value: float) -> float:
+def _float(exact: str | int) -> float:
     try:
-        return float(value)
+        return float(exact)
     except OverflowError:
         return math.inf
+
+
+def _single(double: float, exact: Decimal) -> float:
+    """Round a number to 32 bits; infinite: it is too great.
+
+    :param double: what is nearest to it.
+    """
+    is_even = struct.pack(">d", double)[-1] % 2 == 0
+    if is_even and double != exact:
+        # A double in the middle between two numbers of 32 bits does not show where the number is. It is even.
+        double = math.nextafter(double, math.inf if exact > double else -math.inf)
+    try:
+        (found,) = struct.unpack("f", struct.pack("f", double))
+    except OverflowError:
+        return math.inf
+    return float(found)
 
 
 def _date(text: str) -> date:
@@ -557,7 +528,9 @@ class PlainText(StringType):
     """STRING of a column that no one has declared: a text, and no other value."""
 
     def of_json(self, value: Any) -> str:
-        return self.of_value(value)
+        if isinstance(value, str):
+            return value
+        raise ValueError(f"a {type(value).__name__} is no {self.ddl}")
 
 
 def found_columns_of(schema: str) -> dict[str, ColumnType]:

@@ -252,6 +252,13 @@ def test_a_refused_row_is_counted_over_all_batches() -> None:
         table_of(pa.Table.from_batches(times))
 
 
+def test_a_whole_number_beside_broken_ones_is_no_other_number_of_a_column_of_32_bits() -> None:
+    types = {"a": pa.float32()}
+    assert reader_of_dicts([{"a": 0.5}, {"a": 2**25}], types).read_all().to_pylist() == [{"a": 0.5}, {"a": 2.0**25}]
+    with pytest.raises(NoTable, match="row 1: a = 16777217 is no float .it has more digits than the type"):
+        reader_of_dicts([{"a": 0.5}, {"a": 2**24 + 1}], types).read_all()
+
+
 def test_dicts_have_their_declared_columns_and_no_type_that_a_reader_does_not_know() -> None:
     types = {"a": pa.int32(), "b": None}
     assert reader_of_dicts((), types).read_all().schema == pa.schema({"a": pa.int32(), "b": pa.null()})
