@@ -10,7 +10,7 @@ import datetime as dt
 import gzip
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ class Case:
 
     :param files: their names and contents.
     :param rows: what every reader takes; `REFUSED`: none reads the batch.
+    :param unlike: why Spark takes other rows. That is a fault.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     schema: str | None = None
     missing_columns: str = "refuse"
+    unlike: str = ""
 
 
 def csv(name: str, content: bytes | str, rows: Any, schema: str | None = None, **options: Any) -> Case:
@@ -41,6 +43,11 @@ def csv(name: str, content: bytes | str, rows: Any, schema: str | None = None, *
     if rows != REFUSED:
         rows = [dict(zip("abcdefg", row, strict=False)) for row in rows]
     return Case(f"csv: {name}", {"a.csv": content}, rows, options=options, schema=schema)
+
+
+def unlike(why: str, case: Case) -> Case:
+    """Note why Spark takes other rows of a case."""
+    return replace(case, unlike=why)
 
 
 def one(kind: str, text: str, value: Any) -> Case:
@@ -56,6 +63,7 @@ def bare(kind: str, text: str, value: Any) -> Case:
 
 
 AB = "a STRING, b STRING"
+JAVAS_BLANKS = "it leaves out lines of what Java trims, which are all characters below the space, and separators, too"
 TEXTS = [
     csv("plain", "a,b\n1,x\n", [("1", "x")]),
     csv("a new line within quotes", 'a,b\n1,"x\ny"\n2,z\n', REFUSED),
@@ -101,6 +109,56 @@ TEXTS = [
     csv("other quotes", "a,b\n1,'x,y'\n", [("1", "x,y")], quote="'"),
     csv("a long value", "a,b\n1," + "x" * 140_000 + "\n", [("1", "x" * 140_000)]),
     csv("a comment sign", "a,b\n#1,x\n", [("#1", "x")]),
+    unlike("its parser makes one character of the ends of lines that it finds",
+           csv("Windows lines within quotes, with several lines", 'a,b\r\n1,"x\r\ny\rz"\r\n2,w\r\n',
+               [("1", "x\r\ny\rz"), ("2", "w")], multiLine=True)),
+    csv("a blank line within quotes, with several lines", 'a,b\n1,"x\n\n y"\n', [("1", "x\n\n y")], multiLine=True),
+    csv("ends of lines of three systems", "a,b\r\n1,x\n2,y\r3,z", [("1", "x"), ("2", "y"), ("3", "z")]),
+    csv("blank Windows lines", "a,b\r\n\r\n1,x\r\n\r\n", [("1", "x")]),
+    csv("other ends of lines of Unicode", "a,b\n1,x\u2028y\x85z\x0bv\x0cw\x1c\n",
+        [("1", "x\u2028y\x85z\x0bv\x0cw\x1c")]),
+    csv("spaces around values", "a,b\n 1 ,\tx \n  ,\n", [(" 1 ", "\tx "), ("  ", None)]),
+    csv("a quote behind a space", 'a,b\n1, "x"\n', [("1", ' "x"')]),
+    csv("a separator in quotes behind a space", 'a,b\n1, "x,y"\n', REFUSED),
+    csv("quotes alone", 'a,b\n"""",""""""\n', [('"', '""')]),
+    csv("three quotes", 'a,b\n1,"""\n', REFUSED),
+    csv("a quote behind a backslash", 'a,b\n1,"x\\"y"\n', REFUSED),
+    csv("a backslash before a separator", "a,b\nx\\,y\n", [("x\\", "y")]),
+    csv("a line of separators", "a,b\n,\n1,x\n", [(None, None), ("1", "x")]),
+    csv("no last value and no last new line", "a,b\n1,", [("1", None)]),
+    csv("a separator behind each line", "a,b\n1,x,\n", REFUSED),
+    csv("the end of a file of CP/M", "a,b\n1,x\n\x1a", REFUSED),
+    unlike(JAVAS_BLANKS, csv("a line of one sign without a form", "a\n1\n\x01\n", [("1",), ("\x01",)])),
+    unlike(JAVAS_BLANKS, csv("a line of one tab between values", "a\tb\n\t\n1\tx\n", [(None, None), ("1", "x")],
+                             sep="\t")),
+    unlike(JAVAS_BLANKS, csv("a line of one space between values", "a b\n \n1 x\n", [(None, None), ("1", "x")],
+                             sep=" ")),
+    csv("a blank line between values in tabs", "a\tb\n  \n1\tx\n\n", [("1", "x")], sep="\t"),
+    csv("the header once more", "a,b\n1,x\na,b\n2,y\n", [("1", "x"), ("a", "b"), ("2", "y")]),
+    csv("a header without a new line", "a,b", []),
+    csv("one column with a blank and an empty line", 'a\n1\n\n""\n \n2\n', [("1",), (None,), ("2",)]),
+    csv("spaces around the names of a header", "a, b\n1,x\n", REFUSED, AB),
+    csv("an empty file, with a schema", "", [], AB),
+    csv("blank lines alone, with a schema", "\n \r\n\n", [], AB),
+    csv("a byte order mark before a quote", b'\xef\xbb\xbf"a",b\n1,x\n', [("1", "x")], AB),
+    csv("a byte order mark before a number", b"\xef\xbb\xbf5,x\n", [(5, "x")], "a INT, b STRING", header=False),
+    csv("a byte order mark alone", b"\xef\xbb\xbf", [], AB),
+    csv("a byte order mark in the second line", "a,b\n\ufeff1,x\n", [("\ufeff1", "x")]),
+    csv("a byte order mark of UTF-16", "a,b\n1,x\n".encode("utf-16"), REFUSED, AB),
+    csv("bytes of half a surrogate pair", b"a,b\n1,\xed\xa0\x80\n", REFUSED),
+    csv("bytes of too long a form", b"a,b\n1,\xc0\xaf\n", REFUSED),
+    csv("half a character at the end", b"a,b\n1,x\xc3", REFUSED),
+    csv("a character that is none, but has a code", "a,b\n1,\uffff\U0010ffff\n", [("1", "\uffff\U0010ffff")]),
+    csv("another text of no value in a number", "a,b\n0,x\n00,y\n", [(None, "x"), (0, "y")], "a INT, b STRING",
+        nullValue="0"),
+    csv("a separator of several bytes", "a§b\n1§x,y\n", [("1", "x,y")], sep="§"),
+    csv("a quote of several bytes", "a,b\n1,«x,y«\n", [("1", "x,y")], quote="«"),
+    csv("a value longer than a block", "a,b\n1," + "x" * 9 * 2**20 + "\n2,y\n",
+        [("1", "x" * 9 * 2**20), ("2", "y")]),
+    csv("new lines within quotes from one block to the next", 'a,b\n1,"' + "\n" * 9 * 2**20 + '"\n2,y\n',
+        [("1", "\n" * 9 * 2**20), ("2", "y")], multiLine=True),
+    csv("a value that does not fit behind a block", "a,b\n" + f"{'x' * 4095},1\n" * 2049 + "y,z\n", REFUSED,
+        "a STRING, b INT"),
     csv("types as they are found", "a,b\n1,1.5\n2,2\n", [(1, 1.5), (2, 2.0)], inferSchema=True),
     Case("csv: no header", {"a.csv": b"1,x\n2,y\n"}, [{"_c0": "1", "_c1": "x"}, {"_c0": "2", "_c1": "y"}],
          options={"header": False}),
@@ -108,6 +166,20 @@ TEXTS = [
     Case("csv: a name with a comma", {"a.csv": b'"a,(b",`c\n1,x\n'}, [{"a,(b": "1", "`c": "x"}]),
     Case("csv: gzip", {"a.csv.gz": gzip.compress(b"a,b\n1,x\n")}, [{"a": "1", "b": "x"}]),
     Case("csv: bzip2", {"a.csv.bz2": bz2.compress(b"a,b\n1,x\n")}, [{"a": "1", "b": "x"}]),
+    Case("csv: a separator behind each line and the header", {"a.csv": b"a,b,\n1,x,\n"},
+         [{"a": "1", "b": "x", "_c2": None}]),
+    Case("csv: doubled quotes in the header", {"a.csv": b'"a ""q""",b\n1,x\n'}, [{'a "q"': "1", "b": "x"}]),
+    Case("csv: gzip in two parts", {"a.csv.gz": gzip.compress(b"a,b\n1,x\n2") + gzip.compress(b",y\n")},
+         [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]),
+    Case("csv: bzip2 in two parts", {"a.csv.bz2": bz2.compress(b"a,b\n1,x\n2") + bz2.compress(b",y\n")},
+         [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]),
+    Case("csv: gzip, cut", {"a.csv.gz": gzip.compress(b"a,b\n1,x\n")[:-4]}, REFUSED),
+    Case("csv: gzip with another sum", {"a.csv.gz": gzip.compress(b"a,b\n1,x\n")[:-8] + bytes(8)}, REFUSED),
+    Case("csv: no gzip", {"a.csv.gz": b"a,b\n1,x\n"}, REFUSED),
+    Case("csv: gzip without its suffix", {"a.csv": gzip.compress(b"a,b\n1,x\n")}, REFUSED),
+    Case("csv: a suffix in large letters", {"a.csv.GZ": gzip.compress(b"a,b\n1,x\n")}, [{"a": "1", "b": "x"}]),
+    Case("csv: a thousand columns", {"a.csv": ",".join(map("c{}".format, range(1000))).encode() + b"\n" + b"," * 999},
+         [{f"c{number}": None for number in range(1000)}]),
     Case("csv: another header in the second file", {"a.csv": b"a,b\n1,x\n", "b.csv": b"a,b,c\n1,x,y\n"}, REFUSED),
 ]  # fmt: skip
 _F32 = 0.10000000149011612
@@ -161,6 +233,16 @@ VALUES = [
     one("DECIMAL(10,2)", "1.23", Decimal("1.23")), one("DECIMAL(10,2)", "1.239", REFUSED),
     one("DECIMAL(10,2)", "1.2300", Decimal("1.23")), one("DECIMAL(10,2)", "-.5", Decimal("-0.50")),
     one("DECIMAL(10,2)", "123456789", REFUSED), one("DECIMAL(10,2)", "0012345678.9", Decimal("12345678.90")),
+    one("INT", "1,000", REFUSED), one("INT", "５", REFUSED), one("INT", "\u22125", REFUSED),
+    one("INT", "5\u00a0", REFUSED), one("INT", "--5", REFUSED), one("INT", "+ 5", REFUSED),
+    one("INT", "5\x00", REFUSED), one("INT", "\x1c5", REFUSED), one("DOUBLE", "\x0b5", REFUSED),
+    one("DOUBLE", "1e-400", 0.0), one("DOUBLE", "-0", -0.0), one("DOUBLE", "5e-324", 5e-324),
+    one("DOUBLE", "2.4e-324", 0.0), one("DOUBLE", "1.7976931348623159e308", REFUSED), one("DOUBLE", "٣", REFUSED),
+    one("DOUBLE", "inf", float("inf")), one("DOUBLE", "1e", REFUSED), one("DOUBLE", "--1", REFUSED),
+    one("DOUBLE", "infinit", REFUSED), one("DOUBLE", "nan(1)", REFUSED), one("DOUBLE", "$1", REFUSED),
+    one("DECIMAL(10,2)", "+1.5", Decimal("1.50")), one("DECIMAL(10,2)", "-0.00", Decimal("0.00")),
+    one("DECIMAL(10,2)", "1.", Decimal("1.00")), one("DECIMAL(10,2)", " 1.5", REFUSED),
+    one("DECIMAL(10,2)", "٣", REFUSED), one("DECIMAL(38,0)", "1" + "0" * 38, REFUSED),
     one("DECIMAL(10,2)", "1e2", REFUSED), one("DECIMAL(10,2)", "NaN", REFUSED), one("DECIMAL(10,2)", ".", REFUSED),
     one("DECIMAL", "1.5", REFUSED), one("DECIMAL(38,0)", "9" * 38, Decimal("9" * 38)),
     one("BOOLEAN", "TRUE", True), one("BOOLEAN", "false", False), one("BOOLEAN", "1", REFUSED),
@@ -180,6 +262,12 @@ VALUES = [
     one("TIMESTAMP", "9999-12-31T23:59:59-01:00", REFUSED), one("TIMESTAMP", "10:00:00", REFUSED),
     one("TIMESTAMP", "2013-01-31T10:00:00+18:30", REFUSED), one("TIMESTAMP", "2013-01-31Z", REFUSED),
     one("TIMESTAMP", "2013-01-31T10:00:00 Europe/Paris", REFUSED),
+    one("TIMESTAMP", "2013-01-31 10:00:00.5Z", dt.datetime(2013, 1, 31, 10, 0, 0, 500_000, tzinfo=UTC)),
+    one("TIMESTAMP", "2013-01-31 10:00:00,5", REFUSED), one("TIMESTAMP", "2013-01-31T10:00:00z", REFUSED),
+    one("TIMESTAMP", "2013-01-31T23:59:60Z", REFUSED), one("TIMESTAMP", "2013-01-31T10:00:00+0200", REFUSED),
+    one("TIMESTAMP", "1359626400", REFUSED), one("DATE", "2013-01-31 ", REFUSED), one("DATE", "-2013-01-31", REFUSED),
+    one("DATE", "٢٠١٣-01-31", REFUSED), one("DATE", "2012-02-29", dt.date(2012, 2, 29)),
+    one("DATE", "1900-02-29", REFUSED), one("DATE", "1582-10-10", dt.date(1582, 10, 10)),
     one("TIMESTAMP_NTZ", "2013-01-31 10:00:00", dt.datetime(2013, 1, 31, 10)),
     one("TIMESTAMP_NTZ", "2013-01-31 10:00:00Z", REFUSED), one("TIMESTAMP_NTZ", "1500-01-01", dt.datetime(1500, 1, 1)),
     one("VARCHAR(3)", "abc", "abc"), one("VARCHAR(3)", "abcd", REFUSED), one("STRING", " x ", " x "),
@@ -211,6 +299,26 @@ OTHERS = [
     Case("text: plain", {"a.txt": "a\n é\n\nb".encode()}, [{"value": v} for v in ("a", " é", "", "b")], format="text"),
     Case("text: bytes of Latin-1", {"a.txt": b"a\n\xe9\n"}, REFUSED, format="text"),
     Case("text: a byte order mark", {"a.txt": b"\xef\xbb\xbfa\n"}, [{"value": "a"}], format="text"),
+    Case(
+        "text: ends of lines of three systems",
+        {"a.txt": b"a\r\nb\rc\n\r\n"},
+        [{"value": v} for v in ("a", "b", "c", "")],
+        format="text",
+    ),
+    Case(
+        "text: other ends of lines of Unicode",
+        {"a.txt": "a\u2028b\x85c\x0bd\x0ce\x1cf\x00".encode()},
+        [{"value": "a\u2028b\x85c\x0bd\x0ce\x1cf\x00"}],
+        format="text",
+    ),
+    Case("text: an empty file", {"a.txt": b""}, [], format="text"),
+    Case("text: half a character at the end", {"a.txt": b"a\xc3"}, REFUSED, format="text"),
+    Case(
+        "text: gzip in two parts",
+        {"a.txt.gz": gzip.compress(b"a\nb") + gzip.compress(b"c\n")},
+        [{"value": "a"}, {"value": "bc"}],
+        format="text",
+    ),
     Case("text: gzip", {"a.txt.gz": gzip.compress(b"a\nb\n")}, [{"value": "a"}, {"value": "b"}], format="text"),
 ]
 
@@ -258,6 +366,64 @@ JSON = [
          '{"n": 340282356779733661637539395458142568447.9}\n', [{"n": 3.4028234663852886e38}], "n FLOAT"),
     json("a number in the middle behind the greatest FLOAT", '{"n": 340282356779733661637539395458142568448}\n',
          REFUSED, "n FLOAT"),
+    json("Windows lines", '{"n": 1}\r\n\r\n{"n": 2}\r\n', [{"n": 1}, {"n": 2}], N),
+    json("old Mac lines", '{"n": 1}\r{"n": 2}\r', [{"n": 1}, {"n": 2}], N),
+    json("spaces around an object", ' \t{"n" : 1 } \t\n', [{"n": 1}], N),
+    json("other spaces around an object", '\u00a0{"n": 1}\n', REFUSED, N),
+    json("a comma too many", '{"n": 1,}\n', REFUSED, N),
+    json("a comma behind an object", '{"n": 1},\n{"n": 2}\n', REFUSED, N),
+    json("single quotes", "{'n': 1}\n", REFUSED, N),
+    json("a key without quotes", "{n: 1}\n", REFUSED, N),
+    json("a comment", '{"n": 1} // one\n', REFUSED, N),
+    json("a null for an object", "null\n", REFUSED, N),
+    json("an empty object", "{}\n", [{"n": None}], N),
+    json("a leading zero", '{"n": 01}\n', REFUSED, N),
+    json("a plus sign", '{"n": +1}\n', REFUSED, N),
+    json("a number without digits before the point", '{"n": .5}\n', REFUSED, "n DOUBLE"),
+    json("a number without digits behind the point", '{"n": 5.}\n', REFUSED, "n DOUBLE"),
+    json("a number in hexadecimal digits", '{"n": 0x10}\n', REFUSED, N),
+    json("Infinity", '{"n": Infinity}\n', REFUSED, "n DOUBLE"),
+    json("NaN in a text", '{"n": "NaN"}\n', REFUSED, "n DOUBLE"),
+    json("a number beyond a DOUBLE", '{"n": 1e400}\n', REFUSED, "n DOUBLE"),
+    json("a whole number beyond its type", '{"n": 9223372036854775808}\n', REFUSED, N),
+    json("a whole number that a DOUBLE rounds", '{"n": 9007199254740993}\n', [{"n": 9007199254740992.0}], "n DOUBLE"),
+    json("an exponent of a whole number", '{"n": 1e3}\n', REFUSED, N),
+    json("an exponent of a number with decimals", '{"n": 1e2}\n', REFUSED, "n DECIMAL(10,2)"),
+    json("digits of which a DOUBLE has fewer", '{"n": 12345678901234567890.123456789012345678}\n',
+         [{"n": Decimal("12345678901234567890.123456789012345678")}], "n DECIMAL(38,18)"),
+    json("a day as a number", '{"d": 15736}\n', REFUSED, "d DATE"),
+    json("a moment as a number", '{"d": 1359626400}\n', REFUSED, "d TIMESTAMP"),
+    json("a truth in quotes", '{"t": "true"}\n', REFUSED, "t BOOLEAN"),
+    json("a truth as a number", '{"t": 1}\n', REFUSED, "t BOOLEAN"),
+    json("a new line in a text", '{"s": "x\ny"}\n', REFUSED, "s STRING"),
+    json("a tab in a text", '{"s": "x\ty"}\n', REFUSED, "s STRING"),
+    json("another escape", '{"s": "x\\y"}\n', REFUSED, "s STRING"),
+    json("all escapes", '{"s": "\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\ud83d\\ude00"}\n',
+         [{"s": '"\\/\b\f\n\r\té\U0001f600'}], "s STRING"),
+    json("a NUL in a text", '{"s": "x\\u0000y"}\n', [{"s": "x\x00y"}], "s STRING"),
+    json("other ends of lines of Unicode", '{"s": "x\u2028y\x85z"}\n', [{"s": "x\u2028y\x85z"}], "s STRING"),
+    json("a NUL between objects", b'{"n": 1}\n\x00\n', REFUSED, N),
+    json("a NUL behind an object", b'{"n": 1}\x00\n', REFUSED, N),
+    json("a byte order mark in the second line", '{"n": 1}\n\ufeff{"n": 2}\n', REFUSED, N),
+    json("UTF-16", '{"n": 1}\n'.encode("utf-16"), REFUSED, N),
+    json("bytes of half a surrogate pair", b'{"s": "\xed\xa0\x80"}\n', REFUSED, "s STRING"),
+    json("a key twice, once with an escape", '{"n": 1, "\\u006e": 2}\n', REFUSED, N),
+    json("a key twice in an object within", '{"o": {"x": 1, "x": 2}}\n', REFUSED, "o STRUCT<x: INT>"),
+    json("a key twice that no column has", '{"n": 1, "x": 2, "x": 3}\n', REFUSED, N),
+    json("a key once more in other letters", '{"n": 1, "N": 2}\n', [{"n": 1}], N),
+    json("a key with an escape", '{"\\u006e": 1}\n', [{"n": 1}], N),
+    json("an empty key", '{"": 2, "n": 1}\n', [{"n": 1}], N),
+    json("a key with a point", '{"a.b": 1, "a": {"b": 2}}\n', [{"a.b": 1}], "`a.b` BIGINT"),
+    json("a text for an array", '{"a": "[1]"}\n', REFUSED, "a ARRAY<INT>"),
+    json("an object for an array", '{"a": {"0": 1}}\n', REFUSED, "a ARRAY<INT>"),
+    json("an array for an object", '{"o": [1]}\n', REFUSED, "o STRUCT<x: INT>"),
+    json("an empty array and an empty object", '{"a": [], "o": {}}\n', [{"a": [], "o": {"x": None}}],
+         "a ARRAY<INT>, o STRUCT<x: INT>"),
+    json("a value longer than a block", '{"s": "' + "x" * 9 * 2**20 + '"}\n{"s": "y"}\n',
+         [{"s": "x" * 9 * 2**20}, {"s": "y"}], "s STRING"),
+    json("a value that does not fit behind a block", f'{{"s": "{"x" * 4095}", "n": 1}}\n' * 2049 + '{"n": "y"}\n',
+         REFUSED, "s STRING, n INT"),
+    json("spaces alone", " \n\t\r\n", [], N),
     json("a column that a line lacks", '{"n": 1}\n{}\n', [{"n": 1}, {"n": None}], N),
     json("a column that the schema lacks", '{"n": 1, "m": 2}\n', [{"n": 1}], N),
     json("a name in other letters", '{"N": 1}\n', [{"n": None}], N),

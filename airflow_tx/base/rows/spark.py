@@ -342,9 +342,9 @@ def read_text(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
         return _moment(text, kind)
     value = text.try_cast(kind.ddl)
     fits = value.isNotNull()
-    if isinstance(kind, IntegerType):
-        fits &= ~text.contains("\x7f")  # Spark takes it for a blank
-    elif isinstance(kind, FloatType):
+    if isinstance(kind, (IntegerType, FloatType)):
+        fits &= ~text.rlike(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # Spark takes them for blanks
+    if isinstance(kind, FloatType):
         word = F.lower(F.trim(text))
         named = word.isin("nan", *INFINITE)
         javas = word.rlike(r"x|[0-9.][df][\x00-\x20]*\z")  # in hexadecimal digits, or with a type

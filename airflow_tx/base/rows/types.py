@@ -37,8 +37,8 @@ _WHOLE = re.compile("([+-]?)0*([0-9]+)")
 _LONGEST = len(str(2**63))
 _BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(DATE)
-BLANKS = "".join(map(chr, range(33)))
-"""What Java trims, and Spark in a text that it casts."""
+BLANKS = " \t\r\n"
+"""What may stand around a number, and alone in a blank line."""
 
 
 class JsonNumber(float):

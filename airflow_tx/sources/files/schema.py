@@ -131,14 +131,15 @@ class CsvFormat(CsvShape):
 
     def _lines(self, file: Iterable[str], before: int) -> Iterator[str]:
         """Refuse the lines that readers of csv read differently."""
+        blanks = BLANKS.replace(self.separator, "")
         for number, line in enumerate(file, before + 1):
             if self.quote and not self.several and line.count(self.quote) % 2:
                 raise ValueError(
                     f"line {number} has a quote that is not closed in it; where values have several lines, the "
                     "source needs options={'multiLine': True}"
                 )
-            if not self.several and not line.strip(BLANKS):
-                line = "\n"  # Spark leaves it out, too
+            if not self.several and not line.strip(blanks):
+                line = "\n"
             yield line
 
     def first(self, reader: Iterator[list[str]]) -> list[str]:
