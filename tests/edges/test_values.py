@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.base.rows.arrow import reader_of_dicts
-from airflow_tx.base.rows.blocks import rows_of, typed_column
+from airflow_tx.base.rows.blocks import batch_rows, typed_column
 from airflow_tx.base.rows.spark import read_text
 from airflow_tx.base.rows.types import JsonNumber, arrow_types_of, columns_of
 from tests.edges.values import EDGES, FLOATING, MIDDLES, TEXTS, TYPES, beside_middle
@@ -100,7 +100,7 @@ def test_a_column_of_one_text_has_its_value(kind: str) -> None:
                 typed_column(texts, KINDS[kind], to)
             continue
         made = pa.RecordBatch.from_arrays([typed_column(texts, KINDS[kind], to)], ["c"])
-        assert repr([row["c"] for row in rows_of(made)]) == repr([value, None, value])
+        assert repr([row["c"] for row in batch_rows(made)]) == repr([value, None, value])
 
 
 @given(texts=st.lists(TEXTS, min_size=1))
@@ -109,7 +109,7 @@ def test_a_column_of_texts_has_the_values_of_its_texts(texts: list[str]) -> None
         fine = [text for text in texts if taken(name, text) is not REFUSED]
         (to,) = arrow_types_of({"c": kind}).values()
         made = pa.RecordBatch.from_arrays([typed_column(pa.array(fine, pa.string()), kind, to)], ["c"])
-        found = [row["c"] for row in rows_of(made)]
+        found = [row["c"] for row in batch_rows(made)]
         assert list(map(repr, found)) == [repr(taken(name, text)) for text in fine]
         if len(fine) < len(texts):
             with pytest.raises(ValueError, match=r"\w"):

@@ -73,7 +73,7 @@ class RowsOfFile(ABC):
         before = 0
         blocks = self._blocks(file)
         for given in blocks:
-            block, lines = self._behind_header(given, before)
+            block, lines = self._behind_header(given if before else self._begun(given), before)
             before += lines
             lines = _lines_in(block)
             try:
@@ -86,6 +86,10 @@ class RowsOfFile(ABC):
 
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
         return line_blocks(file)
+
+    def _begun(self, block: bytes) -> bytes:
+        """Leave out the byte order mark of the first block."""
+        return block.removeprefix(_BOM)
 
     def _behind_header(self, block: bytes, before: int) -> tuple[bytes, int]:
         """Take what is no row from the start of a block; return the rest, and how many lines were taken."""
@@ -158,11 +162,10 @@ class CsvRows(RowsOfFile):
 
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
         quote = self.written.quote if self.written.several else ""
-        blocks = line_blocks(file, quote.encode(self.written.encoding))
-        for first in blocks:
-            yield first.removeprefix(_BOM) if self.written.utf8 else first
-            break
-        yield from blocks
+        return line_blocks(file, quote.encode(self.written.encoding))
+
+    def _begun(self, block: bytes) -> bytes:
+        return super()._begun(block) if self.written.utf8 else block
 
     def _behind_header(self, block: bytes, before: int) -> tuple[bytes, int]:
         if self._names:
@@ -279,7 +282,7 @@ class JsonRows(RowsOfFile):
 
     def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
         lines = (
-            line for block in blocks for line in io.TextIOWrapper(io.BytesIO(block), "utf-8-sig")
+            line for block in blocks for line in io.TextIOWrapper(io.BytesIO(block), "utf-8")
         )
         return self.rows(lines, before)
 
