@@ -212,9 +212,10 @@ def batch_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 def _values(column: pa.Array) -> list[Any]:
     types = pa.types
     kind = column.type
-    if types.is_nested(kind) or types.is_null(kind):
-        found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
-        return found
+    if types.is_nested(kind):
+        return _nested(column)
+    if types.is_null(kind):
+        return [None] * len(column)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return _numbers(column)
     # Texts, times and decimals come again and again, and making one costs more than finding one.
@@ -228,6 +229,28 @@ def _values(column: pa.Array) -> list[Any]:
     values.append(None)
     codes = coded.indices.fill_null(len(values) - 1) if column.null_count else coded.indices
     return list(map(values.__getitem__, codes.to_numpy().tolist()))
+
+
+def _nested(column: pa.Array) -> list[Any]:
+    is_there = column.is_valid().to_pylist()
+    if pa.types.is_struct(column.type):
+        fields = [(each.name, _values(column.field(each.name))) for each in column.type]
+        return [
+            {name: values[at] for name, values in fields} if there else None
+            for at, there in enumerate(is_there)
+        ]
+    ends = column.offsets.to_pylist()
+    is_map = pa.types.is_map(column.type)
+    values = (
+        list(zip(_values(column.keys), _values(column.items), strict=True))
+        if is_map
+        else _values(column.values)
+    )
+    make: Callable[[list[Any]], Any] = dict if is_map else list
+    return [
+        make(values[first:last]) if there else None
+        for first, last, there in zip(ends, ends[1:], is_there, strict=False)
+    ]
 
 
 def _numbers(column: pa.Array) -> list[Any]:
