@@ -35,8 +35,8 @@ COLUMNS = ("key", "n", "total")
 class Ours:
     """Commits of a `SqlState` whose rows Spark writes."""
 
-    def __init__(self, spark: Any, url: str, files: list[str]) -> None:
-        self.spark, self.files = spark, files
+    def __init__(self, spark: Any, url: str, files: list[str], keys: int) -> None:
+        self.spark, self.files, self.keys = spark, files, keys
         self.state = topology.state(url, "ours")
         self.incarnation, self.last = uuid.uuid4().hex, dict[str, int]()
 
@@ -45,7 +45,7 @@ class Ours:
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
         grant = Grant("benchmark", self.incarnation, Token(1, txid, 1, txid, uuid.uuid4().hex), dict(self.last))
-        job = WriteJob("benchmark", self.files, COLUMNS, ["key"], WRITERS)
+        job = WriteJob("benchmark", self.files, self.keys, COLUMNS, ["key"], WRITERS)
         copied = self.state.for_executors()
         assert copied is not None
         self.state.raise_fence(grant)
@@ -131,7 +131,7 @@ def main(count: int = KEYS) -> None:
         rows = spark.range(count).selectExpr("concat('key', lpad(id, 8, '0')) AS key", "1L AS n", "id AS total")
         rows.repartition(WRITERS).write.parquet(str(folder / "rows"))
         files = [str(file) for file in sorted((folder / "rows").glob("*.parquet"))]
-        ours, theirs = Ours(spark, url, files), Theirs(spark, url, files, folder)
+        ours, theirs = Ours(spark, url, files, count), Theirs(spark, url, files, folder)
         print(f"{count:,} keys by {WRITERS} writers on Spark into PostgreSQL; {machine()}")
         seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
         for number in range(1, ROUNDS + 1):

@@ -145,30 +145,32 @@ class Batch:
         """
         if self._source is None:
             self._source = rebuild(*self.descriptor.source).named(self.descriptor.topology)
-        frame = self._emitted(self._source)
+        frame, rows = self._emitted(self._source)
         hashed = () if self._source.columns_cost and not columns else None
         if MALFORMED not in frame.columns:
             given = frame.select(*columns) if columns else frame
-            return self._observer.reading(given, columns=hashed)
+            return self._observer.reading(given, columns=hashed, rows=rows)
         # The application reads the malformed rows as well, with any columns.
         given = frame.select(*columns, MALFORMED) if columns else frame
-        read = self._observer.reading(given, columns=hashed)
+        read = self._observer.reading(given, columns=hashed, rows=rows)
         self._malformed = frame.where(f"{MALFORMED} IS NOT NULL").select(MALFORMED)
         return read.where(f"{MALFORMED} IS NULL").drop(MALFORMED)
 
-    def _emitted(self, source: Source) -> DataFrame:
+    def _emitted(self, source: Source) -> tuple[DataFrame, int | None]:
+        """Return the rows of the batch, and how many there are, where this client knows it."""
         rows = source.emit_batch(self.attempt, self.metadata, self._spark)
         if hasattr(rows, "write"):
-            return cast("DataFrame", rows)
+            return cast("DataFrame", rows), None
         # A source without Spark gives Python rows.
-        return python_frame(self._spark, [dict(row) for row in dicts_of(rows)])
+        given = [dict(row) for row in dicts_of(rows)]
+        return python_frame(self._spark, given), len(given)
 
     def _asked(self, read: RowsRead) -> RowsRead:
         """Ask a reading of the batch that a limit may have cut off for one more row."""
-        if read.outputs or not read.stopped or self._source is None:
+        if read.outputs or read.more or not read.stopped or self._source is None:
             return read
         rows = read.found.rows
-        more = self._emitted(self._source).limit(rows + 1).count() > rows
+        more = self._emitted(self._source)[0].limit(rows + 1).count() > rows
         return replace(read, stopped=more, more=more)
 
     def read_input(self, name: str) -> DataFrame:
@@ -188,7 +190,9 @@ class Batch:
         found = self.descriptor.inputs[name]
         if found.files:
             frame = spark_reader(self._spark, "parquet").load([*map(literal, found.files)])
-            return self._observer.reading(frame, found.outputs) if found.outputs else frame
+            if not found.outputs:
+                return frame
+            return self._observer.reading(frame, found.outputs, rows=found.rows)
         # No row was written, so there are no types either.
         return self._spark.createDataFrame(
             [], ", ".join(f"`{column}` string" for column in found.columns)

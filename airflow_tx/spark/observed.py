@@ -4,16 +4,21 @@ An observation says what flowed through a place of a plan in one execution. Only
 otherwise nothing is. Nothing is known of rows that flowed more than once (a repeated stage, the sample before a sort),
 of places that a plan has twice, and of plans whose optimizer dropped the place. Only executions that emit count: a look
 at some rows before them reads no batch.
+
+A server does not say whether it repeated a stage. Where the number of rows is known, the count tells: see "Rows" in
+docs/protocol.md. Elsewhere each row gets a number.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.ledger import (
@@ -28,7 +33,7 @@ from airflow_tx.ledger import (
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 Metrics = Mapping[str, Any]
@@ -62,12 +67,19 @@ _JOINS = (
     "subquery",
     "sql",
 )
-# Words of a plan or of SQL text, in small letters: where they cut rows off, Spark reads no more.
-_LIMITS = ("limit {", "limit ")
+# Words of a plan or of SQL text, in small letters: where they cut rows off, Spark reads no more. In a client's plan the
+# line ends of SQL text are escapes.
+_LIMITS = re.compile(r"limit(?:[\s{(/]|\\[nrt])|tablesample")
+# The texts in a client's plan, of which only SQL and the names of observations say what it does.
+_TEXTS = re.compile(r'(query: )?"(airflow_tx_)?(?:[^"\\]|\\.)*"')
 # Bytes of a client's plan; one with more has rows in it, and is not searched.
 _LARGEST_PLAN = 2**20
+# Of a client's plan: what is defined once here may be used in several places.
+_NAMED = "with_relations {"
+_MANY = "SQL text or a subquery on Spark Connect may have used more than once what was read of"
 _TWICE = "one output was made of two readings of"
 _INEXACT = "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of"
+_LIMITED = "a stage may have been repeated beside a limit, unseen on Spark Connect, of"
 _UNSEEN = "Spark has not counted where an output was made of"
 # INT96, which Spark writes by default, has no zone.
 _MOMENTS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -75,11 +87,46 @@ _MOMENTS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 _PATIENCE = 10.0
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A place of a plan where rows are counted.
+
+    :param outputs: what is read there; none: the batch.
+    :param form: of their digest.
+    :param rows: how many there are to read; None: unknown.
+    :param hidden: whether only that number can show that a stage was repeated.
+    """
+
+    outputs: tuple[OutputName, ...]
+    form: str
+    rows: int | None = None
+    hidden: bool = False
+
+    def judge(self, metrics: Metrics, plan: str) -> RowsRead | str:
+        """Judge what an execution of a plan has counted here: a reading, or the reason why there is none."""
+        limited = _is_limited(plan)
+        at_least = _may_stop(plan)
+        if not _is_exact(metrics):
+            return _INEXACT
+        found = _digest(metrics, self.form)
+        if self.rows is not None and found.rows > self.rows:
+            return _INEXACT
+        fewer = self.rows is not None and found.rows < self.rows
+        # A limit may have left out as many rows as a repeated stage has added.
+        if self.hidden and limited and found.rows and not fewer:
+            return _LIMITED
+        left_out = fewer and (limited or not at_least)
+        stopped = left_out or (limited and self.rows is None)
+        # Beside an empty side of a join no row is read, with any limit.
+        stopped = stopped and not (at_least and not found.rows)
+        return RowsRead(found, self.outputs, at_least, stopped, more=stopped and fewer)
+
+
 class RowsObserver:
     """Observes the rows that an application reads and writes."""
 
     def __init__(self) -> None:
-        self._names: dict[str, tuple[tuple[OutputName, ...], str]] = {}
+        self._places: dict[str, _Place] = {}
         self._fullest: dict[tuple[OutputName, ...], RowsRead] = {}
         self._unproven: dict[tuple[OutputName, ...], str] = {}
         self._executions: _Executions | None = None
@@ -90,17 +137,20 @@ class RowsObserver:
         outputs: tuple[OutputName, ...] = (),
         *,
         columns: Sequence[str] | None = None,
+        rows: int | None = None,
     ) -> DataFrame:
         """Observe rows that are read.
 
         :param outputs: the outputs that are read as one; none: the batch. Of several readings the fullest counts.
         :param columns: the hashed columns, and so read even if no one else needs them; None: all.
+        :param rows: how many rows `df` has, no more and no fewer: a commit that read fewer is refused; None: unknown.
         """
         name = f"airflow_tx_read_{uuid.uuid4().hex}"
         hashed = df.columns if columns is None else columns
-        observed, form = _observed(df, name, hashed, marked=is_connect(df))
-        self._names[name] = (outputs, form)
-        return observed
+        form, sums = _sums(df, hashed)
+        hidden = is_connect(df)
+        self._places[name] = _Place(outputs, form, rows, hidden and rows is not None)
+        return _marked(df, name, sums) if hidden and rows is None else df.observe(name, *sums)
 
     def write(self, df: DataFrame, uri: str) -> RowsDigest:
         """Write rows as Parquet in one Spark job, and note what it read of the observed rows.
@@ -135,9 +185,8 @@ class RowsObserver:
 
     def unproven(self) -> dict[tuple[OutputName, ...], str]:
         """Say of what was read, and not counted exactly wherever it flowed into something emitted, why it was not."""
-        unseen = {
-            outputs: _UNSEEN for outputs, _ in self._names.values() if outputs not in self._fullest
-        }
+        outputs_read = [place.outputs for place in self._places.values()]
+        unseen = {outputs: _UNSEEN for outputs in outputs_read if outputs not in self._fullest}
         return {
             outputs: f"{why} {in_words(outputs)}"
             for outputs, why in {**unseen, **self._unproven}.items()
@@ -159,7 +208,7 @@ class RowsObserver:
         observation = None if is_connect(df) else Observation(name)
         observed = df.observe(name if observation is None else observation, *sums)
         plan = _plan(observed)
-        once = [each for each in self._names if plan.count(each) == 1]
+        once = [each for each in self._places if plan.count(each) == 1]
         if once and self._executions is None and observation is not None:
             self._executions = _Executions.of(observed)
         before = _jobs(observed)
@@ -176,63 +225,56 @@ class RowsObserver:
         return _digest(reports[name] if observation is None else observation.get, form), result
 
     def _note(self, name: str, metrics: Metrics, plan: str) -> None:
-        at_least = _may_stop(plan)
-        outputs, form = self._names[name]
-        if not _is_exact(metrics):
-            self._unproven[outputs] = _INEXACT
+        place = self._places[name]
+        read = place.judge(metrics, plan)
+        if isinstance(read, str):
+            self._unproven[place.outputs] = read
             return
-        digest = _digest(metrics, form)
-        # Beside an empty side of a join no row is read, with any limit.
-        stopped = _is_limited(plan) and not (at_least and not digest.rows)
-        found = RowsRead(digest, outputs, at_least, stopped)
-        before = self._fullest.get(outputs)
+        before = self._fullest.get(place.outputs)
         if before is None or (before.found.rows, not before.at_least) < (
-            found.found.rows,
-            not at_least,
+            read.found.rows,
+            not read.at_least,
         ):
-            self._fullest[outputs] = found
+            self._fullest[place.outputs] = read
 
     def _note_places(self, plan: str) -> None:
         """Note what one output was made of twice: each of its rows may be in that output twice."""
         places = Counter[tuple[OutputName, ...]]()
-        for name, (outputs, _) in self._names.items():
-            places[outputs] += plan.count(name)
+        for name, place in self._places.items():
+            places[place.outputs] += plan.count(name)
+        if _NAMED in plan:
+            self._unproven |= {outputs: _MANY for outputs, count in places.items() if count}
         self._unproven |= {outputs: _TWICE for outputs, count in places.items() if count > 1}
 
 
 def observed_once(
-    df: DataFrame, columns: Sequence[str]
+    df: DataFrame, columns: Sequence[str], rows: int
 ) -> tuple[DataFrame, Callable[[], RowsDigest | None]]:
-    """Observe rows that one action reads.
+    """Observe rows that one action reads, without a limit and a join.
 
     :param columns: the hashed columns.
+    :param rows: how many rows `df` has.
     :return: what it has to read, and what tells its rows afterwards; None: they are not known.
     """
     from pyspark.sql import Observation
 
     observation = Observation(f"airflow_tx_read_{uuid.uuid4().hex}")
-    observed, form = _observed(df, observation, columns, marked=True)
+    form, sums = _sums(df, columns)
 
     def found() -> RowsDigest | None:
-        metrics = observation.get
-        return _digest(metrics, form) if _is_exact(metrics) else None
+        read = _Place((), form, rows, hidden=True).judge(observation.get, "")
+        return read.found if isinstance(read, RowsRead) else None
 
-    return observed, found
+    return df.observe(observation, *sums), found
 
 
-def _observed(
-    df: DataFrame, observation: Observation | str, columns: Sequence[str], *, marked: bool
-) -> tuple[DataFrame, str]:
-    """Observe rows.
+def _marked(df: DataFrame, name: str, sums: Sequence[Column]) -> DataFrame:
+    """Observe rows of an unknown number, each with a number that shows repeated partitions.
 
-    :param marked: whether each row gets a number that shows repeated partitions: where Spark does not say of its stages
-        whether they were repeated. It costs more than all the rest.
+    Where Spark does not say of its stages whether they were repeated. It costs more than all the rest.
     """
     from pyspark.sql import functions as F
 
-    form, sums = _sums(df, columns)
-    if not marked:
-        return df.observe(observation, *sums), form
     # Partitions that were begun, against those there are: more, if one of them was computed again.
     first = f"({_ID} & {(1 << _ROW_BITS) - 1}L) = 0"
     bit = f"shiftleft(1L, CAST(shiftright({_ID}, {_ROW_BITS}) AS INT))"
@@ -244,9 +286,8 @@ def _observed(
         F.expr(f"count_if({first})").alias("begun"),
         F.expr(" + ".join(words)).alias("partitions"),
     )
-    return df.withColumn(_ID, F.monotonically_increasing_id()).observe(
-        observation, *sums, *exact
-    ).drop(_ID), form
+    numbered = df.withColumn(_ID, F.monotonically_increasing_id())
+    return numbered.observe(name, *sums, *exact).drop(_ID)
 
 
 def _is_exact(metrics: Metrics) -> bool:
@@ -392,14 +433,16 @@ def _may_stop(plan: str) -> bool:
 
 
 def _is_limited(plan: str) -> bool:
-    return any(word in plan.lower() for word in _LIMITS)
+    return _LIMITS.search(plan.lower()) is not None
 
 
 def _plan(df: DataFrame) -> str:
     found: Any = df
     if is_connect(df):
         message = found._plan.to_proto(found.sparkSession.client)
-        return str(message) if message.ByteSize() <= _LARGEST_PLAN else ""
+        if message.ByteSize() > _LARGEST_PLAN:
+            return ""
+        return _TEXTS.sub(lambda text: text[0] if text[1] or text[2] else "", str(message))
     return str(found._jdf.queryExecution().analyzed().toString())
 
 

@@ -71,6 +71,7 @@ class WriteJob:
 
     :param name: of the Spark application.
     :param files: the staged Parquet files, as Spark's readers take them.
+    :param rows: how many rows they have.
     :param columns: what to read of them; `keys` are among them.
     :param partitions: how many chunks.
     :param ordered: a key may have several rows, which a writer takes one after another, in their order in the files.
@@ -78,6 +79,7 @@ class WriteJob:
 
     name: str
     files: Sequence[str]
+    rows: int
     columns: Sequence[str]
     keys: Sequence[str]
     partitions: int
@@ -128,7 +130,7 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
     scanned = reader.load(list(job.files)).select(
         *columns.values(), *(place if job.ordered else ())
     )
-    rows, read = observed_once(scanned, job.columns)
+    rows, read = observed_once(scanned, job.columns, job.rows)
     parts = rows.repartition(job.partitions, *[columns[name] for name in job.keys])
     if job.ordered:
         sorted_ = parts.sortWithinPartitions(*[columns[name] for name in job.keys], _FILE, _INDEX)

@@ -18,7 +18,7 @@ TASK = TaskTry("counts", 1, "try-1")
 
 def test_the_descriptor_of_a_batch_is_written_as_ever() -> None:
     source = ("airflow_tx.sources.memory.MemorySource", {"partitions": {"a": [{"n": 1}]}})
-    inputs = {"rows": Input(("file:///staged/part-0.parquet",), ("n",), (OutputName("extract", -1, "rows"),))}
+    inputs = {"rows": Input(("file:///staged/part-0.parquet",), ("n",), (OutputName("extract", -1, "rows"),), 5)}
     ackers = Ackers(4, "redis", "/tx", anchored=True)
     descriptor = Descriptor("flights", ATTEMPT, TASK, [0, 3], source, "file:///staged", inputs, ackers)
     short = Descriptor("flights", ATTEMPT, TASK, {"a": [0, 1]}, source, "file:///staged")

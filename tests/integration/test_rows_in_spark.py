@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
@@ -47,8 +48,6 @@ def any_spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def parquet(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Rows in four files."""
-    import pyarrow as pa
-
     folder = tmp_path_factory.mktemp("rows")
     for part in range(4):
         ids = list(range(part, ROWS, 4))
@@ -63,6 +62,12 @@ def plain(df: DataFrame, emit: Emit) -> None:
 
 def filtered(df: DataFrame, emit: Emit) -> None:
     emit(df.filter("id < 10"))
+
+
+def named(df: DataFrame, emit: Emit) -> None:
+    from pyspark.sql import functions as F
+
+    emit(df.withColumn("why", F.lit("over the limit {")))
 
 
 def looked_at_before(df: DataFrame, emit: Emit) -> None:
@@ -138,19 +143,26 @@ def collected(df: DataFrame, emit: Emit) -> None:
     emit(df.sparkSession.createDataFrame([(len(df.collect()),)], "n int"))
 
 
-ALL = [plain, filtered, looked_at_before, in_two_outputs, deduplicated, semi_joined]
+ALL = [plain, filtered, named, looked_at_before, in_two_outputs, deduplicated, semi_joined]
 NOTHING_SAID = [united_with_some_of_itself, of_no_row, collected]
 NO_PROOF = [sorted_, ranged, cached, united_with_itself, joined_with_itself, joined_with_nothing, in_a_subquery]
 
 
-def observed(spark: SparkSession, files: str, job: Callable[[DataFrame, Emit], object], out: Path) -> RowsRead | None:
+def observed(
+    spark: SparkSession, files: str, job: Callable[[DataFrame, Emit], object], out: Path, *, known: bool = False
+) -> RowsRead | None:
     observer = RowsObserver()
-    df = observer.reading(spark.read.parquet(files))
+    df = observer.reading(spark.read.parquet(files), rows=ROWS if known else None)
     try:
         job(df, partial(observer.write, uri=f"file://{out}"))
-        return next(iter(observer.read()), None)
+        read = next(iter(observer.read()), None)
+        assert read or observer.unproven()
+        return read
     finally:
         observer.close()
+
+
+KNOWN = pytest.mark.parametrize("known", [False, True], ids=["", "of a known number"])
 
 
 def written(folder: str) -> RowsDigest:
@@ -159,11 +171,12 @@ def written(folder: str) -> RowsDigest:
     return sum((digest_of_batch(batch) for batch in batches), RowsDigest(0))
 
 
+@KNOWN
 @pytest.mark.parametrize("job", ALL, ids=lambda job: job.__name__)
 def test_all_rows_that_flow_into_an_output_are_counted_once(
-    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any
+    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any, known: bool
 ) -> None:
-    found = observed(any_spark, parquet, job, tmp_path / "out")
+    found = observed(any_spark, parquet, job, tmp_path / "out", known=known)
     assert found is not None
     assert found.found == written(parquet)
 
@@ -174,18 +187,29 @@ def test_rows_that_a_query_checks_are_counted_exactly(any_spark: SparkSession, p
     assert not found.at_least
 
 
+@KNOWN
+def test_rows_of_a_batch_of_a_known_number_get_no_numbers_of_their_own(
+    any_spark: SparkSession, parquet: str, capsys: pytest.CaptureFixture[str], known: bool
+) -> None:
+    RowsObserver().reading(any_spark.read.parquet(parquet), rows=ROWS if known else None).explain()
+    is_numbered = "monotonically_increasing_id" in capsys.readouterr().out
+    assert is_numbered == (type(any_spark).__module__.startswith("pyspark.sql.connect") and not known)
+
+
+@KNOWN
 @pytest.mark.parametrize("job", NOTHING_SAID, ids=lambda job: job.__name__)
 def test_nothing_is_said_of_rows_that_flow_in_two_places_or_nowhere(
-    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any
+    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any, known: bool
 ) -> None:
-    assert observed(any_spark, parquet, job, tmp_path / "out") is None
+    assert observed(any_spark, parquet, job, tmp_path / "out", known=known) is None
 
 
+@KNOWN
 @pytest.mark.parametrize("job", NO_PROOF, ids=lambda job: job.__name__)
 def test_rows_that_spark_may_read_twice_or_need_not_read_are_never_an_error(
-    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any
+    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any, known: bool
 ) -> None:
-    found = observed(any_spark, parquet, job, tmp_path / "out")
+    found = observed(any_spark, parquet, job, tmp_path / "out", known=known)
     assert found is None or not found.proves_against(written(parquet))
 
 
@@ -224,11 +248,66 @@ def test_an_output_of_two_readings_of_a_batch_is_not_proven_and_two_outputs_of_o
         observer.close()
 
 
+def test_rows_that_sql_text_names_twice_on_a_server_are_not_proven(
+    spark_connect: LocalSparkConnect, parquet: str, tmp_path: Path
+) -> None:
+    with session(f"sc://127.0.0.1:{spark_connect.port}", tag="rows", server="test") as spark:
+        observer = RowsObserver()
+        df = observer.reading(spark.read.parquet(parquet), rows=ROWS)
+        written = observer.write(
+            spark.sql("SELECT * FROM {a} UNION ALL SELECT * FROM {a}", a=df), f"file://{tmp_path}/out"
+        )
+    assert written.rows == 2 * ROWS
+    assert observer.unproven() == {
+        (): "SQL text or a subquery on Spark Connect may have used more than once what was read of the batch"
+    }
+
+
 def test_half_of_the_rows_are_half_of_the_rows(any_spark: SparkSession, parquet: str, tmp_path: Path) -> None:
     found = observed(any_spark, parquet, lambda df, emit: emit(df.limit(10).groupBy("k").count()), tmp_path / "out")
     assert found is not None
     assert found.found.rows < ROWS
     assert found.proves_against(written(parquet))
+
+
+def test_fewer_rows_than_there_are_say_that_the_batch_has_more(
+    any_spark: SparkSession, parquet: str, tmp_path: Path
+) -> None:
+    found = observed(any_spark, parquet, lambda df, emit: emit(df.limit(10)), tmp_path / "out", known=True)
+    assert found is not None
+    assert found.found.rows < ROWS
+    assert found.more
+
+
+REPEATED = {
+    None: "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of the batch",
+    # Of each of two partitions a half is read, twice.
+    ROWS // 4: "a stage may have been repeated beside a limit, unseen on Spark Connect, of the batch",
+}
+
+
+@pytest.mark.parametrize("limit", REPEATED, ids=["alone", "beside a limit"])
+def test_a_repeated_stage_is_not_proven(
+    spark_connect: LocalSparkConnect, parquet: str, tmp_path: Path, limit: int | None
+) -> None:
+    """The files of the shuffles are lost once, while the last stage reads them."""
+    lost, local = tmp_path / "lost", spark_connect.folder / "local"
+
+    def loses(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from rows
+        if not lost.exists():
+            lost.touch()
+            for file in local.rglob("shuffle_*"):
+                file.unlink(missing_ok=True)
+
+    with session(f"sc://127.0.0.1:{spark_connect.port}", tag="rows", server="test") as spark:
+        observer = RowsObserver()
+        df = observer.reading(spark.read.parquet(parquet), rows=ROWS)
+        given = df if limit is None else df.limit(limit)
+        written = observer.write(given.repartition(8).mapInArrow(loses, given.schema), f"file://{tmp_path}/out")
+    assert written.rows == (limit or ROWS)
+    assert observer.read() == []
+    assert observer.unproven() == {(): REPEATED[limit]}
 
 
 @pytest.mark.lead

@@ -24,16 +24,19 @@ class Input:
     """The output of another task, as an application reads it: Parquet files as Spark's readers take them.
 
     :param outputs: of which tasks of the transaction; none of new values.
+    :param rows: how many there are; None: unknown, to an earlier release.
     """
 
     files: tuple[str, ...]
     columns: tuple[str, ...]
     outputs: tuple[OutputName, ...] = ()
+    rows: int | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Input:
         """Read what `to_json` gave."""
-        return cls(tuple(value["files"]), tuple(value["columns"]), names_from_json(value))
+        names = names_from_json(value)
+        return cls(tuple(value["files"]), tuple(value["columns"]), names, value.get("rows"))
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), **names_to_json(self.outputs)}

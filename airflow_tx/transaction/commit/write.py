@@ -649,9 +649,9 @@ def write_by_spark(
     copied = state.for_executors()
     assert copied is not None
     name = f"{grant.topology} {grant.token.txid}.{grant.token.attempt} {state.name}"
-    job = WriteJob(
-        name, rows.files, rows.columns, list(state.columns.keys), partitions, has_reducers(state)
-    )
+    keys = list(state.columns.keys)
+    ordered = has_reducers(state)
+    job = WriteJob(name, rows.files, len(rows), rows.columns, keys, partitions, ordered)
     sealed = seal(copied, grant, rows.schema(), output.place if output is not None else None)
     url = _connect_url(spark)
     answers = (

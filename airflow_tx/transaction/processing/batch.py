@@ -290,6 +290,7 @@ def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
     single = isinstance(value, (str, Mapping)) or not isinstance(value, Iterable)
     files = list[str]()
     columns = tuple[str, ...]()
+    rows = 0
     refs = [value] if single else list(value)
     for ref in refs:
         area, found, of = locate_output(spec, ref, begun)
@@ -297,7 +298,8 @@ def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
         check_readable(where, found["name"], output)
         columns = columns or output.columns
         files += [where.files.spark_uri(f"{found['path']}/{file.name}") for file in output.files]
-    return Input(tuple(files), columns, output_names(*refs))
+        rows += output.rows
+    return Input(tuple(files), columns, output_names(*refs), rows)
 
 
 def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:

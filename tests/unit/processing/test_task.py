@@ -513,6 +513,7 @@ def test_an_application_is_given_the_files_of_staged_rows(started_task: StartedT
     ref = started_task.batch.stage(ROWS, "orders")
     found = inputs_of(started_task.dag.spec, {"orders": ref}, started_task.processing.begun)["orders"]
     assert found.outputs == (OutputName("first", -1, "orders", ref["row_digest"]),)
+    assert found.rows == len(ROWS)
     assert pq.read_table(found.files[0].removeprefix("file://")).to_pylist() == ROWS
 
 

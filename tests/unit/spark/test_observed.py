@@ -1,0 +1,78 @@
+"""What the number of counted rows proves, in all executions of small batches: stages repeated, partitions cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import pytest
+
+from airflow_tx.ledger import COUNT, RowsDigest, RowsRead
+from airflow_tx.spark.observed import _Place
+
+BATCHES = [(1,), (2,), (1, 1), (2, 1), (1, 2), (2, 2), (1, 1, 1)]
+# How often each row of a partition was read, in all runs of its tasks that have ended.
+Times = Sequence[int]
+
+
+def whole(size: int) -> list[Times]:
+    """A partition that is read to its end, once or several times."""
+    return [(times,) * size for times in (1, 2, 3)]
+
+
+def cut(size: int) -> list[Times]:
+    """A partition that two runs, or fewer, read up to any row."""
+    return [
+        tuple((row < first) + (row < second) for row in range(size))
+        for first, second in product(range(size + 1), repeat=2)
+    ]
+
+
+def executions(batch: Sequence[int], *, limited: bool) -> Iterator[Times]:
+    for parts in product(*[cut(size) if limited else whole(size) for size in batch]):
+        yield [times for part in parts for times in part]
+
+
+def judged(times: Times, plan: str, *, hidden: bool = True) -> RowsRead | str:
+    return _Place((), COUNT, len(times), hidden).judge({"rows": sum(times)}, plan)
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+@pytest.mark.parametrize("plan", ["", "limit {", "sql { query: limit\\n5 }"])
+def test_as_many_rows_as_there_are_prove_each_row_once_and_fewer_that_some_were_not_read(
+    batch: Sequence[int], plan: str
+) -> None:
+    for times in executions(batch, limited=bool(plan)):
+        found = judged(times, plan)
+        if isinstance(found, RowsRead) and found.found.rows >= len(times):
+            assert set(times) <= {1}, (times, found)
+        if isinstance(found, RowsRead) and found.more:
+            assert 0 in times, (times, found)
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+def test_an_execution_that_repeats_nothing_and_cuts_nothing_off_is_proven(batch: Sequence[int]) -> None:
+    found = judged([1] * sum(batch), "project { }")
+    assert isinstance(found, RowsRead)
+    assert (found.found.rows, found.at_least, found.stopped) == (sum(batch), False, False)
+
+
+def test_beside_a_limit_as_many_rows_are_a_proof_where_spark_says_that_it_has_repeated_nothing() -> None:
+    assert isinstance(judged([1, 1], "limit {", hidden=False), RowsRead)
+    assert isinstance(judged([1, 1], "limit {"), str)
+
+
+def test_a_limit_leaves_nothing_to_doubt_of_a_batch_without_rows() -> None:
+    found = judged([], "limit {")
+    assert isinstance(found, RowsRead)
+    assert not found.stopped
+
+
+def test_fewer_rows_than_there_are_say_that_the_batch_has_more_whatever_has_left_them_out() -> None:
+    assert judged([1, 0], "project {") == RowsRead(RowsDigest(1), stopped=True, more=True)
+
+
+def test_fewer_rows_beside_a_join_are_a_lower_bound_and_beside_a_limit_too_few() -> None:
+    assert judged([1, 0], "join {") == RowsRead(RowsDigest(1), at_least=True)
+    assert judged([1, 0], "join { limit {") == RowsRead(RowsDigest(1), at_least=True, stopped=True, more=True)
+    assert judged([0, 0], "join { limit {") == RowsRead(RowsDigest(0), at_least=True)
