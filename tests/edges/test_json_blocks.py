@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.base.rows import json as blocks_of_json
-from airflow_tx.base.rows.blocks import NotProven, rows_of
+from airflow_tx.base.rows.blocks import NotProven, batch_rows
 from airflow_tx.base.rows.json import objects_batch
 from airflow_tx.base.rows.types import (
     ColumnType,
@@ -70,7 +70,7 @@ def read(block: bytes, columns: Mapping[str, ColumnType] | str) -> Any:
         return LEFT
     assert dict(zip(batch.schema.names, batch.schema.types, strict=True)) == arrow_types_of(columns)
     batch.validate(full=True)
-    found = list(rows_of(batch))
+    found = list(batch_rows(batch))
     expected = by_rule(block, columns)
     assert repr(found) == repr(expected)
     return found

@@ -281,9 +281,7 @@ class JsonRows(RowsOfFile):
         raise NotProven("JSON")
 
     def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
-        lines = (
-            line for block in blocks for line in io.TextIOWrapper(io.BytesIO(block), "utf-8")
-        )
+        lines = (line for block in blocks for line in io.TextIOWrapper(io.BytesIO(block), "utf-8"))
         return self.rows(lines, before)
 
 
