@@ -127,6 +127,7 @@ _FORMATS: dict[str, dict[str, Any]] = {
     "tabs": {"sep": "\t"},
     "no quote": {"quote": ""},
     "other quote": {"quote": "'", "sep": ";"},
+    "other separators than ASCII": {"sep": "§", "quote": "«"},
     "latin": {"encoding": "latin1"},
     "null": {"nullValue": "a"},
 }

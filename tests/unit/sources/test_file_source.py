@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.base.errors import ConfigError, SourceError
+from airflow_tx.base.rows import blocks
 from airflow_tx.base.rows.types import columns_of
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
@@ -137,6 +138,39 @@ def test_a_file_that_changed_after_its_batch_was_fixed_is_refused(tmp_path: Path
     change(tmp_path / "a.csv")
     with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, and {found}"):
         rows_of(source, rows)
+
+
+def test_a_file_that_changed_is_refused_before_its_last_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", 16)
+    put(tmp_path, "a.csv")
+    source = FileSource(f"{tmp_path}/*.csv")
+    batch = take(source)
+    (tmp_path / "a.csv").write_text("carrier,delay\nUA,5\nAA,NB\n")
+    given = iter(source.emit_arrow(ATTEMPT, batch.metadata))
+    taken = []
+    with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, and is 25 bytes"):
+        taken.extend(row for each in given for row in each.to_pylist())
+    assert taken in ([], [{"carrier": "UA", "delay": "5"}])
+
+
+@pytest.mark.parametrize("how", ["emit_batch", "emit_arrow"])
+def test_a_file_that_changed_is_refused_though_it_was_not_read_to_its_end(tmp_path: Path, how: str) -> None:
+    put(tmp_path, "a.csv")
+    source = FileSource(f"{tmp_path}/*.csv")
+    batch = take(source)
+    (tmp_path / "a.csv").write_text("carrier,delay\nUA,6\nAA,NA\n")
+    getattr(source, how)(ATTEMPT, batch.metadata)
+    with pytest.raises(SourceError, match=r"was 25 bytes with content:\w+, and is 25 bytes"):
+        source.check_read(ATTEMPT)
+
+
+def test_a_value_of_a_file_that_changed_is_not_the_reason(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv")
+    source = FileSource(f"{tmp_path}/*.csv", schema="carrier STRING, delay STRING")
+    batch = take(source)
+    (tmp_path / "a.csv").write_text("carrier,delay\nUA,5,AA,N\n\n")
+    with pytest.raises(SourceError, match=r"was 25 bytes with content:\w+, and is 25 bytes"):
+        rows_of(source, batch.metadata)
 
 
 def test_a_file_that_was_corrected_is_read_once_a_person_says_so(tmp_path: Path) -> None:
