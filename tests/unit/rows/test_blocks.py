@@ -210,3 +210,8 @@ def test_a_block_that_readers_divide_differently_is_not_proven(block: str, cause
     shape = CsvFormat.of({"header": True})
     with pytest.raises(NotProven, match=cause):
         shape.columns_of(block.encode(), {"a": pa.string(), "b": pa.string()})
+
+
+def test_a_blank_line_of_one_column_is_not_proven() -> None:
+    with pytest.raises(NotProven, match="blank line"):
+        CsvFormat.of({}).columns_of(b"x\n \t\ny\n", {"a": pa.string()})
