@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         line_blocks as line_blocks,
         typed_column as typed_column,
     )
+    from airflow_tx.base.rows.json import objects_batch as objects_batch
     from airflow_tx.base.rows.nested import (
         lines_of_objects as lines_of_objects,
         with_objects as with_objects,
