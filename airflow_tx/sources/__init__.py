@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # Names for other rooms; they are not public.
 if TYPE_CHECKING:
     from airflow_tx.sources.api import (
+        BatchStaging as BatchStaging,
         DatedSource as DatedSource,
         MalformedRow as MalformedRow,
         rebuild as rebuild,

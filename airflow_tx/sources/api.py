@@ -5,23 +5,30 @@ Source: storm-transactional-topologies (ITransactionalSpout: Coordinator and Emi
 
 from __future__ import annotations
 
+import atexit
 import base64
 import copy
+import uuid
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from operator import mul
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
 from airflow_tx.base.remedy import Command, Remedy
-from airflow_tx.base.rows import is_frame, reader_of, reader_of_dicts
+from airflow_tx.base.rows import is_frame, reader_of, reader_of_dicts, spark_reader
 from airflow_tx.ledger import Batch as Batch, Json as Json, Loss as Loss
+from airflow_tx.outputs import Files, literal, open_files
 from airflow_tx.sources.dates import Interval, Span, span_of
 
 if TYPE_CHECKING:
@@ -282,6 +289,105 @@ class MalformedRow:
     where: str
 
 
+class BatchStaging:
+    """Where a source may stage the rows of a batch, for Spark to read them, and what it has staged there.
+
+    :param columns: the columns that the reader asks for; none: all.
+    :ivar frame: the staged rows; None: the source has staged none. `rows`: how many they are.
+    :ivar malformed: the malformed rows that it met.
+    """
+
+    def __init__(self, files: Files, folder: str, columns: Sequence[str] = ()) -> None:
+        self._files = files
+        # A driver that a cluster restarts works for the same try.
+        self._id = uuid.uuid4().hex
+        self._folder = f"{folder}_read-{self._id}"
+        self._asked = frozenset(name.strip("`").lower() for name in columns)
+        self._schema: Any = None
+        self.rows = 0
+        self.malformed: list[MalformedRow] = []
+        self.frame: DataFrame | None = None
+
+    @classmethod
+    def current(cls) -> BatchStaging:
+        """Return the one that the reader of a batch has opened; by default a folder of this process."""
+        if (opened := _staging.get()) is not None:
+            return opened
+        folder = mkdtemp(prefix="airflow-tx-")
+        atexit.register(rmtree, folder, ignore_errors=True)
+        return cls(open_files(folder), "")
+
+    @contextmanager
+    def as_current(self) -> Iterator[None]:
+        """Let it be the current one within the block."""
+        token = _staging.set(self)
+        try:
+            yield
+        finally:
+            _staging.reset(token)
+
+    def __str__(self) -> str:
+        return self._files.uri(self._folder)
+
+    def has(self, columns: Sequence[str]) -> bool:
+        """Ask whether these columns of all rows are staged."""
+        names = {name.strip("`").lower() for name in columns}
+        return not self._asked or (bool(names) and names <= self._asked)
+
+    def stage(
+        self, spark: SparkSession, batches: pa.RecordBatchReader, *, whole: bool = False
+    ) -> DataFrame:
+        """Write rows into a file, and give them to Spark; no job of Spark is run.
+
+        :param whole: whether to write all columns: others than the asked ones are used.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        names = batches.schema.names
+        asked = [name for name in names if name.lower() in self._asked]
+        if whole or len(asked) < len(self._asked) or not asked:
+            asked, self._asked = names, frozenset()
+        schema = pa.schema([batches.schema.field(name) for name in asked])
+        rows = 0
+        with (
+            self._files.writing(self._file) as sink,
+            # The file is read once or twice.
+            pq.ParquetWriter(sink, schema, compression="none", write_statistics=False) as writer,
+        ):
+            for batch in batches:
+                rows += batch.num_rows
+                writer.write_batch(batch.select(asked))
+        self.rows = rows
+        self._schema = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+        self.frame = self.read(spark)
+        return self.frame
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Give the staged rows to Spark, as others than before to a join."""
+        file = literal(self._files.spark_uri(self._file))
+        return spark_reader(spark, "parquet").schema(self._schema).load(file)
+
+    def is_lacked(self, error: Exception) -> bool:
+        """Ask whether Spark has failed since it does not find what is staged."""
+        told = str(error)
+        return self._id in told and any(each in told for each in _NOT_FOUND)
+
+    def remove(self) -> None:
+        """Remove what is staged, if that is possible now; it goes with its try, too."""
+        with suppress(Exception):
+            self._files.remove_tree(self._folder)
+
+    @property
+    def _file(self) -> str:
+        return f"{self._folder}/rows.parquet"
+
+
+_NOT_FOUND = ("[PATH_NOT_FOUND]", "[FAILED_READ_FILE.FILE_NOT_EXIST]")
+_staging: ContextVar[BatchStaging | None] = ContextVar("airflow_tx_batch_staging", default=None)
+
+
 class SourceKind(str, Enum):
     """The promise of a source about a replay."""
 
@@ -305,8 +411,8 @@ class Source(Described, ABC):
     """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
     in_order: bool = False
     """Whether its batches are data intervals whose txids follow the dates."""
-    columns_cost: ClassVar[bool] = False
-    """Whether Spark reads fewer columns in less time, so that none is read for a digest of rows alone."""
+    counts_rows: ClassVar[bool] = False
+    """Whether its metadata has the digest of what its rows are read from, so that rows are only counted."""
     unit: ClassVar[str] = "rows"
     """What `backlog` counts; a source of files cannot know of rows, and counts files."""
     rows_can_change: ClassVar[bool] = True

@@ -58,6 +58,7 @@ class TrialSource(Source):
         # Given rows are one batch, even if the source has partitions.
         self.partitioned = self.source.partitioned and rows is None  # type: ignore[misc]
         self.per_run = self.source.per_run  # type: ignore[misc]
+        self.counts_rows = self.source.counts_rows  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return repr(self.source)

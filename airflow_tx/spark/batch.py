@@ -49,13 +49,15 @@ from airflow_tx.outputs import (
     dir_of,
     literal,
     refuse,
+    row_aside,
     scan_output,
     spark_uri,
+    stage_rejected,
     with_content,
     write_manifest,
     write_rows,
 )
-from airflow_tx.sources import Source, rebuild
+from airflow_tx.sources import BatchStaging, MalformedRow, Source, rebuild
 from airflow_tx.spark.new_values import hidden_in, pickled, revealed
 from airflow_tx.spark.observed import RowsObserver, is_connect
 from airflow_tx.state import (
@@ -85,6 +87,9 @@ if TYPE_CHECKING:
 else:
     F = LazyModule("pyspark.sql.functions")
     pa = LazyModule("pyarrow")
+
+
+_SHARED = "[tx] staging must be storage that the task, the driver and all executors share."
 
 
 # --- batch --------------------------------------------------------------------------------------------------------
@@ -117,6 +122,8 @@ class Batch:
         self._source: Source | None = None
         self._observer = RowsObserver()
         self._messages: TaskEmitter | None = None
+        self._staged: list[BatchStaging] = []
+        self._met: list[MalformedRow] = []
         self._malformed: DataFrame | None = None
 
     def __str__(self) -> str:
@@ -139,15 +146,15 @@ class Batch:
     def read(self, *columns: str) -> DataFrame:
         """Read exactly this transaction's rows. They are counted and digested on their way into an output.
 
-        :param columns: the columns that you need; they are hashed. By default all columns. Rows of files are then only
-            counted, because Spark would read columns for the digest alone.
+        :param columns: the columns that you need; they are hashed. By default all columns. Rows of files are only
+            counted: the batch has the digest of their content.
         :raises SourceError: if the source cannot give exactly these.
         """
         if self._source is None:
             self._source = rebuild(*self.descriptor.source).named(self.descriptor.topology)
-        frame, rows = self._emitted(self._source)
-        hashed = () if self._source.columns_cost and not columns else None
-        if MALFORMED not in frame.columns:
+        frame, rows = self._emitted(self._source, columns)
+        hashed = () if self._source.counts_rows else None
+        if rows is not None or MALFORMED not in frame.columns:
             given = frame.select(*columns) if columns else frame
             return self._observer.reading(given, columns=hashed, rows=rows)
         # The application reads the malformed rows as well, with any columns.
@@ -156,11 +163,21 @@ class Batch:
         self._malformed = frame.where(f"{MALFORMED} IS NOT NULL").select(MALFORMED)
         return read.where(f"{MALFORMED} IS NULL").drop(MALFORMED)
 
-    def _emitted(self, source: Source) -> tuple[DataFrame, int | None]:
-        """Return the rows of the batch, and how many there are, where this client knows it."""
-        rows = source.emit_batch(self.attempt, self.metadata, self._spark)
+    def _emitted(self, source: Source, columns: Sequence[str]) -> tuple[DataFrame, int | None]:
+        """Give the rows of the batch, and how many they are, if the source has staged these."""
+        for staged in self._staged:
+            if staged.has(columns):
+                return staged.read(self._spark), staged.rows
+        staging = BatchStaging(self._where.files, self._where.child(""), columns)
+        with staging.as_current():
+            rows = source.emit_batch(self.attempt, self.metadata, self._spark)
+        self._met = staging.malformed
         if hasattr(rows, "write"):
-            return cast("DataFrame", rows), None
+            frame = cast("DataFrame", rows)
+            if frame is not staging.frame:
+                return frame, None
+            self._staged.append(staging)
+            return frame, staging.rows
         # A source without Spark gives Python rows.
         given = [dict(row) for row in dicts_of(rows)]
         return python_frame(self._spark, given), len(given)
@@ -170,7 +187,7 @@ class Batch:
         if read.outputs or read.more or not read.stopped or self._source is None:
             return read
         rows = read.found.rows
-        more = self._emitted(self._source)[0].limit(rows + 1).count() > rows
+        more = self._emitted(self._source, ())[0].limit(rows + 1).count() > rows
         return replace(read, stopped=more, more=more)
 
     def read_input(self, name: str) -> DataFrame:
@@ -276,10 +293,7 @@ class Batch:
         if output.rows != written.rows:
             # Executors that write to their own disks leave an empty folder here, and Spark reports success.
             problem = f"Spark wrote {written.rows} rows, {output.rows} of them are in {self._where.files.uri(folder)}"
-            remedy = (
-                "[tx] staging must be storage that the task, the driver and all executors share."
-            )
-            raise refuse(self._where, name, problem, remedy)
+            raise refuse(self._where, name, problem, _SHARED)
         output = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
         self._outputs[name] = output = with_content(self._where, name, output)
         (self._small.add if output.content else self._small.discard)(name)
@@ -342,6 +356,10 @@ class Batch:
                 MALFORMED, _aside(self._malformed, F.lit(""), F.lit(reason), F.col(MALFORMED))
             )
         read = [*map(self._asked, self._observer.read())]
+        if self._met:
+            rows = [row_aside("", each.reason, each.where, each.content) for each in self._met]
+            self._outputs[MALFORMED] = stage_rejected(self._where, MALFORMED, rows)
+            read = [each if each.outputs else _with_rows(each, len(rows)) for each in read]
         if self._source is not None:
             # After the last job that reads it.
             self._source.check_read(self.attempt)
@@ -365,7 +383,13 @@ class Batch:
 
     def explain_error(self, error: Exception) -> TxError | None:
         """Find the cause of an error of the application, if the source that it read knows the cause."""
-        return None if self._source is None else self._source.explain_error(self.attempt, error)
+        if self._source is None:
+            return None
+        for staged in self._staged:
+            if staged.is_lacked(error):
+                problem = f"Spark does not find the rows of the batch in {staged}"
+                return self._source.refused(problem, _SHARED)
+        return self._source.explain_error(self.attempt, error)
 
     def close(self) -> None:
         """Give back what the source holds, and the ackers."""
@@ -374,6 +398,11 @@ class Batch:
             self._messages.close()
         if self._source is not None:
             self._source.close()
+
+
+def _with_rows(read: RowsRead, count: int) -> RowsRead:
+    """Count rows that the source has read for an application."""
+    return replace(read, found=read.found + RowsDigest(count))
 
 
 def _emitter_of(descriptor: Descriptor) -> TaskEmitter:

@@ -119,7 +119,7 @@ OF_ORC: Mapping[str, str] = {
 SETTINGS = {
     **dict.fromkeys(OF_FILES.items(), ("csv", "json", "text", "xml", "parquet", "orc")),
     **dict.fromkeys(OF_TEXTS.items(), ("csv", "json", "text", "xml")),
-    **dict.fromkeys(OF_PARQUET.items(), ("parquet",)),
+    **dict.fromkeys(OF_PARQUET.items(), ("csv", "json", "parquet")),
     **dict.fromkeys(OF_ORC.items(), ("orc",)),
 }
 COLUMNS = "id INT, t STRING, d DATE, m TIMESTAMP, n DECIMAL(10,2)"

@@ -31,23 +31,18 @@ if TYPE_CHECKING:
     )
     from airflow_tx.base.rows.json import objects_batch as objects_batch
     from airflow_tx.base.rows.nested import (
-        lines_of_objects as lines_of_objects,
         with_objects as with_objects,
     )
     from airflow_tx.base.rows.spark import (
         REFUSED_VALUE as REFUSED_VALUE,
         WRITES as WRITES,
         check_settings as check_settings,
-        checked_lines as checked_lines,
         column_name as column_name,
         fails as fails,
         held_settings as held_settings,
         python_frame as python_frame,
-        read_text as read_text,
         spark_reader as spark_reader,
-        typed_texts as typed_texts,
         valid_text as valid_text,
-        with_columns as with_columns,
     )
     from airflow_tx.base.rows.types import (
         BLANKS as BLANKS,

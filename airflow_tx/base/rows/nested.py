@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.rows.spark import REFUSED_VALUE, fails, read_text
+from airflow_tx.base.rows.spark import read_text
 from airflow_tx.base.rows.types import (
     SHOWN,
     ArrayType,
@@ -71,29 +71,6 @@ def with_objects(
     read, values, problem = _objects(rows, column, columns, keys or columns)
     fields = (value.alias(name) for name, value in values.items())
     return read, F.when(F.col(column).isNotNull(), F.struct(*fields)), problem
-
-
-def lines_of_objects(
-    lines: DataFrame,
-    columns: Mapping[str, ColumnType],
-    keys: Collection[str],
-    *,
-    malformed: str = "",
-) -> DataFrame:
-    """Read a column of texts that are one JSON object each, or blank; the query fails at another one.
-
-    :param keys: of the objects, in the order that most of them have.
-    :param malformed: the column that gets the text of another one, in place of a failure.
-    """
-    (name,) = lines.columns
-    full = lines.where(F.btrim(F.col(name), F.lit(" \t\r")) != "")
-    read, values, problem = _objects(full, name, columns, keys or columns)
-    named = [value.alias(name) for name, value in values.items()]
-    if malformed:
-        line = F.when(problem.isNotNull(), F.col(name))
-        return read.select(*named, line.alias(malformed))
-    checked = read.where(fails(F.concat(F.lit(REFUSED_VALUE), problem), otherwise=True))
-    return checked.select(*named)
 
 
 def _objects(

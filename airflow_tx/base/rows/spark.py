@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError
@@ -187,132 +187,16 @@ def spark_reader(
 
 REFUSED_VALUE = "airflow_tx: no such value: "
 """What begins the message of a query that found a value which is refused."""
-_SHOWN = 1000
-_WITH_NULL = {"ignoreNullFields": "false"}
 _CLOCK = "[0-9]{2}:[0-9]{2}"
 # The first moment of year 1 and the last one of year 9999, in microseconds since 1970.
 _FIRST = -62_135_596_800_000_000
 _LAST = 253_402_300_799_999_999
 
 
-def typed_texts(
-    texts: DataFrame,
-    columns: Mapping[str, ColumnType],
-    typed: Collection[str] = (),
-    *,
-    malformed: str = "",
-) -> DataFrame:
-    """Give columns of texts their types; the query fails at a text that is no value of its column's type.
-
-    The query checks every column, also one that it does not use. Its error shows the row, without its free texts: Java
-    does not compile a method of more than 8,000 bytes, and a message for each column makes one.
-
-    :param typed: the columns that have their types already, and that a reader checks only if it has to give them.
-    :param malformed: the column that gets the text of a row that does not fit, in place of a failure. The texts have
-        it already, with the lines that have other fields than the columns.
-    """
-    if not malformed and all(kind == StringType("STRING") for kind in columns.values()):
-        return texts
-    values: list[Column] = []
-    checked: list[Column] = []
-    problems: list[Column] = []
-    for name, kind in columns.items():
-        text = F.col(column_name(name))
-        value, fits = (text, None) if name in typed else read_text(text, kind)
-        values.append(value.alias(name))
-        if fits is not None:
-            checked.append(text)
-            problems.append(F.when(text.isNotNull() & ~fits, F.lit(0)))
-    if malformed:
-        whole = F.to_json(F.struct(*map(F.col, map(column_name, columns))), _WITH_NULL)
-        misfit = F.when(F.coalesce(*problems, F.lit(None)).isNotNull(), whole)
-        values.append(F.coalesce(F.col(malformed), misfit).alias(malformed))
-    elif problems:
-        row = F.substring(F.to_json(F.struct(*checked)), 1, _SHOWN)
-        refused = F.raise_error(F.concat(F.lit(f"{REFUSED_VALUE}in the row "), row)).cast("boolean")
-        texts = texts.where(F.when(F.coalesce(*problems).isNull(), F.lit(True)).otherwise(refused))
-    if typed:
-        # True of each row. The optimizer does not know that, so that it asks the reader for all of them.
-        columns_read = F.xxhash64(*(F.col(column_name(name)) for name in typed))
-        texts = texts.where(columns_read.bitwiseAND(F.lit(0)) == 0)
-    return texts.select(*values)
-
-
-def with_columns(rows: DataFrame, found: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
-    """Give rows these columns, in this order; a column that they lack is NULL.
-
-    :param found: the columns of the rows, which a server would be asked for.
-    :param columns: and their types.
-    """
-    if list(found) == list(columns):
-        return rows
-    known = set(found)
-    return rows.select(
-        *(
-            F.col(column_name(name)) if name in known else F.lit(None).cast(kind).alias(name)
-            for name, kind in columns.items()
-        )
-    )
-
-
-def checked_lines(
-    rows: DataFrame,
-    spark: SparkSession,
-    files: Sequence[str],
-    *,
-    quote: str,
-    separator: str,
-    utf8: bool,
-    whole: bool,
-) -> DataFrame:
-    """Let a query over csv files fail at a line that Spark's own reader takes for something else.
-
-    It reads the files once more, as lines. A value does not show that its quote was not closed, or that its bytes were
-    no UTF-8.
-
-    :param files: as Spark names them.
-    :param quote: "" if the files have none.
-    :param whole: whether a value may have several lines, so that the quotes of a whole file are counted.
-    """
-    line = F.col("value")
-    problems = []
-    if quote:
-        count = F.length(line) - F.length(F.replace(line, F.lit(quote), F.lit("")))
-        problems.append(F.when(count % 2 == 1, F.lit(f"{REFUSED_VALUE}a quote is not closed")))
-        problems.append(
-            F.when(
-                line.contains(quote) & _has_spaced_quote(line, quote, separator),
-                F.lit(f"{REFUSED_VALUE}spaces behind a quote"),
-            )
-        )
-    if utf8:
-        problems.append(_broken_utf8(line))
-    if not problems:
-        return rows
-    lines = spark_reader(spark, "text", {"wholetext": whole}).load(list(files))
-    none = lines.where(fails(F.coalesce(*problems), otherwise=False))
-    first = rows.schema.fields[0]
-    null = F.lit(None).cast(first.dataType).alias(first.name)
-    # Spark adds the other columns: for a wide file, thousands of expressions made here take minutes.
-    return rows.unionByName(none.select(null), allowMissingColumns=True)
-
-
 def valid_text(rows: DataFrame) -> DataFrame:
     """Let a query over text files fail at bytes that are no UTF-8, which Spark hands on."""
     (name,) = rows.columns
     return rows.where(fails(_broken_utf8(F.col(column_name(name))), otherwise=True))
-
-
-def _has_spaced_quote(line: Column, quote: str, separator: str) -> Column:
-    """Ask whether spaces stand between a closing quote and the next separator; Spark leaves them out."""
-    blanks = " \t".replace(separator, "")
-    spaced = rf"\A[{blanks}]+(?:[\r\n\x{{{ord(separator):x}}}]|\z)"
-
-    def follows_closing(part: Column, at: Column) -> Column:
-        return (at > 0) & (at % 2 == 0) & part.rlike(spaced)
-
-    parts = F.split(line, rf"\x{{{ord(quote):x}}}", -1)
-    return F.size(F.filter(parts, follows_closing)) > 0
 
 
 def column_name(name: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from math import inf
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from airflow_tx.base.connections import for_airflow
 from airflow_tx.base.lazy_names import LazyModule
@@ -16,31 +18,26 @@ from airflow_tx.base.rows import (
     REFUSED_VALUE,
     ColumnType,
     DecimalType,
-    IntegerType,
+    StringType,
     arrow_types_of,
     batch_rows,
     check_names,
-    checked_lines,
     column_name,
     columns_of,
     ddl_of,
     fails,
     found_columns_of,
     kind_of,
-    lines_of_objects,
     nested_columns_of,
-    parsed_object,
     plain_type,
-    read_text,
+    says_not_null,
     spark_reader,
     typed_batch,
-    typed_texts,
     valid_text,
-    with_columns,
 )
-from airflow_tx.ledger import MALFORMED, digest
+from airflow_tx.ledger import digest
 from airflow_tx.outputs import RemoteFiles, batches_in, literal, read_schema
-from airflow_tx.sources.api import MalformedRow
+from airflow_tx.sources.api import BatchSize, BatchStaging, MalformedRow, Source, source_kind
 from airflow_tx.sources.files.rows import CsvRows, JsonRows, RowsOfFile
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
@@ -58,13 +55,24 @@ from airflow_tx.sources.files.schema import (
     with_columns_of,
     with_text,
 )
-from airflow_tx.sources.files.storage import Content, FilePath, Fingerprint, Listing, Look, Storage
+from airflow_tx.sources.files.storage import (
+    Content,
+    Disk,
+    FilePath,
+    Fingerprint,
+    Listing,
+    Look,
+    Storage,
+    split_glob,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
     from airflow.sdk import ObjectStoragePath
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from airflow_tx.ledger import TransactionAttempt
 else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
@@ -190,13 +198,6 @@ def check_options(file_format: str, options: Mapping[str, Any]) -> None:
         CsvFormat.of(reader_options("csv", options))
     else:
         check_neutral(named_as_spark(options))
-
-
-def first_keys(path: FilePath) -> tuple[str, ...]:
-    """Return the keys of the first object of a JSON file, in their order; none if it cannot be read."""
-    with suppress(ValueError, OSError), opened_text(path, "utf-8") as file:
-        return next((tuple(parsed_object(line, exact=False)) for line in file if line.strip()), ())
-    return ()
 
 
 def _read_text(
@@ -421,7 +422,9 @@ class BatchFiles:
         return {}
 
     def _declared_kinds(self) -> Mapping[str, ColumnType]:
-        read = nested_columns_of if self.format == "json" else columns_of
+        read = columns_of
+        if self.format == "json":
+            read = nested_columns_of if self.declared else found_columns_of
         return read(self.schema) if self.schema else {}
 
     def _with_named(self, row: Any) -> Any:
@@ -514,6 +517,21 @@ class BatchFiles:
             batch = batch.set_column(at, schema.field(at), column)
         return batch
 
+    def schema_for_python(self, spark: SparkSession) -> str | None:
+        """Find the schema with which Python reads them; None: only Spark can read them.
+
+        Spark finds the columns of JSON that no one has declared.
+
+        :raises ValueError: a file is not what its format says.
+        """
+        if self._written is not None:
+            return self.schema or find_schema(self.paths[:1], self.options)
+        if not self._plain_json or self.schema:
+            return self.schema if self._plain_json else None
+        # What is no object is refused by the reader of the rows, which names its line.
+        found = spark_reader(spark, "json", {**self.options, "mode": "DROPMALFORMED"})
+        return found.load(list(self.for_spark)).schema.toDDL()
+
     def frame(self, spark: SparkSession) -> DataFrame:
         """Give their rows to Spark; ValueError: a file is not what its format says."""
         rows = self._frame(spark)
@@ -524,126 +542,34 @@ class BatchFiles:
     def _with_named_in_spark(self, rows: DataFrame, name: str) -> DataFrame:
         from pyspark.sql import functions as F
 
-        text = F.lit(self.named[name]).cast("string")
+        text = self.named[name]
         if name not in rows.columns:
             check_names([*rows.columns, name])
-            return rows.withColumn(name, text)
-        found = {name: rows.schema[name].dataType.simpleString()}
+            return rows.withColumn(name, F.lit(text).cast("string"))
         kind = self._kinds.get(name)
-        value, fits = read_text(text, kind or columns_of(ddl_of(found))[name])
         own = F.col(column_name(name))
-        same = own.eqNullSafe(value)
-        if fits is not None:
-            same &= F.coalesce(fits, F.lit(True))
-        if kind is not None:
-            same |= own.isNull()
-        if MALFORMED in rows.columns:
-            same |= F.col(MALFORMED).isNotNull()
-        problem = f"{REFUSED_VALUE}column {name} is another one than {self.named[name]!r:.100}, the name of its folder"
+        same = own.isNull()
+        value = None
+        if text is not None:
+            found = {name: rows.schema[name].dataType.simpleString()}
+            with nullcontext() if kind else suppress(ValueError):
+                value = _in_spark(text, kind or columns_of(ddl_of(found))[name])
+            equal = F.lit(False) if value is None else own.eqNullSafe(value)
+            same = equal if kind is None else equal | same
+        problem = f"{REFUSED_VALUE}column {name} is another one than {text!r:.100}, the name of its folder"
         checked = rows.where(fails(F.when(~same, F.lit(problem)), otherwise=True))
-        if kind is None or self.named[name] is None:
+        if kind is None or value is None:
             return checked
-        kind.of_text(cast("str", self.named[name]))
         return checked.withColumn(name, F.coalesce(own, value))
 
     def _frame(self, spark: SparkSession) -> DataFrame:
-        schema = self.schema
-        if schema is None and self.format == "csv":
-            schema = find_schema(self.paths[:1], self.options)
-        written = self._written
-        columns = None if written is None else _columns(schema)
-        if written is not None and columns is not None:
-            return self._strict_csv(spark, written, columns)
         opened = spark_reader(spark, self.format, self.options)
-        if schema:
-            opened = opened.schema(schema)
+        if self.schema:
+            opened = opened.schema(self.schema)
         rows = opened.load(list(self.for_spark))
         if _NUMBERED in rows.schema.json():
             rows = opened.schema(rows.schema.toDDL()).load(list(self.for_spark))
-        if self._plain_json:
-            return self._strict_json(spark, rows)
         return valid_text(rows) if self.format == "text" else rows
-
-    def _strict_json(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
-        schema = self.schema
-        try:
-            columns = nested_columns_of(schema) if schema else found_columns_of(rows.schema.toDDL())
-        except ValueError:
-            return rows
-        lines = spark_reader(spark, "text").load(list(self.for_spark))
-        keys = first_keys(self.paths[0]) if self.paths else ()
-        if self.rejects:
-            lines = valid_text(lines)  # another encoding is no fault of a row
-        malformed = MALFORMED if self.rejects else ""
-        return lines_of_objects(lines, columns, keys, malformed=malformed)
-
-    def _strict_csv(
-        self, spark: SparkSession, written: CsvFormat, columns: Mapping[str, ColumnType]
-    ) -> DataFrame:
-        # A typed column of Spark's reader rounds decimals; an escape other than the quote is not RFC 4180.
-        options = {
-            **self.options,
-            "enforceSchema": True,  # headers are compared before
-            "columnPruning": False,
-            "escape": written.quote or "\\",
-            "unescapedQuoteHandling": "RAISE_ERROR",
-            "emptyValue": written.null,
-            "inferSchema": False,
-            "maxColumns": max(20_480, len(columns) + 1),
-        }
-        is_plain = all(map(written.is_plain, self.paths))
-        kinds = {
-            name: kind.ddl
-            if is_plain and isinstance(kind, IntegerType) and not self.rejects
-            else "STRING"
-            for name, kind in columns.items()
-        }
-        extra: list[str] = []
-        if self.rejects:
-            # The texts of a row that does not fit are wanted, too, and of one with other fields its line.
-            options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED}
-            extra = [MALFORMED]
-        wanted = {**kinds, **dict.fromkeys(extra, "STRING")}
-        texts = [
-            with_columns(
-                spark_reader(spark, "csv", options)
-                .schema(ddl_of({name: wanted[name] for name in [*names, *extra]}))
-                .load(files),
-                [*names, *extra],
-                wanted,
-            )
-            for names, files in self._by_columns(columns).items()
-        ]
-        rows = typed_texts(
-            reduce(lambda first, second: first.union(second), texts),
-            columns,
-            typed=[name for name, kind in kinds.items() if kind != "STRING"],
-            malformed=MALFORMED if self.rejects else "",
-        )
-        if is_plain:
-            return rows
-        return checked_lines(
-            rows,
-            spark,
-            self.for_spark,
-            quote=written.quote,
-            separator=written.separator,
-            utf8=written.utf8,
-            whole=written.several,
-        )
-
-    def _by_columns(self, columns: Iterable[str]) -> Mapping[Sequence[str], list[str]]:
-        """Return the files, as Spark names them, by the columns of their fields."""
-        if not self.by_name:
-            return {tuple(columns): list(self.for_spark)}
-        found: dict[Sequence[str], list[str]] = {}
-        for path, file in zip(self.paths, self.for_spark, strict=True):
-            found.setdefault(tuple(self._header(path)), []).append(file)
-        return found
-
-    def _header(self, path: FilePath) -> Sequence[str]:
-        assert self.schema is not None
-        return check_header(path, self.options, self.schema, by_name=self.by_name)
 
     @property
     def _plain_json(self) -> bool:
@@ -674,27 +600,13 @@ class BatchFiles:
         if self._written is None:
             return
         if self.schema:
-            self._header(path)
+            check_header(path, self.options, self.schema, by_name=self.by_name)
         else:
             find_schema([path], self.options)
 
     @cached_property
     def _first_footer(self) -> Mapping[str, str]:
         return footer_columns(self.paths[0])
-
-    def misfit(self, message: str) -> tuple[FilePath, ValueError] | None:
-        """Find the value that Spark could not read in a file; None if only Spark can find it."""
-        for path in [path for path in self.paths if path.name in message] or self.paths:
-            try:
-                for _ in self.rows(path):
-                    pass
-            except Misfit as error:
-                return path, error
-            except ValueError as error:
-                return (path, error) if self._plain_json or self._written else None
-            except OSError:
-                return None
-        return None
 
     def declarable(self, path: FilePath, error: Exception) -> str | None:
         """Return the arguments of a source for which a misfit is none, also in the files before this one."""
@@ -719,6 +631,28 @@ def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Itera
         malformed.clear()
         yield row
     yield from malformed
+
+
+def _in_spark(text: str, kind: ColumnType) -> Column:
+    """Give the value of a text to Spark; ValueError: it has none."""
+    from pyspark.sql import functions as F
+
+    value = kind.of_text(text)
+    if isinstance(kind, StringType):
+        return F.lit(text)
+    # Of a moment, a session would take another one, by its zone.
+    return F.lit(value.isoformat() if isinstance(value, date) else str(value)).cast(kind.ddl)
+
+
+def all_files(parts: Sequence[BatchFiles]) -> BatchFiles:
+    """Join the files of several folders; the names of the columns that the folders spell stay."""
+    return replace(
+        parts[0],
+        paths=[path for files in parts for path in files.paths],
+        for_spark=[file for files in parts for file in files.for_spark],
+        named={name: None for files in parts for name in files.named},
+        contents={path: each for files in parts for path, each in files.contents.items()},
+    )
 
 
 def _argument(schema: str | None) -> str:
@@ -766,3 +700,197 @@ def recorded_schema(
         columns = find_schema(paths, reader_options("csv", options))
         return {"columns": packed(columns), "options": found_with} if columns else None
     return None
+
+
+# --- arguments ----------------------------------------------------------------------------------------------------
+# The arguments of the sources of files: what names the files, how they are read, and how many make a batch.
+
+
+class FolderArguments(Source):
+    """The arguments of `FileSource` and `PartitionedFileSource`."""
+
+    counts_rows: ClassVar[bool] = True
+    unit: ClassVar[str] = "files"
+    always_written = ("files_per_batch", "format", "options", "schema", "base", "kind")
+    in_repr = ("files_per_batch", "max_bytes_per_batch", "target_seconds", "kind")
+
+    def __init__(
+        self,
+        path_glob: str,
+        files_per_batch: int | None = None,
+        format: str = "csv",
+        options: Mapping[str, Any] | None = None,
+        schema: str | None = None,
+        *,
+        base: str | None = None,
+        kind: str = "transactional",
+        max_bytes_per_batch: int | None = None,
+        conn_id: str | None = None,
+        spark_folder: str | None = None,
+        target_seconds: float | None = None,
+        missing_columns: str = "refuse",
+        min_age: float = 0,
+        malformed: str = "refuse",
+    ) -> None:
+        """Take what names the files, and how they are read.
+
+        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
+            the same path; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
+            is below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
+            finds them: the folder travels with the batch.
+        :param files_per_batch: at most so many files a transaction; by default one, or any number that
+            `max_bytes_per_batch` and `target_seconds` allow.
+        :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
+            line, in the column ``value``).
+        :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
+            "no value" need ``{"nullValue": "NA"}``.
+        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without it, the schema of a csv file is found in
+            the first files of the topology: its fields are strings, unless ``{"inferSchema": True}`` is an option.
+        :param base: the folder that a relative glob starts from.
+        :param kind: ``transactional`` or ``opaque``.
+        :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
+            fits.
+        :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
+        :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
+            the same with Hadoop's scheme (``s3a`` for ``s3``).
+        :param target_seconds: of a `FileSource`: as many files as are processed in so many seconds, as the last ones.
+        :param missing_columns: of csv files with a header and a `schema`: ``refuse`` files that have other columns, or
+            ``null`` finds columns by their names, and a column that a file lacks is NULL.
+        :param min_age: seconds. A file that changed less than so long ago waits, by the time that its storage gives it
+            and the clock of this machine. Of names in order, what comes behind the file waits, too.
+        :param malformed: of csv files, and json files with a `schema`: ``refuse`` a row that does not fit the schema,
+            or ``reject`` it into the `rejected` table of the `Transaction`. A quote that is not closed, another header
+            or another encoding stops the file either way.
+        """
+        name = type(self).__name__
+        if not path_glob.strip():
+            remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."
+            raise self.unusable("path_glob", path_glob, remedy)
+        self._check_glob(path_glob)
+        if files_per_batch is not None and (
+            not isinstance(files_per_batch, int) or files_per_batch < 1
+        ):
+            raise self.unusable(
+                "files_per_batch", files_per_batch, "Give a whole number from 1 on."
+            )
+        size = BatchSize.checked(
+            name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
+        )
+        if target_seconds is not None and self.partitioned:
+            remedy = "Leave it out and give files_per_batch, or use FileSource."
+            raise self.unusable("target_seconds", target_seconds, remedy)
+        self.path_glob = path_glob
+        self.files_per_batch = (
+            1 if files_per_batch is None and not size.arguments() else files_per_batch
+        )
+        self.format = format
+        self.options = dict(options or {})
+        self.schema = schema
+        self.base = base
+        self.kind = source_kind(kind, name)
+        self.max_bytes_per_batch = size.max_bytes
+        self.conn_id = conn_id
+        self.spark_folder = spark_folder
+        self.target_seconds = target_seconds
+        self.missing_columns = missing_columns
+        if (why := self._no_rule()) is not None:
+            raise self.unusable("schema", schema, why)
+        if (why := self._no_missing_columns()) is not None:
+            raise self.unusable("missing_columns", missing_columns, why)
+        if type(min_age) not in (int, float) or not 0 <= min_age < inf:
+            raise self.unusable("min_age", min_age, "Give seconds, such as 60.")
+        self.min_age = min_age
+        self.take_malformed(malformed, self._no_malformed())
+        if target_seconds is not None:
+            self.batch_size = BatchSize.of_files(target_seconds)
+            self.limit = self.batch_size.limit()
+        self.normalize(files_per_batch=self.files_per_batch, options=self.options)
+        self._storage = self._make_storage()
+        self._staged: list[BatchStaging] = []  # what Spark reads
+        self._looks: dict[
+            tuple[TransactionAttempt, str, str], Look
+        ] = {}  # of files, before they were read
+        self._contents: dict[
+            tuple[TransactionAttempt, str, str], Content
+        ] = {}  # of files that are checked while they are read
+
+    def _check_glob(self, path_glob: str) -> None:
+        """Refuse a glob that only another source of files can use."""
+
+    def _no_rule(self) -> str | None:
+        """Say which rule of the schema no reader checks; None: it has none."""
+        if says_not_null(self.schema):
+            return 'Leave out NOT NULL, and check the output: check("ids", output, rows="id IS NOT NULL").'
+        if self.format == "parquet" and self.schema is not None:
+            with suppress(ValueError):
+                for name, kind in columns_of(self.schema).items():
+                    if isinstance(kind, StringType) and kind.longest is not None:
+                        return f"No reader checks the length of {name} in Parquet files. Make it STRING."
+        return None
+
+    def _no_missing_columns(self) -> str | None:
+        """Say why `missing_columns` cannot be used; None: it can be."""
+        if self.missing_columns == "refuse":
+            return None
+        if self.missing_columns != "null":
+            return "Say 'refuse' or 'null'."
+        if self.format == "json":
+            return "Leave it out: with a schema, a field that a JSON object lacks is NULL."
+        if self.format != "csv":
+            return "Leave it out: it is for csv files."
+        if self.schema is None:
+            return "Give the columns, too, such as schema='day INT, carrier STRING'."
+        try:
+            columns_of(self.schema)
+            written = CsvFormat.of(reader_options("csv", self.options))
+        except ValueError as error:
+            return f"Leave it out: {error}."
+        return None if written.header else "Leave it out: the files have no header."
+
+    def _no_malformed(self) -> str:
+        """Say what to do about rows that cannot be kept aside; "": they can be."""
+        if self.format not in ("csv", "json"):
+            return "Leave it out: it is for csv and json files."
+        if self.format == "json" and self.schema is None:
+            return "Give the columns, too, such as schema='day INT, carrier STRING'."
+        try:
+            check_options(self.format, self.options)
+            if self.schema is not None:
+                (columns_of if self.format == "csv" else nested_columns_of)(self.schema)
+        except ValueError as error:
+            return f"Leave it out: {error}."
+        return ""
+
+    def _make_storage(self) -> Storage:
+        if "://" in self.path_glob:
+            if self.base is not None:
+                raise self.unusable(
+                    "base", self.base, "Leave it out: the glob names an object storage."
+                )
+            bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
+            if "@" in bucket:
+                # A password could be there, too.
+                raise self.unusable(
+                    "path_glob", "...@...", "Name the connection apart: conn_id=..."
+                )
+            if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
+                remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
+                raise self.unusable("path_glob", self.path_glob, remedy)
+            return Objects(self.path_glob, self.conn_id, self.spark_folder)
+        for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():
+            if value is not None:
+                remedy = f"{self.path_glob!r} is on a disk; name an object storage, such as s3://bucket/*.csv."
+                raise self.unusable(name, value, remedy)
+        return Disk(self.path_glob, self.base)
+
+    def connections(self) -> Mapping[str, str]:
+        return {self.conn_id: self._storage.conn_type} if self.conn_id else {}
+
+    def _limits(self) -> str:
+        limits = {
+            "files_per_batch": self.files_per_batch,
+            "max_bytes_per_batch": self.max_bytes_per_batch,
+            "min_age": self.min_age or None,
+        }
+        given = [f"{name}={value}" for name, value in limits.items() if value is not None]
+        return ", ".join(given if self.limit.rows is None else [*given, self.limit.reason])

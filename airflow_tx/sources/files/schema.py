@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from airflow_tx.base.rows import BLANKS, CsvShape, columns_of, ddl_of
 from airflow_tx.sources.api import pack, unpack
-from airflow_tx.sources.files.storage import HASHED_WHOLE, Content, FilePath
+from airflow_tx.sources.files.storage import Content, FilePath
 
 # --- csv format ---------------------------------------------------------------------------------------------------
 # How a csv file is written: those options of Spark's reader that other processes understand as well.
@@ -76,21 +75,6 @@ class CsvFormat(CsvShape):
     @property
     def utf8(self) -> bool:
         return self.encoding == "utf-8"
-
-    def is_plain(self, path: FilePath) -> bool:
-        """Ask whether a file has only printable ASCII, without quotes, and without spaces around its values.
-
-        Then all readers take the same fields from each line, and the same whole numbers from the fields. A file that is
-        not on a disk or too large to be read twice counts as not plain.
-        """
-        if not isinstance(path, Path) or path.stat().st_size > HASHED_WHOLE:
-            return False
-        allowed = (_PRINTABLE + self.separator.encode()).replace(self.quote.encode() or b"\0", b"")
-        ends = rb"[\r\n%b]" % re.escape(self.separator.encode())
-        content = path.read_bytes()
-        # The pattern begins with the space, so that only spaces are looked at.
-        spaces = rb" (?:%b|\Z|(?<=\A )|(?<=%b ))" % (ends, ends)
-        return not content.translate(None, allowed) and not re.search(spaces, content)
 
     @contextmanager
     def open(self, path: FilePath) -> Iterator[Any]:

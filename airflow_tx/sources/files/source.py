@@ -5,50 +5,52 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.base.rows import (
-    StringType,
     check_names,
-    columns_of,
-    nested_columns_of,
-    says_not_null,
 )
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.outputs import Listed
 from airflow_tx.sources.api import (
     Batch,
-    BatchSize,
+    BatchStaging,
     EmittedRows,
     Json,
     Limit,
     RowTypes,
-    Source,
     SourceKind,
     TransactionalSource,
-    source_kind,
 )
+from airflow_tx.sources.files.objects import (
+    BatchFiles,
+    FolderArguments,
+    all_files,
+    declared_types,
+    parquet_schema,
+    reader_options,
+    recorded_schema,
+    said_by_spark,
+)
+from airflow_tx.sources.files.schema import unpacked
 from airflow_tx.sources.files.storage import (
     Content,
-    Disk,
     FilePath,
     FilesPosition,
     Fingerprint,
     Look,
     OtherContent,
-    Storage,
     below,
     change_of,
-    split_glob,
     unspellable,
     words_of,
 )
@@ -56,212 +58,7 @@ from airflow_tx.sources.partitions import PartitionedTransactionalSource
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import SparkSession
-
-    from airflow_tx.sources.files.objects import BatchFiles
-
-
-# --- arguments ----------------------------------------------------------------------------------------------------
-# The arguments of the sources of files: what names the files, how they are read, and how many make a batch.
-
-
-class FolderArguments(Source):
-    """The arguments of `FileSource` and `PartitionedFileSource`."""
-
-    columns_cost: ClassVar[bool] = True
-    unit: ClassVar[str] = "files"
-    always_written = ("files_per_batch", "format", "options", "schema", "base", "kind")
-    in_repr = ("files_per_batch", "max_bytes_per_batch", "target_seconds", "kind")
-
-    def __init__(
-        self,
-        path_glob: str,
-        files_per_batch: int | None = None,
-        format: str = "csv",
-        options: Mapping[str, Any] | None = None,
-        schema: str | None = None,
-        *,
-        base: str | None = None,
-        kind: str = "transactional",
-        max_bytes_per_batch: int | None = None,
-        conn_id: str | None = None,
-        spark_folder: str | None = None,
-        target_seconds: float | None = None,
-        missing_columns: str = "refuse",
-        min_age: float = 0,
-        malformed: str = "refuse",
-    ) -> None:
-        """Take what names the files, and how they are read.
-
-        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
-            the same path; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
-            is below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
-            finds them: the folder travels with the batch.
-        :param files_per_batch: at most so many files a transaction; by default one, or any number that
-            `max_bytes_per_batch` and `target_seconds` allow.
-        :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
-            line, in the column ``value``).
-        :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
-            "no value" need ``{"nullValue": "NA"}``.
-        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without it, the schema of a csv file is found in
-            the first files of the topology: its fields are strings, unless ``{"inferSchema": True}`` is an option.
-        :param base: the folder that a relative glob starts from.
-        :param kind: ``transactional`` or ``opaque``.
-        :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
-            fits.
-        :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
-        :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
-            the same with Hadoop's scheme (``s3a`` for ``s3``).
-        :param target_seconds: of a `FileSource`: as many files as are processed in so many seconds, as the last ones.
-        :param missing_columns: of csv files with a header and a `schema`: ``refuse`` files that have other columns, or
-            ``null`` finds columns by their names, and a column that a file lacks is NULL.
-        :param min_age: seconds. A file that changed less than so long ago waits, by the time that its storage gives it
-            and the clock of this machine. Of names in order, what comes behind the file waits, too.
-        :param malformed: of csv files, and json files with a `schema`: ``refuse`` a row that does not fit the schema,
-            or ``reject`` it into the `rejected` table of the `Transaction`. A quote that is not closed, another header
-            or another encoding stops the file either way.
-        """
-        name = type(self).__name__
-        if not path_glob.strip():
-            remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."
-            raise self.unusable("path_glob", path_glob, remedy)
-        self._check_glob(path_glob)
-        if files_per_batch is not None and (
-            not isinstance(files_per_batch, int) or files_per_batch < 1
-        ):
-            raise self.unusable(
-                "files_per_batch", files_per_batch, "Give a whole number from 1 on."
-            )
-        size = BatchSize.checked(
-            name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
-        )
-        if target_seconds is not None and self.partitioned:
-            remedy = "Leave it out and give files_per_batch, or use FileSource."
-            raise self.unusable("target_seconds", target_seconds, remedy)
-        self.path_glob = path_glob
-        self.files_per_batch = (
-            1 if files_per_batch is None and not size.arguments() else files_per_batch
-        )
-        self.format = format
-        self.options = dict(options or {})
-        self.schema = schema
-        self.base = base
-        self.kind = source_kind(kind, name)
-        self.max_bytes_per_batch = size.max_bytes
-        self.conn_id = conn_id
-        self.spark_folder = spark_folder
-        self.target_seconds = target_seconds
-        self.missing_columns = missing_columns
-        if (why := self._no_rule()) is not None:
-            raise self.unusable("schema", schema, why)
-        if (why := self._no_missing_columns()) is not None:
-            raise self.unusable("missing_columns", missing_columns, why)
-        if type(min_age) not in (int, float) or not 0 <= min_age < inf:
-            raise self.unusable("min_age", min_age, "Give seconds, such as 60.")
-        self.min_age = min_age
-        self.take_malformed(malformed, self._no_malformed())
-        if target_seconds is not None:
-            self.batch_size = BatchSize.of_files(target_seconds)
-            self.limit = self.batch_size.limit()
-        self.normalize(files_per_batch=self.files_per_batch, options=self.options)
-        self._storage = self._make_storage()
-        self._emitted: list[
-            tuple[TransactionAttempt, BatchFiles]
-        ] = []  # to Spark, of the newest attempt
-        self._looks: dict[
-            tuple[TransactionAttempt, str, str], Look
-        ] = {}  # of files, before they were read
-        self._contents: dict[
-            tuple[TransactionAttempt, str, str], Content
-        ] = {}  # of files that are checked while they are read
-
-    def _check_glob(self, path_glob: str) -> None:
-        """Refuse a glob that only another source of files can use."""
-
-    def _no_rule(self) -> str | None:
-        """Say which rule of the schema no reader checks; None: it has none."""
-        if says_not_null(self.schema):
-            return 'Leave out NOT NULL, and check the output: check("ids", output, rows="id IS NOT NULL").'
-        if self.format == "parquet" and self.schema is not None:
-            with suppress(ValueError):
-                for name, kind in columns_of(self.schema).items():
-                    if isinstance(kind, StringType) and kind.longest is not None:
-                        return f"No reader checks the length of {name} in Parquet files. Make it STRING."
-        return None
-
-    def _no_missing_columns(self) -> str | None:
-        """Say why `missing_columns` cannot be used; None: it can be."""
-        from airflow_tx.sources.files.objects import reader_options
-        from airflow_tx.sources.files.schema import CsvFormat
-
-        if self.missing_columns == "refuse":
-            return None
-        if self.missing_columns != "null":
-            return "Say 'refuse' or 'null'."
-        if self.format == "json":
-            return "Leave it out: with a schema, a field that a JSON object lacks is NULL."
-        if self.format != "csv":
-            return "Leave it out: it is for csv files."
-        if self.schema is None:
-            return "Give the columns, too, such as schema='day INT, carrier STRING'."
-        try:
-            columns_of(self.schema)
-            written = CsvFormat.of(reader_options("csv", self.options))
-        except ValueError as error:
-            return f"Leave it out: {error}."
-        return None if written.header else "Leave it out: the files have no header."
-
-    def _no_malformed(self) -> str:
-        """Say what to do about rows that cannot be kept aside; "": they can be."""
-        from airflow_tx.sources.files.objects import check_options
-
-        if self.format not in ("csv", "json"):
-            return "Leave it out: it is for csv and json files."
-        if self.format == "json" and self.schema is None:
-            return "Give the columns, too, such as schema='day INT, carrier STRING'."
-        try:
-            check_options(self.format, self.options)
-            if self.schema is not None:
-                (columns_of if self.format == "csv" else nested_columns_of)(self.schema)
-        except ValueError as error:
-            return f"Leave it out: {error}."
-        return ""
-
-    def _make_storage(self) -> Storage:
-        if "://" in self.path_glob:
-            if self.base is not None:
-                raise self.unusable(
-                    "base", self.base, "Leave it out: the glob names an object storage."
-                )
-            bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
-            if "@" in bucket:
-                # A password could be there, too.
-                raise self.unusable(
-                    "path_glob", "...@...", "Name the connection apart: conn_id=..."
-                )
-            if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
-                remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
-                raise self.unusable("path_glob", self.path_glob, remedy)
-            from airflow_tx.sources.files.objects import Objects
-
-            return Objects(self.path_glob, self.conn_id, self.spark_folder)
-        for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():
-            if value is not None:
-                remedy = f"{self.path_glob!r} is on a disk; name an object storage, such as s3://bucket/*.csv."
-                raise self.unusable(name, value, remedy)
-        return Disk(self.path_glob, self.base)
-
-    def connections(self) -> Mapping[str, str]:
-        return {self.conn_id: self._storage.conn_type} if self.conn_id else {}
-
-    def _limits(self) -> str:
-        limits = {
-            "files_per_batch": self.files_per_batch,
-            "max_bytes_per_batch": self.max_bytes_per_batch,
-            "min_age": self.min_age or None,
-        }
-        given = [f"{name}={value}" for name, value in limits.items() if value is not None]
-        return ", ".join(given if self.limit.rows is None else [*given, self.limit.reason])
+    from pyspark.sql import DataFrame, SparkSession
 
 
 # --- base ---------------------------------------------------------------------------------------------------------
@@ -308,8 +105,6 @@ class FolderSource(FolderArguments):
 
         :param positions: before the batch; `metadata`: of the batch, of each folder.
         """
-        from airflow_tx.sources.files.objects import recorded_schema
-
         if self.schema is not None or self.format != "csv":
             return None
         found = recorded_schema(self._storage, self.options, positions, metadata)
@@ -412,7 +207,40 @@ class FolderSource(FolderArguments):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
-        return self._emit(attempt, metadata, spark, {})
+        staged = None if spark is None else self._stage(attempt, metadata, spark)
+        return self._emit(attempt, metadata, spark, {}) if staged is None else staged
+
+    def _stage(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession
+    ) -> DataFrame | None:
+        """Read the rows here, and stage them for Spark; None: only Spark can read the files."""
+        if self.format not in ("csv", "json"):
+            return None
+        parts = self._folders(attempt, metadata)
+        whole = all_files(parts)
+        with self._readable(attempt, whole, whole.paths[0]):
+            schema = whole.schema_for_python(spark)
+        parts = [replace(files, found=schema) for files in parts]
+        if not parts[0].in_blocks:
+            return None
+        staging = BatchStaging.current()
+        self._staged = [*self._staged, staging]  # a copy of this source has its own
+        met = len(self.malformed_rows)
+        batches = self._record_batches(attempt, parts)
+        # A subclass may use other columns than its reader.
+        frame = staging.stage(spark, batches, whole=type(self).__module__ != __name__)
+        staging.malformed += self.malformed_rows[met:]
+        del self.malformed_rows[met:]
+        return frame
+
+    def _folders(self, attempt: TransactionAttempt, metadata: Json) -> list[BatchFiles]:
+        """Give the files of each folder of a batch."""
+        parts = self.parts(metadata)
+        return [replace(self._verified(attempt, each), named=named) for each, named in parts]
+
+    def close(self) -> None:
+        for staging in self._staged:
+            staging.remove()
 
     def _emit(
         self,
@@ -427,7 +255,6 @@ class FolderSource(FolderArguments):
                 files.check_columns(path)
         if spark is None:
             return self._rows(attempt, files)
-        self._emitted = [*(each for each in self._emitted if each[0] == attempt), (attempt, files)]
         with self._readable(attempt, files, files.paths[0]):
             return files.frame(spark)
 
@@ -447,9 +274,6 @@ class FolderSource(FolderArguments):
 
     def _types(self, found: str | None) -> RowTypes | None:
         """Give the types that are declared, or were found in the first files."""
-        from airflow_tx.sources.files.objects import declared_types
-        from airflow_tx.sources.files.schema import unpacked
-
         return declared_types(self.format, self.schema or unpacked(found))
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
@@ -466,8 +290,6 @@ class FolderSource(FolderArguments):
 
     def _types_of_taken(self, folders: Mapping[str, Any]) -> RowTypes | None:
         """Give the types of the last Parquet file that was taken and is still there."""
-        from airflow_tx.sources.files.objects import parquet_schema
-
         root = self._root()
         for name, position in folders.items():
             folder = below(root, name) if name else root
@@ -483,21 +305,21 @@ class FolderSource(FolderArguments):
         """List the files of a folder that match."""
 
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
-        import pyarrow as pa
-
-        parts = [
-            replace(self._verified(attempt, each), named=columns)
-            for each, columns in self.parts(metadata)
-        ]
+        parts = self._folders(attempt, metadata)
         if not parts or (self.format != "parquet" and not parts[0].in_blocks):
             return super().emit_arrow(attempt, metadata)
-        paths = [path for files in parts for path in files.paths]
-        named = {name: None for files in parts for name in files.named}
-        whole = replace(parts[0], paths=paths, named=named)
-        for path in () if whole.in_blocks else paths:
+        return self._record_batches(attempt, parts)
+
+    def _record_batches(
+        self, attempt: TransactionAttempt, parts: Sequence[BatchFiles]
+    ) -> pa.RecordBatchReader:
+        import pyarrow as pa
+
+        whole = all_files(parts)
+        for path in () if whole.in_blocks else whole.paths:
             with self._readable(attempt, whole, path):
                 whole.check_columns(path)
-        with self._readable(attempt, whole, paths[0]):
+        with self._readable(attempt, whole, whole.paths[0]):
             schema = whole.arrow_schema()
         return pa.RecordBatchReader.from_batches(schema, self._batches(attempt, parts, schema))
 
@@ -549,18 +371,10 @@ class FolderSource(FolderArguments):
         return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        from airflow_tx.sources.files.objects import said_by_spark
-
         if (found := said_by_spark(error)) is None:
             return None
         if (changed := self._changed(attempt)) is not None:
             return changed
-        for of, files in self._emitted:
-            misfit = files.misfit(str(error)) if of == attempt else None
-            if misfit is not None:
-                return self._unreadable(
-                    attempt, f"{misfit[0]}: {misfit[1]}", files.declarable(*misfit)
-                )
         return self._unreadable(attempt, found)
 
     @contextmanager
@@ -640,9 +454,6 @@ class FolderSource(FolderArguments):
             raise OtherSource(source=repr(self), problem=f"position {error}") from None
 
     def _verified(self, attempt: TransactionAttempt, metadata: Any) -> BatchFiles:
-        from airflow_tx.sources.files.objects import BatchFiles, reader_options
-        from airflow_tx.sources.files.schema import unpacked
-
         folder = str(metadata["folder"])
         names = [file["name"] for file in metadata["files"]]
         root = self._storage.path(folder)
@@ -826,7 +637,9 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
-        if isinstance(metadata, dict):
+        if isinstance(metadata, dict) and metadata:
+            if spark is not None and (staged := self._stage(attempt, metadata, spark)) is not None:
+                return staged
             parts = zip(sorted(metadata), self.parts(metadata), strict=True)
             metadata = {name: each for name, (each, _) in parts}
         return super().emit_batch(attempt, metadata, spark)

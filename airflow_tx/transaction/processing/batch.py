@@ -55,7 +55,8 @@ class CurrentBatch:
         """
         if self.metadata is None:  # a replay that found no rows
             return iter(())
-        return self._reading().passing(self._rows())
+        form = COUNT if self._processing.source.counts_rows else ""
+        return self._reading((), form).passing(self._rows())
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         source = self._processing.emitter()
@@ -89,7 +90,7 @@ class CurrentBatch:
             reader = self._reader(source)
             # In this thread, where connections are looked up: an engine reads in threads of its own.
             first = list(islice(reader, 1))
-        reading = ArrowReading(source.malformed_rows)
+        reading = ArrowReading(source.malformed_rows, COUNT if source.counts_rows else "")
         self._readings.append(reading)
         batches = self._batches(source, chain(first, reader))
         return pa.RecordBatchReader.from_batches(reader.schema, reading.passing(batches))

@@ -124,10 +124,11 @@ class ArrowReading(RowsReading):
     """One reading of a batch as record batches. The rows are hashed as Spark hashes them.
 
     :param malformed: where its source keeps the malformed rows.
+    :param form: `COUNT` for rows that are only counted.
     """
 
-    def __init__(self, malformed: list[MalformedRow]) -> None:
-        super().__init__()
+    def __init__(self, malformed: list[MalformedRow], form: str = "") -> None:
+        super().__init__(form=form)
         self.malformed = malformed
         self._found = RowsDigest(0)
         # An engine reads ahead in threads of its own.
@@ -179,7 +180,8 @@ class ArrowReading(RowsReading):
             if batch is None:
                 self.ended = not (self.more or self._failed)
             else:
-                self._found += digest_of_batch(batch)
+                counts = self.form == COUNT
+                self._found += RowsDigest(batch.num_rows) if counts else digest_of_batch(batch)
             return batch
 
     @property

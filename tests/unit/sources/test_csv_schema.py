@@ -19,7 +19,7 @@ from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.api import Source
-from airflow_tx.sources.files.schema import CsvFormat, find_schema, packed, unpacked
+from airflow_tx.sources.files.schema import find_schema, packed, unpacked
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from tests.stage import begin_run
 from tests.unit.bench import MemorySpec
@@ -348,49 +348,3 @@ def test_the_ledger_keeps_it_for_replays_and_for_what_follows(tmp_path: Path) ->
     again, second = begin("one"), begin("two")
     assert again.attempt.attempt == 2
     assert [each.metadata["schema"] for each in (first, again, second)] == ["`n` BIGINT"] * 3
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "is_plain"),
-    [
-        (b"a,b\n5,x y\n", {}, True),
-        (b"a,b\r\n5,\r\n", {}, True),
-        (b"", {}, True),
-        (b"a\n5", {}, True),
-        (b"a,b\n 5,x\n", {}, False),
-        (b"a,b\n5 ,x\n", {}, False),
-        (b"a,b\n5, x\n", {}, False),
-        (b"a,b\n5,x \n", {}, False),
-        (b"a,b\n5,x \r\n", {}, False),
-        (b"a,b\r 5,x", {}, False),
-        (b"a,b\n5,x ", {}, False),
-        (b" a,b\n5,x\n", {}, False),
-        (b"a,b\n5,\xc3\xa9\n", {}, False),
-        (b"a,b\n5\x7f,x\n", {}, False),
-        (b"a,b\n\t5,x\n", {}, False),
-        (b'a,b\n5,"x"\n', {}, False),
-        (b'a,b\n5,"x"\n', {"quote": "'"}, True),
-        (b"a,b\n5,'x'\n", {"quote": "'"}, False),
-        (b'a,b\n5,"x"\n', {"quote": ""}, True),
-        (b"a\tb\n5\tx\n", {"sep": "\t"}, True),
-        (b"a\tb\n5 \tx\n", {"sep": "\t"}, False),
-        (b"a]b\n5 ]x\n", {"sep": "]"}, False),
-        (b"a b\n5 x\n", {"sep": " "}, True),
-        (b"a\n" + b"5\n" * 600_000 + b" 5\n", {}, False),
-        (b"a\n5" + b"\n" * (1024 * 1024 - 3) + b" 5\n", {}, False),
-        (b"a\n5" + b"\n" * (1024 * 1024 - 4) + b" 5\n", {}, False),
-    ],
-)
-def test_a_plain_file_has_nothing_that_readers_read_differently(
-    tmp_path: Path, content: bytes, options: dict[str, str], is_plain: bool
-) -> None:
-    (tmp_path / "a.csv").write_bytes(content)
-    assert CsvFormat.of(options).is_plain(tmp_path / "a.csv") == is_plain
-
-
-def test_a_large_file_is_not_read_to_find_out_whether_it_is_plain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.csv").write_text("a\n5\n")
-    monkeypatch.setattr("airflow_tx.sources.files.schema.HASHED_WHOLE", 3)
-    assert not CsvFormat.of({}).is_plain(tmp_path / "a.csv")
