@@ -36,7 +36,7 @@ _PREPARED = 4
 # Seconds in which a lane finds data that waits for it. A batch compiles what a rehearsal would.
 _FIRST_LOOK = 1.0
 # Seconds that the first batch on a server has for itself, at most. Batches at once run code that is not compiled yet.
-_HEAD_START = 15.0
+_HEAD_START = 60.0
 
 
 class LaneApplications:
@@ -154,16 +154,21 @@ class LaneApplications:
             self._log.warning(text, thread.conn_id, compat.masked(str(error)))
         return False
 
-    def process(self, run: ApplicationRun, session: SparkSession) -> Manifest:
+    def process(
+        self, thread: _SessionThread, run: ApplicationRun, session: SparkSession
+    ) -> Manifest:
         """Process a batch.
 
-        :raises FailedBatch, ApplicationFailed, ConfigError: it cannot be processed.
+        :raises FailedBatch, ApplicationFailed, ConfigError, TxError: it cannot be processed.
         """
         from airflow_tx.spark import process
 
         application = run.task.operator.found_from(self._dag_file, run.arguments)
-        warm = self._head_start(run.task.operator.conn_id, _HEAD_START)
+        # A batch that waits keeps the half of its own time.
+        left = run.deadline - time.monotonic()
+        warm = self._head_start(run.task.operator.conn_id, min(_HEAD_START, left / 2))
         try:
+            thread.check_open()
             return process(session, application, run.descriptor, partial(self._load, application))
         finally:
             warm.set()
@@ -326,7 +331,7 @@ class _SessionThread(threading.Thread):
                 while run is not None:
                     opened.clearTags()
                     opened.addTag(str(run.descriptor).replace(",", " "))
-                    manifest = self._shared.process(run, opened)
+                    manifest = self._shared.process(self, run, opened)
                     self._shared.over(self, run, manifest, traces=traces.found)
                     run = self.runs.get()
         except BaseException as error:  # noqa: BLE001 - of the user's code; raised where the outcome is asked for
@@ -354,5 +359,9 @@ class _SessionThread(threading.Thread):
     def _opened(self, session: SparkSession) -> None:
         with self._state:
             self._session = session
-            if self._ending:
-                raise TxError(message=f"The session on {self.conn_id} is ended before it begins.")
+            self.check_open()
+
+    def check_open(self) -> None:
+        """Refuse further work once it is being ended."""
+        if self._ending:
+            raise TxError(message=f"The session on {self.conn_id} is ended before it begins.")

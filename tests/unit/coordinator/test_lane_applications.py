@@ -221,22 +221,49 @@ def test_the_first_batch_on_a_server_that_has_compiled_nothing_goes_alone_until_
     assert at_once == [1]
 
 
-def test_a_first_batch_that_takes_long_holds_the_others_up_for_a_moment_only(
+def test_a_first_batch_that_takes_long_leaves_the_others_half_of_their_time(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_applications, "_HEAD_START", 0.1)
-    world, others = make(source=Bounded(4)), threading.Barrier(4)
+    monkeypatch.setattr(lane_applications, "_HEAD_START", LONG)
+    world, others = make(source=Bounded(4), options={"execution_timeout": timedelta(seconds=1)}), threading.Barrier(4)
+    at_once = threading.Event()
 
     def cannot(at: str) -> None:
         raise RuntimeError(f"no {at} ahead of a batch")
 
     def waits_for_the_others(session: Session, descriptor: Any) -> None:
         others.wait(LONG)
+        at_once.set()
 
     server.at = cannot
     server.on_batch = waits_for_the_others
-    world.coordinate()
-    world.assert_exact(4)
+    lane = world.lane()
+    with lane.opened():
+        for _ in range(4):
+            lane.work(0.0)
+        assert at_once.wait(LONG)
+
+
+def test_a_batch_that_waits_for_the_first_one_never_begins_once_the_lane_ends(
+    make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_applications, "_HEAD_START", LONG)
+    world, begun, waiting = make(source=Bounded(2)), list[int](), threading.Event()
+
+    def hangs(session: Session, descriptor: Any) -> None:
+        begun.append(descriptor.attempt.txid)
+        waiting.set()
+        session.interrupted.wait(LONG)
+
+    server.on_batch = hangs
+    lane = world.lane()
+    with lane.opened():
+        lane.work(0.0)
+        assert waiting.wait(LONG)
+        lane.work(0.0)
+        eventually(lambda: len(lane.working) == 2, LONG, "both are on their way")
+    eventually(lambda: not server.open, LONG, "no session is left")
+    assert begun == [1]
 
 
 @pytest.mark.parametrize("source", [Bounded, OpaqueBounded])
