@@ -147,7 +147,7 @@ def test_a_file_that_changed_is_refused_before_its_last_rows(tmp_path: Path, mon
     batch = take(source)
     (tmp_path / "a.csv").write_text("carrier,delay\nUA,5\nAA,NB\n")
     given = iter(source.emit_arrow(ATTEMPT, batch.metadata))
-    taken = []
+    taken: list[Any] = []
     with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, and is 25 bytes"):
         taken.extend(row for each in given for row in each.to_pylist())
     assert taken in ([], [{"carrier": "UA", "delay": "5"}])
