@@ -381,7 +381,8 @@ def _check_quotes(block: bytes, shape: CsvShape) -> None:
     places = np.flatnonzero(raw == ord(shape.quote))
     if len(places) % 2:
         raise NotProven("an odd number of quotes")
-    opening, closing = places[::2], places[1::2]
+    opening = places[::2]
+    closing = places[1::2]
     borders = np.array([ord(shape.separator), ord("\n"), ord("\r")], np.uint8)
     is_doubled = opening[1:] == closing[:-1] + 1
     begins = (opening == 0) | np.isin(raw[np.maximum(opening - 1, 0)], borders)

@@ -1,4 +1,4 @@
-"""Blocks of JSON lines as record batches: Arrow reads them, and what is not proven goes to the rule.
+"""Blocks of JSON lines as record batches: Arrow reads them, and the rule reads what Arrow does not prove.
 
 The rule is `parsed_object` with exact numbers, and `ColumnType.of_json`. Arrow takes more: several objects in a line or
 one in several lines, bytes that are no UTF-8, ``NaN``, numbers beyond a type. So the bytes of a block are checked as a
@@ -51,7 +51,7 @@ _MOST_BRACKETS = 500
 _FIRST_LINES = 16
 _MOST_LINES = 2048
 _NEW_KEYS = 128
-"""Keys that a piece may have beyond those of the piece before it and a quarter more, four times."""
+"""Four times the keys by which a piece may have more than the piece before it and a quarter."""
 
 
 class _OtherKeys(Exception):
@@ -135,7 +135,8 @@ def _lines(block: bytes) -> tuple[Any, Any]:
         ends = np.append(ends, len(raw))
     first = np.concatenate(([0], ends[:-1] + 1))
     is_full = first < ends
-    first, last = first[is_full], ends[is_full] - 1
+    first = first[is_full]
+    last = ends[is_full] - 1
     if not ((raw[first] == ord("{")).all() and (raw[last] == ord("}")).all()):
         raise NotProven("a line that is not from brace to brace")
     return first, last

@@ -528,7 +528,7 @@ class BatchFiles:
             return self.schema or find_schema(self.paths[:1], self.options)
         if not self._plain_json or self.schema:
             return self.schema if self._plain_json else None
-        # What is no object is refused by the reader of the rows, which names its line.
+        # The reader of the rows refuses a line that is no object, and names it.
         found = spark_reader(spark, "json", {**self.options, "mode": "DROPMALFORMED"})
         return found.load(list(self.for_spark)).schema.toDDL()
 
