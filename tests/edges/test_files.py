@@ -13,7 +13,7 @@ from airflow_tx.base.rows import blocks
 from airflow_tx.base.rows.arrow import NoTable, readable
 from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
-from airflow_tx.sources.files import objects
+from airflow_tx.sources.files import batch as batch_files
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.connect import session
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
@@ -103,7 +103,7 @@ def test_python_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_python_takes_the_same_of_a_large_batch(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_SMALL", 0)
+    monkeypatch.setattr(batch_files, "_SMALL", 0)
     check(case, read(case, tmp_path))
 
 

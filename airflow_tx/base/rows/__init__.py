@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         BLANKS as BLANKS,
         ColumnType as ColumnType,
         DecimalType as DecimalType,
-        IntegerType as IntegerType,
         StringType as StringType,
         arrow_types_of as arrow_types_of,
         check_names as check_names,

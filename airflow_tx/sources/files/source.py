@@ -11,10 +11,11 @@ from dataclasses import replace
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.base.rows import (
     check_names,
@@ -23,34 +24,30 @@ from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.outputs import Listed
 from airflow_tx.sources.api import (
     Batch,
+    BatchSize,
     BatchStaging,
     EmittedRows,
     Json,
     Limit,
     RowTypes,
+    Source,
     SourceKind,
     TransactionalSource,
+    source_kind,
 )
-from airflow_tx.sources.files.objects import (
-    BatchFiles,
-    FolderArguments,
-    all_files,
-    declared_types,
-    parquet_schema,
-    reader_options,
-    recorded_schema,
-    said_by_spark,
-)
-from airflow_tx.sources.files.schema import unpacked
 from airflow_tx.sources.files.storage import (
     Content,
+    Disk,
     FilePath,
     FilesPosition,
     Fingerprint,
     Look,
+    Objects,
     OtherContent,
+    Storage,
     below,
     change_of,
+    split_glob,
     unspellable,
     words_of,
 )
@@ -59,6 +56,165 @@ from airflow_tx.sources.partitions import PartitionedTransactionalSource
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_tx.sources.files import batch as batch_files
+    from airflow_tx.sources.files.batch import BatchFiles
+else:
+    batch_files = LazyModule("airflow_tx.sources.files.batch")
+
+
+# --- arguments ----------------------------------------------------------------------------------------------------
+# The arguments of the sources of files: what names the files, how they are read, and how many make a batch.
+
+
+class FolderArguments(Source):
+    """The arguments of `FileSource` and `PartitionedFileSource`."""
+
+    counts_rows: ClassVar[bool] = True
+    unit: ClassVar[str] = "files"
+    always_written = ("files_per_batch", "format", "options", "schema", "base", "kind")
+    in_repr = ("files_per_batch", "max_bytes_per_batch", "target_seconds", "kind")
+
+    def __init__(
+        self,
+        path_glob: str,
+        files_per_batch: int | None = None,
+        format: str = "csv",
+        options: Mapping[str, Any] | None = None,
+        schema: str | None = None,
+        *,
+        base: str | None = None,
+        kind: str = "transactional",
+        max_bytes_per_batch: int | None = None,
+        conn_id: str | None = None,
+        spark_folder: str | None = None,
+        target_seconds: float | None = None,
+        missing_columns: str = "refuse",
+        min_age: float = 0,
+        malformed: str = "refuse",
+    ) -> None:
+        """Take what names the files, and how they are read.
+
+        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
+            the same path; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
+            is below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
+            finds them: the folder travels with the batch.
+        :param files_per_batch: at most so many files a transaction; by default one, or any number that
+            `max_bytes_per_batch` and `target_seconds` allow.
+        :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
+            line, in the column ``value``).
+        :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
+            "no value" need ``{"nullValue": "NA"}``.
+        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without it, the schema of a csv file is found in
+            the first files of the topology: its fields are strings, unless ``{"inferSchema": True}`` is an option.
+        :param base: the folder that a relative glob starts from.
+        :param kind: ``transactional`` or ``opaque``.
+        :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
+            fits.
+        :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
+        :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
+            the same with Hadoop's scheme (``s3a`` for ``s3``).
+        :param target_seconds: of a `FileSource`: as many files as are processed in so many seconds, as the last ones.
+        :param missing_columns: of csv files with a header and a `schema`: ``refuse`` files that have other columns, or
+            ``null`` finds columns by their names, and a column that a file lacks is NULL.
+        :param min_age: seconds. A file that changed less than so long ago waits, by the time that its storage gives it
+            and the clock of this machine. Of names in order, what comes behind the file waits, too.
+        :param malformed: of csv files, and json files with a `schema`: ``refuse`` a row that does not fit the schema,
+            or ``reject`` it into the `rejected` table of the `Transaction`. A quote that is not closed, another header
+            or another encoding stops the file either way.
+        """
+        name = type(self).__name__
+        if not path_glob.strip():
+            remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."
+            raise self.unusable("path_glob", path_glob, remedy)
+        self._check_glob(path_glob)
+        if files_per_batch is not None and (
+            not isinstance(files_per_batch, int) or files_per_batch < 1
+        ):
+            raise self.unusable(
+                "files_per_batch", files_per_batch, "Give a whole number from 1 on."
+            )
+        size = BatchSize.checked(
+            name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
+        )
+        if target_seconds is not None and self.partitioned:
+            remedy = "Leave it out and give files_per_batch, or use FileSource."
+            raise self.unusable("target_seconds", target_seconds, remedy)
+        self.path_glob = path_glob
+        self.files_per_batch = (
+            1 if files_per_batch is None and not size.arguments() else files_per_batch
+        )
+        self.format = format
+        self.options = dict(options or {})
+        self.schema = schema
+        self.base = base
+        self.kind = source_kind(kind, name)
+        self.max_bytes_per_batch = size.max_bytes
+        self.conn_id = conn_id
+        self.spark_folder = spark_folder
+        self.target_seconds = target_seconds
+        self.missing_columns = missing_columns
+        if schema is not None and (why := batch_files.no_rule(format, schema)) is not None:
+            raise self.unusable("schema", schema, why)
+        if missing_columns != "refuse" and (
+            why := batch_files.no_missing_columns(missing_columns, format, self.options, schema)
+        ):
+            raise self.unusable("missing_columns", missing_columns, why)
+        if type(min_age) not in (int, float) or not 0 <= min_age < inf:
+            raise self.unusable("min_age", min_age, "Give seconds, such as 60.")
+        self.min_age = min_age
+        rejects = malformed == "reject"
+        why_not = batch_files.no_malformed(format, self.options, schema) if rejects else ""
+        self.take_malformed(malformed, why_not)
+        if target_seconds is not None:
+            self.batch_size = BatchSize.of_files(target_seconds)
+            self.limit = self.batch_size.limit()
+        self.normalize(files_per_batch=self.files_per_batch, options=self.options)
+        self._storage = self._make_storage()
+        self._staged: list[BatchStaging] = []  # what Spark reads
+        self._looks: dict[
+            tuple[TransactionAttempt, str, str], Look
+        ] = {}  # of files, before they were read
+        self._contents: dict[
+            tuple[TransactionAttempt, str, str], Content
+        ] = {}  # of files that are checked while they are read
+
+    def _check_glob(self, path_glob: str) -> None:
+        """Refuse a glob that only another source of files can use."""
+
+    def _make_storage(self) -> Storage:
+        if "://" in self.path_glob:
+            if self.base is not None:
+                raise self.unusable(
+                    "base", self.base, "Leave it out: the glob names an object storage."
+                )
+            bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
+            if "@" in bucket:
+                # A password could be there, too.
+                raise self.unusable(
+                    "path_glob", "...@...", "Name the connection apart: conn_id=..."
+                )
+            if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
+                remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
+                raise self.unusable("path_glob", self.path_glob, remedy)
+            return Objects(self.path_glob, self.conn_id, self.spark_folder)
+        for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():
+            if value is not None:
+                remedy = f"{self.path_glob!r} is on a disk; name an object storage, such as s3://bucket/*.csv."
+                raise self.unusable(name, value, remedy)
+        return Disk(self.path_glob, self.base)
+
+    def connections(self) -> Mapping[str, str]:
+        return {self.conn_id: self._storage.conn_type} if self.conn_id else {}
+
+    def _limits(self) -> str:
+        limits = {
+            "files_per_batch": self.files_per_batch,
+            "max_bytes_per_batch": self.max_bytes_per_batch,
+            "min_age": self.min_age or None,
+        }
+        given = [f"{name}={value}" for name, value in limits.items() if value is not None]
+        return ", ".join(given if self.limit.rows is None else [*given, self.limit.reason])
 
 
 # --- base ---------------------------------------------------------------------------------------------------------
@@ -107,7 +263,7 @@ class FolderSource(FolderArguments):
         """
         if self.schema is not None or self.format != "csv":
             return None
-        found = recorded_schema(self._storage, self.options, positions, metadata)
+        found = batch_files.recorded_schema(self._storage, self.options, positions, metadata)
         if found is not None and len(found["columns"]) > MOST_SCHEMA:
             problem = f"the names of its columns take {len(found['columns'])} bytes, and the ledger keeps {MOST_SCHEMA}"
             raise self.refused(
@@ -217,7 +373,7 @@ class FolderSource(FolderArguments):
         if self.format not in ("csv", "json"):
             return None
         parts = self._folders(attempt, metadata)
-        whole = all_files(parts)
+        whole = batch_files.all_files(parts)
         with self._readable(attempt, whole, whole.paths[0]):
             schema = whole.schema_for_python(spark)
         parts = [replace(files, found=schema) for files in parts]
@@ -274,7 +430,7 @@ class FolderSource(FolderArguments):
 
     def _types(self, found: str | None) -> RowTypes | None:
         """Give the types that are declared, or were found in the first files."""
-        return declared_types(self.format, self.schema or unpacked(found))
+        return batch_files.declared_types(self.format, self.schema or batch_files.unpacked(found))
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
         folders = self.positions(position)
@@ -296,7 +452,7 @@ class FolderSource(FolderArguments):
             with suppress(OSError, ValueError):
                 taken = self._position(position or None).taken.intersection(self._listing(folder))
                 if taken:
-                    schema = parquet_schema(self._storage.path(folder) / max(taken))
+                    schema = batch_files.parquet_schema(self._storage.path(folder) / max(taken))
                     return dict(zip(schema.names, schema.types, strict=True))
         return None
 
@@ -315,7 +471,7 @@ class FolderSource(FolderArguments):
     ) -> pa.RecordBatchReader:
         import pyarrow as pa
 
-        whole = all_files(parts)
+        whole = batch_files.all_files(parts)
         for path in () if whole.in_blocks else whole.paths:
             with self._readable(attempt, whole, path):
                 whole.check_columns(path)
@@ -371,7 +527,7 @@ class FolderSource(FolderArguments):
         return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        if (found := said_by_spark(error)) is None:
+        if (found := batch_files.said_by_spark(error)) is None:
             return None
         if (changed := self._changed(attempt)) is not None:
             return changed
@@ -457,13 +613,13 @@ class FolderSource(FolderArguments):
         folder = str(metadata["folder"])
         names = [file["name"] for file in metadata["files"]]
         root = self._storage.path(folder)
-        files = BatchFiles(
+        files = batch_files.BatchFiles(
             paths=[root / name for name in names],
             for_spark=[self._storage.for_spark(folder, name) for name in names],
             format=self.format,
-            options=reader_options(self.format, self.options),
+            options=batch_files.reader_options(self.format, self.options),
             declared=self.schema,
-            found=unpacked(metadata.get("schema")),
+            found=batch_files.unpacked(metadata.get("schema")),
             by_name=self.missing_columns == "null",
             rejects=self.malformed == "reject",
             size=sum(file["size"] for file in metadata["files"]),

@@ -282,7 +282,7 @@ def test_files_are_read_as_batches_are_taken(
             taken.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr("airflow_tx.sources.files.objects.batches_in", counted)
+    monkeypatch.setattr("airflow_tx.sources.files.batch.batches_in", counted)
     reader = batch_of(store, FileSource(f"{tmp_path}/*.parquet", format="parquet")).arrow()
     assert len(taken) == 1
     reader.read_next_batch()

@@ -10,8 +10,8 @@ import pytest
 from airflow_tx.base.connections.lookup import Endpoint, for_airflow, handed_over
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.sources.api import rebuild
-from airflow_tx.sources.files.objects import Objects
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
+from airflow_tx.sources.files.storage import Objects
 
 
 @pytest.mark.parametrize(

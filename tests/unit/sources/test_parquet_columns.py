@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from airflow_tx.sources.files.objects import check_declared, check_footer, footer_columns
+from airflow_tx.sources.files.batch import check_declared, check_footer, footer_columns
 
 IN_MEMORY = (pa.string(), pa.large_string(), pa.string_view())
 """Types of Arrow for one type of Parquet: polars and deltalake write the last one."""

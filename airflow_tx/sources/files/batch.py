@@ -1,4 +1,4 @@
-"""Files in an object storage, as Airflow's `ObjectStoragePath` finds them: S3, Google Cloud Storage, Azure."""
+"""The files of one batch: their rows, as record batches, as dicts or by Spark, and the schema they are read with."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from itertools import chain
-from math import inf
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from airflow_tx.base.connections import for_airflow
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
     REFUSED_VALUE,
@@ -36,8 +34,8 @@ from airflow_tx.base.rows import (
     valid_text,
 )
 from airflow_tx.ledger import digest
-from airflow_tx.outputs import RemoteFiles, batches_in, literal, read_schema
-from airflow_tx.sources.api import BatchSize, BatchStaging, MalformedRow, Source, source_kind
+from airflow_tx.outputs import batches_in, read_schema
+from airflow_tx.sources.api import MalformedRow
 from airflow_tx.sources.files.rows import CsvRows, JsonRows, RowsOfFile
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
@@ -52,120 +50,24 @@ from airflow_tx.sources.files.schema import (
     opened_bytes,
     opened_text,
     packed,
+    unpacked as unpacked,
     with_columns_of,
     with_text,
 )
 from airflow_tx.sources.files.storage import (
     Content,
-    Disk,
     FilePath,
-    Fingerprint,
-    Listing,
-    Look,
     Storage,
-    split_glob,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
-    from airflow.sdk import ObjectStoragePath
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from airflow_tx.ledger import TransactionAttempt
 else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
-
-
-# --- object storage -----------------------------------------------------------------------------------------------
-
-
-_CONN_TYPES = {
-    **dict.fromkeys(("s3", "s3a"), "aws"),
-    **dict.fromkeys(("gs", "gcs"), "google_cloud_platform"),
-    **dict.fromkeys(("abfs", "abfss", "adl"), "wasb"),
-}
-_ETAGS = ("ETag", "etag", "e_tag", "content_md5", "md5Hash")
-_VERSIONS = (
-    "LastModified",
-    "last_modified",
-    "updated",
-    "mtime",
-    "created",
-    "generation",
-    "VersionId",
-    "version_id",
-)
-
-
-class Objects(Storage):
-    """The objects below a glob such as ``s3://bucket/orders/*.csv``; a name is hidden if a part of it begins with ".".
-
-    :param conn_id: the Airflow connection; None: the storage is found without one.
-    :param spark_folder: what Spark calls the folder before the first wildcard; None: the same with Hadoop's scheme.
-    """
-
-    def __init__(self, path_glob: str, conn_id: str | None, spark_folder: str | None) -> None:
-        super().__init__(path_glob)
-        self.conn_id = conn_id
-        self.scheme = path_glob.partition("://")[0]
-        self.conn_type = _CONN_TYPES.get(self.scheme, "generic")
-        self.spark_folder = spark_folder
-
-    def path(self, folder: str) -> ObjectStoragePath:
-        from airflow.sdk import ObjectStoragePath
-
-        if self.conn_id is not None:
-            for_airflow(self.conn_id)
-        return ObjectStoragePath(folder, conn_id=self.conn_id)
-
-    def opened(self, folder: str) -> RemoteFiles:
-        return RemoteFiles(folder, self.path(folder))
-
-    def is_folder(self, folder: str) -> bool:
-        return folder == self.folder or super().is_folder(folder)
-
-    def listing(self, folder: str, pattern: str) -> Listing:
-        if "**" in pattern.split("/") and self.scheme in _CONN_TYPES:
-            tree = self.opened(folder).tree()
-            return lambda name: tree.get(name, {})
-        return super().listing(folder, pattern)
-
-    def look(self, folder: str, name: str) -> Look:
-        info = super().look(folder, name)
-        return {
-            key: info[key] for key in ("size", *_ETAGS, *_VERSIONS) if info.get(key) is not None
-        }
-
-    def modified(self, folder: str, name: str) -> float:
-        return self.opened(folder).modified(name).timestamp()
-
-    def other(
-        self, folder: str, file: Mapping[str, Any], changed: int | None
-    ) -> Fingerprint | None:
-        with suppress(OSError):
-            info = self.opened(folder).listed(file["name"])
-            found = self.fingerprint(folder, file["name"], info)
-            return found if found.items() - file.items() else None
-        return None
-
-    def fingerprint(
-        self, folder: str, name: str, info: Look | None = None, like: Fingerprint | None = None
-    ) -> Fingerprint:
-        found = self.opened(folder).info(name) if info is None else info
-        size = int(found["size"])
-        etag = next((str(found[key]) for key in _ETAGS if found.get(key)), None)
-        if etag is not None:
-            return {"size": size, "digest": "etag:" + etag.strip('"')}
-        modified = self.opened(folder).modified(name)
-        return {"size": size, "digest": f"modified:{modified.isoformat()}"}
-
-    def for_spark(self, folder: str, name: str) -> str:
-        if self.spark_folder is None:
-            return super().for_spark(folder, name)
-        below = f"{folder.removeprefix(self.folder).strip('/')}/{name}".lstrip("/")
-        return f"{self.spark_folder.rstrip('/')}/{literal(below)}"
 
 
 # --- records ------------------------------------------------------------------------------------------------------
@@ -703,194 +605,54 @@ def recorded_schema(
 
 
 # --- arguments ----------------------------------------------------------------------------------------------------
-# The arguments of the sources of files: what names the files, how they are read, and how many make a batch.
 
 
-class FolderArguments(Source):
-    """The arguments of `FileSource` and `PartitionedFileSource`."""
-
-    counts_rows: ClassVar[bool] = True
-    unit: ClassVar[str] = "files"
-    always_written = ("files_per_batch", "format", "options", "schema", "base", "kind")
-    in_repr = ("files_per_batch", "max_bytes_per_batch", "target_seconds", "kind")
-
-    def __init__(
-        self,
-        path_glob: str,
-        files_per_batch: int | None = None,
-        format: str = "csv",
-        options: Mapping[str, Any] | None = None,
-        schema: str | None = None,
-        *,
-        base: str | None = None,
-        kind: str = "transactional",
-        max_bytes_per_batch: int | None = None,
-        conn_id: str | None = None,
-        spark_folder: str | None = None,
-        target_seconds: float | None = None,
-        missing_columns: str = "refuse",
-        min_age: float = 0,
-        malformed: str = "refuse",
-    ) -> None:
-        """Take what names the files, and how they are read.
-
-        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
-            the same path; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
-            is below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
-            finds them: the folder travels with the batch.
-        :param files_per_batch: at most so many files a transaction; by default one, or any number that
-            `max_bytes_per_batch` and `target_seconds` allow.
-        :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
-            line, in the column ``value``).
-        :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
-            "no value" need ``{"nullValue": "NA"}``.
-        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without it, the schema of a csv file is found in
-            the first files of the topology: its fields are strings, unless ``{"inferSchema": True}`` is an option.
-        :param base: the folder that a relative glob starts from.
-        :param kind: ``transactional`` or ``opaque``.
-        :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
-            fits.
-        :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
-        :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
-            the same with Hadoop's scheme (``s3a`` for ``s3``).
-        :param target_seconds: of a `FileSource`: as many files as are processed in so many seconds, as the last ones.
-        :param missing_columns: of csv files with a header and a `schema`: ``refuse`` files that have other columns, or
-            ``null`` finds columns by their names, and a column that a file lacks is NULL.
-        :param min_age: seconds. A file that changed less than so long ago waits, by the time that its storage gives it
-            and the clock of this machine. Of names in order, what comes behind the file waits, too.
-        :param malformed: of csv files, and json files with a `schema`: ``refuse`` a row that does not fit the schema,
-            or ``reject`` it into the `rejected` table of the `Transaction`. A quote that is not closed, another header
-            or another encoding stops the file either way.
-        """
-        name = type(self).__name__
-        if not path_glob.strip():
-            remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."
-            raise self.unusable("path_glob", path_glob, remedy)
-        self._check_glob(path_glob)
-        if files_per_batch is not None and (
-            not isinstance(files_per_batch, int) or files_per_batch < 1
-        ):
-            raise self.unusable(
-                "files_per_batch", files_per_batch, "Give a whole number from 1 on."
-            )
-        size = BatchSize.checked(
-            name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
+def no_rule(file_format: str, schema: str | None) -> str | None:
+    """Say which rule of a schema no reader checks; None: it has none."""
+    if says_not_null(schema):
+        return (
+            'Leave out NOT NULL, and check the output: check("ids", output, rows="id IS NOT NULL").'
         )
-        if target_seconds is not None and self.partitioned:
-            remedy = "Leave it out and give files_per_batch, or use FileSource."
-            raise self.unusable("target_seconds", target_seconds, remedy)
-        self.path_glob = path_glob
-        self.files_per_batch = (
-            1 if files_per_batch is None and not size.arguments() else files_per_batch
-        )
-        self.format = format
-        self.options = dict(options or {})
-        self.schema = schema
-        self.base = base
-        self.kind = source_kind(kind, name)
-        self.max_bytes_per_batch = size.max_bytes
-        self.conn_id = conn_id
-        self.spark_folder = spark_folder
-        self.target_seconds = target_seconds
-        self.missing_columns = missing_columns
-        if (why := self._no_rule()) is not None:
-            raise self.unusable("schema", schema, why)
-        if (why := self._no_missing_columns()) is not None:
-            raise self.unusable("missing_columns", missing_columns, why)
-        if type(min_age) not in (int, float) or not 0 <= min_age < inf:
-            raise self.unusable("min_age", min_age, "Give seconds, such as 60.")
-        self.min_age = min_age
-        self.take_malformed(malformed, self._no_malformed())
-        if target_seconds is not None:
-            self.batch_size = BatchSize.of_files(target_seconds)
-            self.limit = self.batch_size.limit()
-        self.normalize(files_per_batch=self.files_per_batch, options=self.options)
-        self._storage = self._make_storage()
-        self._staged: list[BatchStaging] = []  # what Spark reads
-        self._looks: dict[
-            tuple[TransactionAttempt, str, str], Look
-        ] = {}  # of files, before they were read
-        self._contents: dict[
-            tuple[TransactionAttempt, str, str], Content
-        ] = {}  # of files that are checked while they are read
+    if file_format == "parquet" and schema is not None:
+        with suppress(ValueError):
+            for name, kind in columns_of(schema).items():
+                if isinstance(kind, StringType) and kind.longest is not None:
+                    return (
+                        f"No reader checks the length of {name} in Parquet files. Make it STRING."
+                    )
+    return None
 
-    def _check_glob(self, path_glob: str) -> None:
-        """Refuse a glob that only another source of files can use."""
 
-    def _no_rule(self) -> str | None:
-        """Say which rule of the schema no reader checks; None: it has none."""
-        if says_not_null(self.schema):
-            return 'Leave out NOT NULL, and check the output: check("ids", output, rows="id IS NOT NULL").'
-        if self.format == "parquet" and self.schema is not None:
-            with suppress(ValueError):
-                for name, kind in columns_of(self.schema).items():
-                    if isinstance(kind, StringType) and kind.longest is not None:
-                        return f"No reader checks the length of {name} in Parquet files. Make it STRING."
-        return None
+def no_missing_columns(
+    how: str, file_format: str, options: Mapping[str, Any], schema: str | None
+) -> str | None:
+    """Say why columns that a file lacks cannot be NULL; None: they can be."""
+    if how != "null":
+        return "Say 'refuse' or 'null'."
+    if file_format == "json":
+        return "Leave it out: with a schema, a field that a JSON object lacks is NULL."
+    if file_format != "csv":
+        return "Leave it out: it is for csv files."
+    if schema is None:
+        return "Give the columns, too, such as schema='day INT, carrier STRING'."
+    try:
+        columns_of(schema)
+        written = CsvFormat.of(reader_options("csv", options))
+    except ValueError as error:
+        return f"Leave it out: {error}."
+    return None if written.header else "Leave it out: the files have no header."
 
-    def _no_missing_columns(self) -> str | None:
-        """Say why `missing_columns` cannot be used; None: it can be."""
-        if self.missing_columns == "refuse":
-            return None
-        if self.missing_columns != "null":
-            return "Say 'refuse' or 'null'."
-        if self.format == "json":
-            return "Leave it out: with a schema, a field that a JSON object lacks is NULL."
-        if self.format != "csv":
-            return "Leave it out: it is for csv files."
-        if self.schema is None:
-            return "Give the columns, too, such as schema='day INT, carrier STRING'."
-        try:
-            columns_of(self.schema)
-            written = CsvFormat.of(reader_options("csv", self.options))
-        except ValueError as error:
-            return f"Leave it out: {error}."
-        return None if written.header else "Leave it out: the files have no header."
 
-    def _no_malformed(self) -> str:
-        """Say what to do about rows that cannot be kept aside; "": they can be."""
-        if self.format not in ("csv", "json"):
-            return "Leave it out: it is for csv and json files."
-        if self.format == "json" and self.schema is None:
-            return "Give the columns, too, such as schema='day INT, carrier STRING'."
-        try:
-            check_options(self.format, self.options)
-            if self.schema is not None:
-                (columns_of if self.format == "csv" else nested_columns_of)(self.schema)
-        except ValueError as error:
-            return f"Leave it out: {error}."
-        return ""
-
-    def _make_storage(self) -> Storage:
-        if "://" in self.path_glob:
-            if self.base is not None:
-                raise self.unusable(
-                    "base", self.base, "Leave it out: the glob names an object storage."
-                )
-            bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
-            if "@" in bucket:
-                # A password could be there, too.
-                raise self.unusable(
-                    "path_glob", "...@...", "Name the connection apart: conn_id=..."
-                )
-            if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
-                remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
-                raise self.unusable("path_glob", self.path_glob, remedy)
-            return Objects(self.path_glob, self.conn_id, self.spark_folder)
-        for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():
-            if value is not None:
-                remedy = f"{self.path_glob!r} is on a disk; name an object storage, such as s3://bucket/*.csv."
-                raise self.unusable(name, value, remedy)
-        return Disk(self.path_glob, self.base)
-
-    def connections(self) -> Mapping[str, str]:
-        return {self.conn_id: self._storage.conn_type} if self.conn_id else {}
-
-    def _limits(self) -> str:
-        limits = {
-            "files_per_batch": self.files_per_batch,
-            "max_bytes_per_batch": self.max_bytes_per_batch,
-            "min_age": self.min_age or None,
-        }
-        given = [f"{name}={value}" for name, value in limits.items() if value is not None]
-        return ", ".join(given if self.limit.rows is None else [*given, self.limit.reason])
+def no_malformed(file_format: str, options: Mapping[str, Any], schema: str | None) -> str:
+    """Say what to do about rows that cannot be kept aside; "": they can be."""
+    if file_format not in ("csv", "json"):
+        return "Leave it out: it is for csv and json files."
+    if file_format == "json" and schema is None:
+        return "Give the columns, too, such as schema='day INT, carrier STRING'."
+    try:
+        check_options(file_format, options)
+        if schema is not None:
+            (columns_of if file_format == "csv" else nested_columns_of)(schema)
+    except ValueError as error:
+        return f"Leave it out: {error}."
+    return ""
