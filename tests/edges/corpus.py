@@ -10,7 +10,7 @@ import datetime as dt
 import gzip
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -24,7 +24,6 @@ class Case:
 
     :param files: their names and contents.
     :param rows: what every reader takes; `REFUSED`: none reads the batch.
-    :param unlike: why Spark takes other rows. That is a fault.
     """
 
     name: str
@@ -34,7 +33,6 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     schema: str | None = None
     missing_columns: str = "refuse"
-    unlike: str = ""
 
 
 def csv(name: str, content: bytes | str, rows: Any, schema: str | None = None, **options: Any) -> Case:
@@ -43,11 +41,6 @@ def csv(name: str, content: bytes | str, rows: Any, schema: str | None = None, *
     if rows != REFUSED:
         rows = [dict(zip("abcdefg", row, strict=False)) for row in rows]
     return Case(f"csv: {name}", {"a.csv": content}, rows, options=options, schema=schema)
-
-
-def unlike(why: str, case: Case) -> Case:
-    """Note why Spark takes other rows of a case."""
-    return replace(case, unlike=why)
 
 
 def one(kind: str, text: str, value: Any) -> Case:
@@ -63,7 +56,6 @@ def bare(kind: str, text: str, value: Any) -> Case:
 
 
 AB = "a STRING, b STRING"
-JAVAS_BLANKS = "it leaves out lines of what Java trims, which are all characters below the space, and separators, too"
 TEXTS = [
     csv("plain", "a,b\n1,x\n", [("1", "x")]),
     csv("a new line within quotes", 'a,b\n1,"x\ny"\n2,z\n', REFUSED),
@@ -109,9 +101,8 @@ TEXTS = [
     csv("other quotes", "a,b\n1,'x,y'\n", [("1", "x,y")], quote="'"),
     csv("a long value", "a,b\n1," + "x" * 140_000 + "\n", [("1", "x" * 140_000)]),
     csv("a comment sign", "a,b\n#1,x\n", [("#1", "x")]),
-    unlike("its parser makes one character of the ends of lines that it finds",
-           csv("Windows lines within quotes, with several lines", 'a,b\r\n1,"x\r\ny\rz"\r\n2,w\r\n',
-               [("1", "x\r\ny\rz"), ("2", "w")], multiLine=True)),
+    csv("Windows lines within quotes, with several lines", 'a,b\r\n1,"x\r\ny\rz"\r\n2,w\r\n',
+        [("1", "x\r\ny\rz"), ("2", "w")], multiLine=True),
     csv("a blank line within quotes, with several lines", 'a,b\n1,"x\n\n y"\n', [("1", "x\n\n y")], multiLine=True),
     csv("ends of lines of three systems", "a,b\r\n1,x\n2,y\r3,z", [("1", "x"), ("2", "y"), ("3", "z")]),
     csv("blank Windows lines", "a,b\r\n\r\n1,x\r\n\r\n", [("1", "x")]),
@@ -128,11 +119,9 @@ TEXTS = [
     csv("no last value and no last new line", "a,b\n1,", [("1", None)]),
     csv("a separator behind each line", "a,b\n1,x,\n", REFUSED),
     csv("the end of a file of CP/M", "a,b\n1,x\n\x1a", REFUSED),
-    unlike(JAVAS_BLANKS, csv("a line of one sign without a form", "a\n1\n\x01\n", [("1",), ("\x01",)])),
-    unlike(JAVAS_BLANKS, csv("a line of one tab between values", "a\tb\n\t\n1\tx\n", [(None, None), ("1", "x")],
-                             sep="\t")),
-    unlike(JAVAS_BLANKS, csv("a line of one space between values", "a b\n \n1 x\n", [(None, None), ("1", "x")],
-                             sep=" ")),
+    csv("a line of one sign without a form", "a\n1\n\x01\n", [("1",), ("\x01",)]),
+    csv("a line of one tab between values", "a\tb\n\t\n1\tx\n", [(None, None), ("1", "x")], sep="\t"),
+    csv("a line of one space between values", "a b\n \n1 x\n", [(None, None), ("1", "x")], sep=" "),
     csv("a blank line between values in tabs", "a\tb\n  \n1\tx\n\n", [("1", "x")], sep="\t"),
     csv("the header once more", "a,b\n1,x\na,b\n2,y\n", [("1", "x"), ("a", "b"), ("2", "y")]),
     csv("a header without a new line", "a,b", []),

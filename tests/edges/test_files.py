@@ -128,10 +128,7 @@ def for_spark() -> Iterator[Any]:
         kind = case.schema, case.rows == REFUSED
         leads = case in VALUES + BARE and kind in seen
         seen.add(kind)
-        marks = [pytest.mark.lead] if leads else []
-        if case.unlike:
-            marks.append(pytest.mark.xfail(reason=case.unlike, strict=True))
-        yield pytest.param(case, marks=marks, id=case.name)
+        yield pytest.param(case, marks=[pytest.mark.lead] if leads else [], id=case.name)
 
 
 @pytest.mark.spark
@@ -145,7 +142,7 @@ def test_spark_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path, spark:
 @pytest.mark.worth("each file through a server of Spark")
 def test_a_server_of_spark_takes_each_exactly_or_refuses_it(tmp_path: Path, spark_connect: LocalSparkConnect) -> None:
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="edges", server="test") as connected:
-        for number, case in enumerate(case for case in CASES if not case.unlike):
+        for number, case in enumerate(CASES):
             folder = tmp_path / str(number)
             folder.mkdir()
             check(case, read(case, folder, connected))
