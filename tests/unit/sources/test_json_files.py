@@ -16,7 +16,7 @@ import pytest
 
 from airflow_tx import FileSource
 from airflow_tx.base.errors import SourceError
-from airflow_tx.base.rows import blocks, nested_columns_of
+from airflow_tx.base.rows import batch_rows, blocks, nested_columns_of
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources import MalformedRow
 from airflow_tx.sources.files.rows import JsonRows
@@ -60,10 +60,10 @@ def source_of(folder: Path, schema: str, **how: Any) -> tuple[FileSource, Any]:
     return source, batch.metadata
 
 
-def read(folder: Path, schema: str, **how: Any) -> Any:
-    source, metadata = source_of(folder, schema, **how)
+def read(folder: Path, schema: str) -> Any:
+    source, metadata = source_of(folder, schema)
     try:
-        return list(cast("Any", source.emit_batch(ATTEMPT, metadata)))
+        return [row for batch in source.emit_arrow(ATTEMPT, metadata) for row in batch_rows(batch)]
     except SourceError as error:
         return str(error).partition(f"refused: {folder}/")[2]
 
@@ -92,11 +92,10 @@ def test_malformed_lines_are_kept_with_their_places(tmp_path: Path, monkeypatch:
     malformed: list[MalformedRow] = []
     rows = by_line(content, SCHEMA, malformed)
     assert len(malformed) == 40
-    found = read(tmp_path, SCHEMA, malformed="reject")
-    kept = [each for each in found if isinstance(each, MalformedRow)]
-    assert [each for each in found if not isinstance(each, MalformedRow)] == rows
+    source, metadata = source_of(tmp_path, SCHEMA, malformed="reject")
+    assert [row for batch in source.emit_arrow(ATTEMPT, metadata) for row in batch_rows(batch)] == rows
     expected = [(each.content.rstrip(), each.reason, f"{tmp_path}/{each.where}") for each in malformed]
-    assert [(each.content.rstrip(), each.reason, each.where) for each in kept] == expected
+    assert [(each.content.rstrip(), each.reason, each.where) for each in source.malformed_rows] == expected
 
 
 @pytest.mark.parametrize(
