@@ -6,8 +6,11 @@ import logging
 import os
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil  # type: ignore[import-untyped]
 
 
 def percentile(values: Sequence[float], part: float) -> float:
@@ -42,6 +45,15 @@ def spark_session() -> tuple[Any, Callable[[], float]]:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     return spark, processor
+
+
+def processor_seconds() -> float:
+    """The processor time of this process and of all that it has started, such as a JVM, living and ended."""
+    total = sum(os.times()[:4])
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            total += sum(child.cpu_times()[:4])
+    return total
 
 
 def quiet() -> None:

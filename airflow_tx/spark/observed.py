@@ -70,6 +70,8 @@ _JOINS = (
 # Words of a plan or of SQL text, in small letters: where they cut rows off, Spark reads no more. In a client's plan the
 # line ends of SQL text are escapes.
 _LIMITS = re.compile(r"limit(?:[\s{(/]|\\[nrt])|tablesample")
+# Of what a client's plan has above a place, what decides whether a limit leaves out rows of it: the nearest one.
+_DECIDES = ("aggregate", "limit", "with_relations")
 # The texts in a client's plan, of which only SQL and the names of observations say what it does.
 _TEXTS = re.compile(r'(query: )?"(airflow_tx_)?(?:[^"\\]|\\.)*"')
 # Bytes of a client's plan; one with more has rows in it, and is not searched.
@@ -91,12 +93,14 @@ _PATIENCE = 10.0
 class _Place:
     """A place of a plan where rows are counted.
 
+    :param name: of its observation.
     :param outputs: what is read there; none: the batch.
     :param form: of their digest.
     :param rows: how many there are to read; None: unknown.
     :param hidden: whether only that number can show that a stage was repeated.
     """
 
+    name: str
     outputs: tuple[OutputName, ...]
     form: str
     rows: int | None = None
@@ -113,13 +117,27 @@ class _Place:
             return _INEXACT
         fewer = self.rows is not None and found.rows < self.rows
         # A limit may have left out as many rows as a repeated stage has added.
-        if self.hidden and limited and found.rows and not fewer:
+        if self.hidden and limited and found.rows and not fewer and not self._is_aggregated(plan):
             return _LIMITED
         left_out = fewer and (limited or not at_least)
         stopped = left_out or (limited and self.rows is None)
         # Beside an empty side of a join no row is read, with any limit.
         stopped = stopped and not (at_least and not found.rows)
         return RowsRead(found, self.outputs, at_least, stopped, more=stopped and fewer)
+
+    def _is_aggregated(self, plan: str) -> bool:
+        """Ask whether an aggregation takes all rows before a limit does.
+
+        Spark puts a limit of one row below an aggregation that only groups.
+        """
+        depth = len(plan)
+        for line in reversed(plan[: plan.find(self.name)].splitlines()):
+            indent = len(line) - len(line.lstrip())
+            if indent < depth:
+                depth = indent
+                if (above := line.strip(" {")) in _DECIDES:
+                    return above == "aggregate" and "limit: 1\n" not in plan
+        return False
 
 
 class RowsObserver:
@@ -149,7 +167,7 @@ class RowsObserver:
         hashed = df.columns if columns is None else columns
         form, sums = _sums(df, hashed)
         hidden = is_connect(df)
-        self._places[name] = _Place(outputs, form, rows, hidden and rows is not None)
+        self._places[name] = _Place(name, outputs, form, rows, hidden and rows is not None)
         return _marked(df, name, sums) if hidden and rows is None else df.observe(name, *sums)
 
     def write(self, df: DataFrame, uri: str) -> RowsDigest:
@@ -262,7 +280,7 @@ def observed_once(
     form, sums = _sums(df, columns)
 
     def found() -> RowsDigest | None:
-        read = _Place((), form, rows, hidden=True).judge(observation.get, "")
+        read = _Place("", (), form, rows, hidden=True).judge(observation.get, "")
         return read.found if isinstance(read, RowsRead) else None
 
     return df.observe(observation, *sums), found

@@ -279,6 +279,33 @@ def test_fewer_rows_than_there_are_say_that_the_batch_has_more(
     assert found.more
 
 
+AGGREGATED = {
+    "three": lambda df: df.groupBy("k").count().limit(3),
+    "the greatest": lambda df: df.groupBy("k").count().orderBy("count").select("k").limit(3),
+    "of two": lambda df: df.groupBy("k").count().select("k").limit(2),
+}
+NOT_AGGREGATED = {
+    "one": lambda df: df.groupBy("k").count().select("k").limit(1),
+    "rows": lambda df: df.orderBy("s").limit(3),
+    "below": lambda df: df.limit(ROWS).groupBy("k").count(),
+}
+
+
+@pytest.mark.parametrize("job", AGGREGATED.values(), ids=AGGREGATED)
+def test_a_limit_of_several_sums_is_proven(any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any) -> None:
+    found = observed(any_spark, parquet, lambda df, emit: emit(job(df)), tmp_path / "out", known=True)
+    assert found == RowsRead(written(parquet))
+
+
+@pytest.mark.parametrize("job", NOT_AGGREGATED.values(), ids=NOT_AGGREGATED)
+def test_on_a_server_a_limit_of_one_group_or_of_rows_is_not_proven(
+    spark_connect: LocalSparkConnect, parquet: str, tmp_path: Path, job: Any
+) -> None:
+    with session(spark_connect.url, tag="rows", server="test") as spark:
+        found = observed(spark, parquet, lambda df, emit: emit(job(df)), tmp_path / "out", known=True)
+    assert found is None or found.more
+
+
 REPEATED = {
     None: "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of the batch",
     # Of each of two partitions a half is read, twice.

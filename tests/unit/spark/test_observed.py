@@ -10,6 +10,7 @@ import pytest
 from airflow_tx.ledger import COUNT, RowsDigest, RowsRead
 from airflow_tx.spark.observed import _Place
 
+NAME = "airflow_tx_read_1"
 BATCHES = [(1,), (2,), (1, 1), (2, 1), (1, 2), (2, 2), (1, 1, 1)]
 # How often each row of a partition was read, in all runs of its tasks that have ended.
 Times = Sequence[int]
@@ -34,7 +35,7 @@ def executions(batch: Sequence[int], *, limited: bool) -> Iterator[Times]:
 
 
 def judged(times: Times, plan: str, *, hidden: bool = True) -> RowsRead | str:
-    return _Place((), COUNT, len(times), hidden).judge({"rows": sum(times)}, plan)
+    return _Place(NAME, (), COUNT, len(times), hidden).judge({"rows": sum(times)}, plan)
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
@@ -60,6 +61,28 @@ def test_an_execution_that_repeats_nothing_and_cuts_nothing_off_is_proven(batch:
 def test_beside_a_limit_as_many_rows_are_a_proof_where_spark_says_that_it_has_repeated_nothing() -> None:
     assert isinstance(judged([1, 1], "limit {", hidden=False), RowsRead)
     assert isinstance(judged([1, 1], "limit {"), str)
+
+
+def plan(*above: str, limit: int) -> str:
+    """A client's plan with these above the place, from its root."""
+    lines = [f"{'  ' * depth}{word} {{" for depth, word in enumerate([*above, "collect_metrics"])]
+    return "\n".join([*lines, f'{"  " * len(lines)}name: "{NAME}"', f"  limit: {limit}\n"])
+
+
+@pytest.mark.parametrize(
+    ("given", "proven"),
+    [
+        (plan("limit", "sort", "aggregate", "project", limit=3), True),
+        (plan("limit", "aggregate", limit=1), False),  # Spark may put it below
+        (plan("aggregate", "limit", limit=3), False),
+        (plan("limit", "aggregate", "limit", limit=3), False),
+        (plan("limit", "project", limit=3), False),
+        (plan("limit", "aggregate", "with_relations", limit=3), False),
+        ("limit {\n  aggregate {\n  }\n" + plan("project", limit=3), False),
+    ],
+)
+def test_a_limit_above_an_aggregation_leaves_out_no_rows(given: str, proven: bool) -> None:
+    assert isinstance(judged([1, 1], given), RowsRead) == proven
 
 
 def test_a_limit_leaves_nothing_to_doubt_of_a_batch_without_rows() -> None:
