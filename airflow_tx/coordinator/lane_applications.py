@@ -109,6 +109,9 @@ class LaneApplications:
         """Interrupt running ones, and end all sessions."""
         with self._lock:
             threads = [thread.end() for thread in self._open]
+        # Once none of them begins another batch.
+        for thread in threads:
+            thread.start()
         until = time.monotonic() + _PATIENCE
         for thread in threads:
             thread.join(max(until - time.monotonic(), 0.0))
@@ -256,7 +259,7 @@ class ApplicationRun:
         """
         outcome = self.outcome
         if outcome is None:
-            self._thread.end()
+            self._thread.end().start()
             raise AirflowTaskTimeout(self._limit.reason)
         if isinstance(outcome, BaseException):
             raise outcome
@@ -342,13 +345,11 @@ class _SessionThread(threading.Thread):
         return False
 
     def end(self) -> threading.Thread:
-        """End what it runs on the server, and its session; the thread that does so: a server may not answer."""
+        """Let it begin no more; a thread that ends what it runs on the server, and its session: that may not answer."""
         with self._state:
             self._ending = True
         self.runs.put(None)
-        thread = threading.Thread(target=self._end, name=f"{self.name} ends", daemon=True)
-        thread.start()
-        return thread
+        return threading.Thread(target=self._end, name=f"{self.name} ends", daemon=True)
 
     def _end(self) -> None:
         from airflow_tx.spark import end

@@ -250,11 +250,15 @@ def test_a_batch_that_waits_for_the_first_one_never_begins_once_the_lane_ends(
     monkeypatch.setattr(lane_applications, "_HEAD_START", LONG)
     world, begun, waiting = make(source=Bounded(2)), list[int](), threading.Event()
 
+    def cannot(at: str) -> None:
+        raise RuntimeError(f"no {at} ahead of a batch")
+
     def hangs(session: Session, descriptor: Any) -> None:
         begun.append(descriptor.attempt.txid)
         waiting.set()
         session.interrupted.wait(LONG)
 
+    server.at = cannot
     server.on_batch = hangs
     lane = world.lane()
     with lane.opened():
