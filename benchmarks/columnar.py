@@ -140,7 +140,7 @@ def by_pandas(source: FileSource) -> Totals:
 
 
 def by_spark(source: FileSource) -> Totals:
-    spark, _ = spark_session()
+    spark = spark_session()
     frame: Any = source.emit_batch(ATTEMPT, metadata_of(source), spark)
     frame.createOrReplaceTempView("flights")
     return [tuple(row) for row in spark.sql(SUM_UP).collect()]

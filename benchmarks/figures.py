@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -31,20 +30,14 @@ def machine() -> str:
     return f"{os.cpu_count()} processors, load {load}"
 
 
-def spark_session() -> tuple[Any, Callable[[], float]]:
-    """A session of Spark, and a clock of the processor seconds of its JVM."""
+def spark_session() -> Any:
+    """A session of Spark."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark: Any = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
-
-    def processor() -> float:
-        fields = Path(f"/proc/{jvm}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    return spark, processor
+    return spark
 
 
 def processor_seconds() -> float:

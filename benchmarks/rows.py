@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import machine, spark_session
+from benchmarks.figures import machine, processor_seconds, spark_session
 
 ROWS = 10_000_000
 PYTHON_ROWS = 500_000
@@ -45,13 +45,9 @@ def _spark(folder: Path, rows: int) -> None:
 
     from airflow_tx.spark.observed import RowsObserver
 
-    before = time.process_time()
-    spark, of_spark = spark_session()
-
-    def processor() -> float:
-        return of_spark() + time.process_time() - before
-
-    start = processor()
+    before = processor_seconds()
+    spark = spark_session()
+    start = processor_seconds() - before
     files, out = f"file://{folder}/in", f"file://{folder}/out"
     made = spark.range(0, rows, 1, 8).select(*(F.expr(how).alias(name) for name, how in COLUMNS.items()))
     made.write.csv(files)
@@ -82,10 +78,10 @@ def _spark(folder: Path, rows: int) -> None:
     found: dict[str, list[float]] = {name: [] for name in jobs}
     for number in range(ROUNDS + 1):
         for name, job in jobs.items():
-            began = processor()
+            began = processor_seconds()
             job()
             if number:  # the first of each warms up
-                found[name].append(processor() - began)
+                found[name].append(processor_seconds() - began)
     spark.stop()
     base = min(found["neither"])
     print(f"Spark, {rows:,} rows, start of the session {start:.1f} s")
