@@ -9,6 +9,7 @@ import bz2
 import datetime as dt
 import gzip
 import io
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -53,6 +54,11 @@ def bare(kind: str, text: str, value: Any) -> Case:
     """Make a case of one value without quotes in a column of a type."""
     rows: Any = REFUSED if value is REFUSED else [(value, "x")]
     return csv(f"{text!r} as {kind}, without quotes", f"a,b\n{text},x\n", rows, f"a {kind}, b STRING")
+
+
+def _torn(content: bytes) -> bytes:
+    half = len(content) // 2
+    return content[:half] + bytes(each ^ 255 for each in content[half : half + 9]) + content[half + 9 :]
 
 
 AB = "a STRING, b STRING"
@@ -165,6 +171,13 @@ TEXTS = [
     Case("csv: gzip, cut", {"a.csv.gz": gzip.compress(b"a,b\n1,x\n")[:-4]}, REFUSED),
     Case("csv: gzip with another sum", {"a.csv.gz": gzip.compress(b"a,b\n1,x\n")[:-8] + bytes(8)}, REFUSED),
     Case("csv: no gzip", {"a.csv.gz": b"a,b\n1,x\n"}, REFUSED),
+    Case("csv: gzip with a torn middle",
+         {"a.csv.gz": _torn(gzip.compress(random.Random(1).randbytes(999).hex().encode()))}, REFUSED),
+    Case("csv: gzip with more behind it", {"a.csv.gz": gzip.compress(b"a,b\n1,x\n") + b"more"}, REFUSED),
+    Case("csv: an empty file that should be gzip", {"a.csv.gz": b""}, REFUSED, schema=AB),
+    Case("csv: an empty file that should be bzip2", {"a.csv.bz2": b""}, REFUSED, schema=AB),
+    Case("csv: bzip2 with a torn middle",
+         {"a.csv.bz2": _torn(bz2.compress(random.Random(1).randbytes(999).hex().encode()))}, REFUSED),
     Case("csv: gzip without its suffix", {"a.csv": gzip.compress(b"a,b\n1,x\n")}, REFUSED),
     Case("csv: a suffix in large letters", {"a.csv.GZ": gzip.compress(b"a,b\n1,x\n")}, [{"a": "1", "b": "x"}]),
     Case("csv: a thousand columns", {"a.csv": ",".join(map("c{}".format, range(1000))).encode() + b"\n" + b"," * 999},

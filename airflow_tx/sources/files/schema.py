@@ -10,6 +10,7 @@ import io
 import os
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ _COMPRESSED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.o
 _ONLY_SPARK = (".deflate", ".lz4", ".snappy", ".zst", ".zstd")
 _BZ2_END = 0x177245385090
 """The mark behind the blocks of a .bz2 stream; 32 bits of a checksum follow, and up to seven more to a whole byte."""
+_NO_BZ2 = "Invalid data stream"
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\r\n"
 
 
@@ -190,20 +192,29 @@ def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[Bin
                 yield unpacked
             except EOFError:
                 raise ValueError(f"the {suffix} file ends too early") from None
+            except (OSError, zlib.error) as error:
+                if not isinstance(error, (gzip.BadGzipFile, zlib.error)) and str(error) != _NO_BZ2:
+                    raise
+                raise ValueError(f"the {suffix} file is damaged ({error})") from None
 
 
 def check_end(path: FilePath) -> None:
-    """Check the end of a .bz2 file: Spark takes one that was cut between two blocks for a shorter one.
+    """Check the end of a compressed file. An empty one is cut, and Spark takes it for one without rows.
+
+    So it does a .bz2 file that was cut between two blocks.
 
     :raises ValueError: it ends too early.
     """
-    if not path.name.lower().endswith(".bz2"):
+    suffix = f".{path.name.rpartition('.')[2]}".lower()
+    if suffix not in _COMPRESSED:
         return
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 11))
-        end = int.from_bytes(cast("bytes", file.read()), "big")
-    if all((end >> bits) % 2**48 != _BZ2_END for bits in range(32, 40)):
-        raise ValueError("the .bz2 file ends too early")
+        end = cast("bytes", file.read())
+    bits = int.from_bytes(end, "big")
+    is_whole = suffix != ".bz2" or any((bits >> at) % 2**48 == _BZ2_END for at in range(32, 40))
+    if not end or not is_whole:
+        raise ValueError(f"the {suffix} file ends too early")
 
 
 def named_as_spark(options: Mapping[str, Any]) -> dict[str, Any]:
