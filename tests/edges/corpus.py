@@ -483,6 +483,22 @@ LIBRARIES = [
     {"code": "x", "id": 2**32 - 1, "small": 0, "text": "", "view": "", "raw": b"", "tags": [],
      "day": dt.date(9999, 12, 31), "at": None},
 ]  # fmt: skip
+UNKNOWN_TO_ONE: Mapping[str, list[Any]] = {
+    "uuid": [bytes(16)], "time32[ms]": [1000], "decimal256(50, 2)": [Decimal(1)], "duration[us]": [1], "bool8": [1],
+    "halffloat": [1.5], "list of duration[us]": [[1]],
+}  # fmt: skip
+"""Types that Spark lacks, or takes for numbers."""
+
+
+def _of_type(kind: str, values: list[Any]) -> bytes:
+    import pyarrow as pa
+
+    made = {"uuid": pa.uuid, "bool8": pa.bool8, "decimal256(50, 2)": lambda: pa.decimal256(50, 2)}.get(kind)
+    of_list = kind.removeprefix("list of ")
+    found = made() if made else pa.type_for_alias(of_list)
+    return _parquet({"a": pa.array(values, found if of_list == kind else pa.list_(found))})
+
+
 YEAR_1500, YEAR_9999 = -14831769600, 253402214400
 FAR = [{"a": dt.datetime(year, month, day, tzinfo=UTC)} for year, month, day in [(1500, 1, 1), (9999, 12, 31)]]
 PARQUET = [
@@ -500,6 +516,12 @@ PARQUET = [
     Case("parquet: microseconds beyond these years",
          {"a.parquet": _parquet({"a": _moments("us", YEAR_1500 * 10**6, YEAR_9999 * 10**6)})}, FAR, format="parquet"),
     Case("parquet: nanoseconds", {"a.parquet": _parquet({"a": _moments("ns", 1)}, version="2.6")}, REFUSED,
+         format="parquet"),
+    *(Case(f"parquet: {kind}", {"a.parquet": _of_type(kind, values)}, REFUSED, format="parquet")
+      for kind, values in UNKNOWN_TO_ONE.items()),
+    Case("parquet: times of day of a time zone",
+         {"a.parquet": _parquet({"a": [dt.time(10)]}, write_time_adjusted_to_utc=True)}, REFUSED, format="parquet"),
+    Case("parquet: a name twice in other letters", {"a.parquet": _parquet({"a": [1], "A": [2]})}, REFUSED,
          format="parquet"),
     Case("parquet: a renamed column in the second file",
          {"a.parquet": _parquet({"a": [1]}), "b.parquet": _parquet({"b": [2]})}, REFUSED, format="parquet"),

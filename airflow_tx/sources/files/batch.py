@@ -184,10 +184,20 @@ _ONLY_SPARKS = re.compile(r" (\S+) \((Geometry|Geography|Variant|Float16)\b")
 """In the schema of a file: types of which pyarrow gives the bytes that store them, or that Spark lacks."""
 
 
+_SPARK_LACKS = re.compile(
+    r"UUID|Interval|Undefined|Time\((?!isAdjustedToUTC=false, timeUnit=micro)"
+    r"|Decimal\(precision=(?:39|[4-9]\d|\d{3})"
+)
+"""Kinds of columns that pyarrow reads."""
+_ONLY_ARROWS = re.compile(r"duration|extension<arrow\.bool8")
+"""Types that Arrow notes in a file for itself; to Spark they are numbers."""
+
+
 def footer_columns(path: FilePath) -> dict[str, str]:
     """Read the columns of a Parquet file and their types.
 
-    :raises Misfit: it has times in nanoseconds, which Spark does not read; or a type that pyarrow does not know.
+    :raises ValueError: it has a type that Spark or pyarrow does not know, or that means another value in one of them;
+        or a name twice.
     """
     with path.open("rb") as file:
         opened = pq.ParquetFile(file)
@@ -196,8 +206,15 @@ def footer_columns(path: FilePath) -> dict[str, str]:
                 f"column {other[1]} is {other[2].upper()}, which is another value in Spark than in a @task"
             )
         for column in map(opened.schema.column, range(len(opened.schema))):
-            if "timeUnit=nanoseconds" in str(column.logical_type):
+            kind = str(column.logical_type)
+            if "timeUnit=nanoseconds" in kind:
                 raise Misfit(f"column {column.path} has nanoseconds, which Spark does not read")
+            if _SPARK_LACKS.match(kind):
+                raise Misfit(f"column {column.path} is {kind}, which Spark does not read")
+        for field in opened.schema_arrow:
+            if _ONLY_ARROWS.search(str(field.type)):
+                raise Misfit(f"column {field.name} is {field.type}, which is a number in Spark")
+        check_names(opened.schema_arrow.names)
         return {field.name: _one_name(str(field.type)) for field in opened.schema_arrow}
 
 
