@@ -496,9 +496,23 @@ def _of_type(kind: str, values: list[Any]) -> bytes:
     made = {"uuid": pa.uuid, "bool8": pa.bool8, "decimal256(50, 2)": lambda: pa.decimal256(50, 2)}.get(kind)
     of_list = kind.removeprefix("list of ")
     found = made() if made else pa.type_for_alias(of_list)
-    return _parquet({"a": pa.array(values, found if of_list == kind else pa.list_(found))})
+    number = pa.int32() if of_list == "date32[day]" else None
+    if of_list != kind:
+        return _parquet({"a": pa.array(values, number and pa.list_(number)).cast(pa.list_(found))})
+    return _parquet({"a": pa.array(values, number).cast(found) if number else pa.array(values, found)})
 
 
+BEYOND = {
+    "date32[day]": (-719_163, 2_932_897),
+    "timestamp[ms]": (-62_135_596_800_001, 253_402_300_800_000),
+    "timestamp[us]": (-62_135_596_800_000_001, 253_402_300_800_000_000),
+}
+"""The last value before the year 1, and the first one after the year 9999."""
+YEARS = [
+    (dt.date.min, dt.date.max),
+    (dt.datetime.min, dt.datetime.max.replace(microsecond=999_000)),
+    (dt.datetime.min, dt.datetime.max),
+]
 YEAR_1500, YEAR_9999 = -14831769600, 253402214400
 FAR = [{"a": dt.datetime(year, month, day, tzinfo=UTC)} for year, month, day in [(1500, 1, 1), (9999, 12, 31)]]
 PARQUET = [
@@ -521,6 +535,16 @@ PARQUET = [
       for kind, values in UNKNOWN_TO_ONE.items()),
     Case("parquet: times of day of a time zone",
          {"a.parquet": _parquet({"a": [dt.time(10)]}, write_time_adjusted_to_utc=True)}, REFUSED, format="parquet"),
+    *(Case(f"parquet: {name} of {kind}", {"a.parquet": _of_type(kind, values)}, REFUSED, format="parquet")
+      for kind, (lower, upper) in BEYOND.items()
+      for name, values in (("before the year 1", [0, lower]), ("after the year 9999", [upper, 0]))),
+    *(Case(f"parquet: the first and the last one of the years 1 to 9999 of {kind}",
+           {"a.parquet": _of_type(kind, [lower + 1, upper - 1])}, [{"a": low}, {"a": high}], format="parquet")
+      for (kind, (lower, upper)), (low, high) in zip(BEYOND.items(), YEARS, strict=True)),
+    Case("parquet: a list with a day after the year 9999",
+         {"a.parquet": _of_type("list of date32[day]", [[0], [0, 2_932_897]])}, REFUSED, format="parquet"),
+    Case("parquet: a day after the year 9999, in a column that is not declared",
+         {"a.parquet": _of_type("date32[day]", [2_932_897])}, [{"b": None}], format="parquet", schema="b INT"),
     Case("parquet: a name twice in other letters", {"a.parquet": _parquet({"a": [1], "A": [2]})}, REFUSED,
          format="parquet"),
     Case("parquet: a renamed column in the second file",

@@ -218,6 +218,33 @@ def footer_columns(path: FilePath) -> dict[str, str]:
         return {field.name: _one_name(str(field.type)) for field in opened.schema_arrow}
 
 
+_PER_DAY = {
+    "Date": 1,
+    "milliseconds": 86_400_000,
+    "microseconds": 86_400_000_000,
+}
+_YEARS = [each.toordinal() - date(1970, 1, 1).toordinal() for each in (date.min, date.max)]
+
+
+def _is_beyond(path: FilePath) -> bool:
+    """Ask whether the statistics of a Parquet file have a day or moment that is not in the years 1 to 9999."""
+    with path.open("rb") as file:
+        metadata = pq.ParquetFile(file).metadata
+    first, last = _YEARS
+    for number in range(metadata.num_columns):
+        kind = re.search(
+            r"^Date|(?<=timeUnit=)mi\w+", str(metadata.schema.column(number).logical_type)
+        )
+        per_day = _PER_DAY[kind[0]] if kind else 0
+        for group in range(metadata.num_row_groups if per_day else 0):
+            found = metadata.row_group(group).column(number).statistics
+            if found is None or not found.has_min_max:
+                continue
+            if found.min_raw < first * per_day or found.max_raw >= (last + 1) * per_day:
+                return True
+    return False
+
+
 def _one_name(kind: str) -> str:
     """Return the same name for types that differ only in how Arrow keeps them in memory."""
     return re.sub(r"\b(?:large_)?(string|binary|list)(?:_view)?\b", r"\1", kind)
@@ -516,6 +543,9 @@ class BatchFiles:
                 check_footer(path, self.paths[0], self._first_footer)
             elif _columns(self.schema) is not None:
                 check_declared(path, self.schema)
+            if (self.schema is None or _columns(self.schema) is not None) and _is_beyond(path):
+                for _ in _read_parquet(path, {}, self.schema):
+                    pass  # until the value that Spark would take
         if self._written is None:
             return
         if self.schema:
