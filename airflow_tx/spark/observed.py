@@ -113,7 +113,7 @@ class _Place:
         if not _is_exact(metrics):
             return _INEXACT
         found = _digest(metrics, self.form)
-        if self.rows is not None and found.rows > self.rows:
+        if self.hidden and self.rows is not None and found.rows > self.rows:
             return _INEXACT
         fewer = self.rows is not None and found.rows < self.rows
         # A limit may have left out as many rows as a repeated stage has added.

@@ -63,6 +63,11 @@ def test_beside_a_limit_as_many_rows_are_a_proof_where_spark_says_that_it_has_re
     assert isinstance(judged([1, 1], "limit {"), str)
 
 
+def test_more_rows_than_there_are_are_a_difference_where_spark_says_that_it_has_repeated_nothing() -> None:
+    assert judged([2, 1], "", hidden=False) == RowsRead(RowsDigest(3))
+    assert isinstance(judged([2, 1], ""), str)
+
+
 def plan(*above: str, limit: int) -> str:
     """A client's plan with these above the place, from its root."""
     lines = [f"{'  ' * depth}{word} {{" for depth, word in enumerate([*above, "collect_metrics"])]
