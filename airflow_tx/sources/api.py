@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
 from airflow_tx.base.remedy import Command, Remedy
-from airflow_tx.base.rows import is_frame, reader_of, reader_of_dicts, spark_reader
+from airflow_tx.base.rows import is_frame, reader_of, reader_of_dicts
 from airflow_tx.ledger import Batch as Batch, Json as Json, Loss as Loss
-from airflow_tx.outputs import Files, literal, open_files
 from airflow_tx.sources.dates import Interval, Span, span_of
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_tx.base.compat import IntervalSchedule, RunInfo, ScheduledInterval
     from airflow_tx.base.errors import TxError
     from airflow_tx.ledger import TransactionAttempt
+    from airflow_tx.outputs import Files
 
 
 # --- sizing -------------------------------------------------------------------------------------------------------
@@ -311,6 +311,8 @@ class BatchStaging:
     @classmethod
     def current(cls) -> BatchStaging:
         """Return the one that the reader of a batch has opened; by default a folder of this process."""
+        from airflow_tx.outputs import open_files
+
         if (opened := _staging.get()) is not None:
             return opened
         folder = mkdtemp(prefix="airflow-tx-")
@@ -348,7 +350,8 @@ class BatchStaging:
         names = batches.schema.names
         asked = [name for name in names if name.lower() in self._asked]
         if whole or len(asked) < len(self._asked) or not asked:
-            asked, self._asked = names, frozenset()
+            asked = names
+            self._asked = frozenset()
         schema = pa.schema([batches.schema.field(name) for name in asked])
         rows = 0
         with (
@@ -366,6 +369,9 @@ class BatchStaging:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Give the staged rows to Spark, as others than before to a join."""
+        from airflow_tx.base.rows import spark_reader
+        from airflow_tx.outputs import literal
+
         file = literal(self._files.spark_uri(self._file))
         return spark_reader(spark, "parquet").schema(self._schema).load(file)
 
