@@ -109,7 +109,7 @@ class LaneApplications:
         """Interrupt running ones, and end all sessions."""
         with self._lock:
             threads = [thread.end() for thread in self._open]
-        # Once none of them begins another batch.
+        # Once no thread begins another batch.
         for thread in threads:
             thread.start()
         until = time.monotonic() + _PATIENCE

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.base.rows import json as blocks_of_json
-from airflow_tx.base.rows.blocks import NotProven, batch_rows
-from airflow_tx.base.rows.json import objects_batch
+from airflow_tx.base.rows import blocks as blocks_of_json
+from airflow_tx.base.rows.blocks import NotProven, batch_rows, objects_batch
 from airflow_tx.base.rows.types import (
     ColumnType,
     arrow_types_of,

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         NotProven as NotProven,
         batch_rows as batch_rows,
         line_blocks as line_blocks,
+        objects_batch as objects_batch,
         typed_column as typed_column,
     )
-    from airflow_tx.base.rows.json import objects_batch as objects_batch
     from airflow_tx.base.rows.nested import (
         with_objects as with_objects,
     )

@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows.types import (
     BLANKS,
+    ArrayType,
     BooleanType,
     ColumnType,
     DateType,
     DecimalType,
     FloatType,
     IntegerType,
+    MapType,
     StringType,
+    StructType,
     TimestampType,
+    arrow_types_of,
 )
 
 if TYPE_CHECKING:
@@ -413,3 +417,224 @@ def _check_blank_lines(column: pa.Array) -> None:
         blank = pc.equal(pc.utf8_length(pc.utf8_trim(column, BLANKS)), 0)
         if pc.any(blank).as_py():
             raise NotProven("a blank line")
+
+
+# --- json ---------------------------------------------------------------------------------------------------------
+# The rule is `parsed_object` with exact numbers, and `ColumnType.of_json`. Arrow takes more: several objects in a line,
+# or one in several lines, bytes that are no UTF-8, ``NaN``, numbers beyond a type. So the bytes of a block are checked
+# as a whole, and then the values of each column.
+
+
+_LARGEST = 2**30
+"""Bytes that Arrow reads at once."""
+_BEFORE = r"[:\[,][ \t]*"
+_NO_NUMBER = rf"{_BEFORE}-?(?:NaN|Inf)"
+_MINUS_ZERO = rf"{_BEFORE}-0[ \t,\]}}]"
+_EXPONENT = rf'{_BEFORE}-?[0-9.]+[eE]|"[+-]?[0-9.]+[eE][0-9+-]+"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)'
+"""A number with an exponent; a text that is one; or an escape of a character that a number has."""
+_MOST_DIGITS = 1000
+"""Python takes no whole number of more than 4,300."""
+_MOST_BRACKETS = 500
+"""How many may open in a line. Python reads about 1,000, one in another, and Arrow dies of 50,000."""
+_FIRST_LINES = 16
+_MOST_LINES = 2048
+_NEW_KEYS = 128
+"""Four times the keys by which a piece may have more than the piece before it and a quarter."""
+
+
+class _OtherKeys(Exception):
+    """An object has a key that is not asked for."""
+
+
+def objects_batch(block: bytes, columns: Mapping[str, ColumnType]) -> pa.RecordBatch:
+    """Read lines that are one JSON object each, or empty.
+
+    :param block: whole lines; the last one may lack its end.
+    :raises NotProven: the rule may take them otherwise, or refuse one.
+    """
+    asked = pa.schema([(name, _asked(kind)) for name, kind in columns.items()])
+    block = _checked(block)
+    first, last = _lines(block)
+    if not len(first):
+        return pa.RecordBatch.from_pylist([], schema=pa.schema(arrow_types_of(columns)))
+    if any(map(_has_decimals, columns.values())) and _matches(block, _EXPONENT):
+        raise NotProven("an exponent")
+    try:
+        return _typed(_read(block, len(first), asked, others="error"), columns, block)
+    except _OtherKeys:
+        _check_others(block, first, last)
+        tables = _beside_others(block, first, last, asked)
+        found = [_typed(table, columns, block) for table in tables]
+        return pa.Table.from_batches(found).combine_chunks().to_batches()[0]
+
+
+def _asked(kind: ColumnType) -> pa.DataType:
+    """Give the type that Arrow's reader has to make of a column."""
+    if isinstance(kind, MapType):
+        raise NotProven("a map")
+    if isinstance(kind, ArrayType):
+        return pa.list_(_asked(kind.element))
+    if isinstance(kind, StructType):
+        return pa.struct([(name, _asked(each)) for name, each in kind.fields])
+    if isinstance(kind, (DateType, TimestampType)):
+        return pa.string()
+    if isinstance(kind, DecimalType):
+        # The reader adds zeros behind the point, and does not look whether they fit.
+        return pa.decimal256(kind.precision, kind.scale)
+    return arrow_types_of({"": kind})[""]
+
+
+def _has_decimals(kind: ColumnType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_decimals(kind.element)
+    if isinstance(kind, StructType):
+        return any(_has_decimals(each) for _, each in kind.fields)
+    return isinstance(kind, DecimalType)
+
+
+# --- json: bytes -------------------------------------------------------------------------------------------------
+
+
+def _checked(block: bytes) -> bytes:
+    """Give the block with line ends of one character."""
+    if len(block) > _LARGEST:
+        raise NotProven("a long line")
+    if not block.isascii():
+        try:
+            block.decode()
+        except UnicodeDecodeError:
+            raise NotProven("bytes that are no UTF-8") from None
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n")
+        if b"\r" in block:
+            raise NotProven("another line end")
+    return block
+
+
+def _lines(block: bytes) -> tuple[Any, Any]:
+    """Find the first and the last character of each line that is not empty: they are braces.
+
+    No object has an end of a line between a closing and an opening brace. So there is one in each line if there are as
+    many objects as lines.
+    """
+    raw = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(raw == ord("\n"))
+    if not block.endswith(b"\n"):
+        ends = np.append(ends, len(raw))
+    first = np.concatenate(([0], ends[:-1] + 1))
+    is_full = first < ends
+    first = first[is_full]
+    last = ends[is_full] - 1
+    if not ((raw[first] == ord("{")).all() and (raw[last] == ord("}")).all()):
+        raise NotProven("a line that is not from brace to brace")
+    return first, last
+
+
+def _check_others(block: bytes, first: Any, last: Any) -> None:
+    """Check what Arrow may read at keys that are not asked for."""
+    longest = (last - first).max()
+    if _matches(block, _NO_NUMBER):
+        raise NotProven("a number that is not finite")
+    if longest > _MOST_DIGITS and _matches(block, f"[0-9]{{{_MOST_DIGITS}}}"):
+        raise NotProven("a number of many digits")
+    if longest > _MOST_BRACKETS:
+        raw = np.frombuffer(block, np.uint8)
+        opens = (raw == ord("{")) | (raw == ord("["))
+        if np.add.reduceat(opens, first, dtype=np.int64).max() > _MOST_BRACKETS:
+            raise NotProven("many brackets")
+
+
+def _matches(block: bytes, pattern: str) -> bool:
+    return bool(pc.match_substring_regex(pa.array([block], pa.large_binary()), pattern)[0].as_py())
+
+
+# --- json: values ------------------------------------------------------------------------------------------------
+
+
+def _read(block: bytes, lines: int, asked: pa.Schema, *, others: str) -> pa.Table:
+    """Let Arrow read lines of objects.
+
+    :param others: what it does at a key that is not asked for. Of one that it ignores, it does not see the second.
+    """
+    from pyarrow import json
+
+    try:
+        table = json.read_json(
+            pa.BufferReader(block),
+            json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+            json.ParseOptions(explicit_schema=asked, unexpected_field_behavior=others),
+        )
+    except pa.ArrowException as error:
+        if "unexpected field" in str(error):
+            raise _OtherKeys from None
+        raise NotProven(str(error)) from None
+    if table.num_rows != lines:
+        raise NotProven("other objects than lines")
+    return table
+
+
+def _beside_others(block: bytes, first: Any, last: Any, asked: pa.Schema) -> Iterator[pa.Table]:
+    """Let Arrow read objects with other keys, in pieces: it keeps a place for each key in each line."""
+    at = known = 0
+    lines = _FIRST_LINES
+    while at < len(first):
+        ends = last[at : at + lines]
+        table = _read(block[first[at] : ends[-1] + 1], len(ends), asked, others="infer")
+        keys = _keys(pa.struct(list(table.schema)))
+        if at and 4 * (keys - known) > known + _NEW_KEYS:
+            raise NotProven("ever other keys")
+        yield table
+        known = keys
+        at += len(ends)
+        lines = min(2 * lines, _MOST_LINES)
+
+
+def _keys(kind: pa.DataType) -> int:
+    """Count the keys that a type has, and the types in it."""
+    return sum(1 + _keys(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _typed(table: pa.Table, columns: Mapping[str, ColumnType], block: bytes) -> pa.RecordBatch:
+    types = arrow_types_of(columns)
+    try:
+        values = [
+            _proven(table.column(name).combine_chunks(), kind, types[name], block)
+            for name, kind in columns.items()
+        ]
+    except (ValueError, pa.ArrowException) as error:
+        raise NotProven(str(error)) from None
+    return pa.RecordBatch.from_arrays(values, schema=pa.schema(types))
+
+
+def _proven(found: pa.Array, kind: ColumnType, to: pa.DataType, block: bytes) -> pa.Array:
+    """Give what Arrow has read its type; ValueError, ArrowException: the type has no such value."""
+    if isinstance(kind, ArrayType):
+        values = _proven(found.values, kind.element, to.value_type, block)
+        return pa.ListArray.from_arrays(found.offsets, values, to, mask=found.is_null())
+    if isinstance(kind, StructType):
+        fields = list(to)
+        values = [
+            _proven(found.field(name), each, field.type, block)
+            for (name, each), field in zip(kind.fields, fields, strict=True)
+        ]
+        return pa.StructArray.from_arrays(values, fields=fields, mask=found.is_null())
+    if isinstance(kind, FloatType):
+        return _number(found, block)
+    if isinstance(kind, DecimalType):
+        return found.cast(to)
+    if isinstance(kind, (DateType, TimestampType)):
+        return typed_column(found, kind, to)
+    if isinstance(kind, StringType) and kind.longest is not None:
+        return typed_column(found, kind, to)
+    return found
+
+
+def _number(found: pa.Array, block: bytes) -> pa.Array:
+    if not pc.all(pc.is_finite(found), min_count=0).as_py():
+        raise NotProven("a number that is not finite")
+    bits = found.type.bit_width
+    has_minus_zero = pc.any(pc.equal(found.view(f"int{bits}"), -(2 ** (bits - 1)))).as_py()
+    # Of a whole -0, the rule makes 0.0.
+    if has_minus_zero and _matches(block, _MINUS_ZERO):
+        raise NotProven("a whole -0")
+    return found
