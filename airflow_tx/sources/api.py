@@ -289,6 +289,17 @@ class MalformedRow:
     where: str
 
 
+def without_malformed(
+    rows: Iterable[Any], malformed: list[MalformedRow]
+) -> Iterator[Mapping[str, Any]]:
+    """Take malformed rows out of others, into a list."""
+    for row in rows:
+        if isinstance(row, MalformedRow):
+            malformed.append(row)
+        else:
+            yield row
+
+
 class BatchStaging:
     """Where a source may stage the rows of a batch, for Spark to read them, and what it has staged there.
 
@@ -421,6 +432,7 @@ class Source(Described, ABC):
     """Whether its metadata has the digest of what its rows are read from, so that rows are only counted."""
     unit: ClassVar[str] = "rows"
     """What `backlog` counts; a source of files cannot know of rows, and counts files."""
+    _for_spark: tuple[BatchStaging, ...] = ()
     rows_can_change: ClassVar[bool] = True
     """Whether the rows of a batch can be others than were decided, as in a file that was corrected; not in a log, which
     only grows."""
@@ -535,19 +547,24 @@ class Source(Described, ABC):
         if is_frame(rows):
             return reader_of(rows)
         types = self.row_types(attempt, metadata)
-        return reader_of_dicts(self._without_malformed(cast("Iterable[Any]", rows)), types)
-
-    def _without_malformed(self, rows: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-        for row in rows:
-            if isinstance(row, MalformedRow):
-                self.malformed_rows.append(row)
-            else:
-                yield row
+        return reader_of_dicts(without_malformed(cast("Any", rows), self.malformed_rows), types)
 
     @cached_property
     def malformed_rows(self) -> list[MalformedRow]:
         """Keep the malformed rows that `emit_arrow` has met: a record batch has no place for them."""
         return []
+
+    def _stage(self, spark: SparkSession, batches: pa.RecordBatchReader) -> DataFrame:
+        """Stage rows for Spark, with the malformed ones that reading them finds."""
+        staging = BatchStaging.current()
+        self._for_spark = (*self._for_spark, staging)  # a copy of this source has its own
+        met = len(self.malformed_rows)
+        # A subclass may use other columns than its reader.
+        ours = type(self).__module__.startswith("airflow_tx.")
+        frame = staging.stage(spark, batches, whole=not ours)
+        staging.malformed += self.malformed_rows[met:]
+        del self.malformed_rows[met:]
+        return frame
 
     def check_read(self, attempt: TransactionAttempt) -> None:
         """Check, before the ack, that the rows which this object has emitted were read from what it had checked.
@@ -718,7 +735,9 @@ class Source(Described, ABC):
         """
 
     def close(self) -> None:
-        """Close the connections; the next use opens them again."""
+        """Close the connections; the next use opens them again. What Spark reads is removed."""
+        for staging in self._for_spark:
+            staging.remove()
 
 
 class DatedSource(Source):

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
     ColumnType,
+    NotProven,
     ddl_of,
     nested_columns_of,
     object_values,
+    objects_batch,
     parsed_object,
-    python_frame,
+    reader_of_dicts,
     says_not_null,
 )
 from airflow_tx.outputs import content_of_row
-from airflow_tx.sources.api import MalformedRow
+from airflow_tx.sources.api import MalformedRow, without_malformed
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
 
     from airflow_tx.sources.api import Source
+else:
+    pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
 
 
 # --- message ------------------------------------------------------------------------------------------------------
@@ -39,6 +44,50 @@ def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
     return text if columns is None else object_values(parsed_object(text, exact=True), columns)
+
+
+def message_column(
+    raws: Sequence[bytes | None], columns: Mapping[str, ColumnType] | None, to: pa.DataType
+) -> pa.Array:
+    """Parse many messages at once.
+
+    :param to: the type of the column.
+    :raises NotProven: `parsed_message` may take one otherwise, or refuse it.
+    """
+    given = pa.array(raws, pa.binary())
+    if columns is None:
+        try:
+            return given.cast(to)
+        except pa.ArrowException as error:
+            raise NotProven(str(error)) from None
+    there = [raw for raw in raws if raw is not None]
+    block = b"\n".join(there)
+    if block.count(b"\n") != max(len(there) - 1, 0):
+        raise NotProven("a message of several lines")
+    found = objects_batch(block, columns).to_struct_array()
+    if len(found) != len(there):
+        raise NotProven("an empty message")
+    if given.null_count:
+        at = pc.cumulative_sum(given.is_valid().cast(pa.int64()))
+        found = found.take(pc.if_else(given.is_valid(), pc.subtract(at, 1), None))
+    return found
+
+
+def message_batches(
+    make: Callable[[], pa.RecordBatch],
+    rows: Iterable[Any],
+    types: Mapping[str, pa.DataType],
+    malformed: list[MalformedRow],
+) -> Iterable[pa.RecordBatch]:
+    """Make a record batch of messages at once, or of their rows, which the rule reads.
+
+    :param malformed: gets the malformed ones among the rows.
+    """
+    try:
+        return [make()]
+    except NotProven:
+        read: Iterable[pa.RecordBatch] = reader_of_dicts(without_malformed(rows, malformed), types)
+        return read
 
 
 def malformed_message(raw: Any, error: ValueError, where: str) -> MalformedRow:
@@ -75,14 +124,6 @@ def declared_columns(
 def message_ddl(columns: Mapping[str, ColumnType]) -> str:
     """Write the type of a message that is a JSON object."""
     return f"STRUCT<{ddl_of({name: kind.ddl for name, kind in columns.items()})}>"
-
-
-def spark_and_arrow(spark: SparkSession, ddl: str) -> tuple[StructType, pa.Schema]:
-    """Read the columns of rows, as Spark and as Arrow name them."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    struct = python_frame(spark, [], ddl).schema
-    return struct, to_arrow_schema(struct, timezone="UTC")
 
 
 # --- row numbers --------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from uuid import uuid4
@@ -22,13 +23,15 @@ from airflow_tx.outputs import TAKEN, open_files, quoted
 from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, Limit, RowTypes, Source
 from airflow_tx.sources.message import (
     declared_columns,
+    message_batches,
+    message_column,
     message_ddl,
     parsed_message,
-    spark_and_arrow,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql import SparkSession
 
     from airflow_tx.ledger import TransactionAttempt
 
@@ -206,13 +209,29 @@ class QueueRows:
         """Make the rows; FailedBatch names a message that cannot be read."""
         return [self._row(each) for each in messages]
 
-    def frame(self, spark: SparkSession, messages: Sequence[QueueMessage]) -> DataFrame:
-        """Make a DataFrame of them, in this process: they are at most as many as a broker hands out."""
-        import pyarrow as pa  # type: ignore[import-untyped]
+    def batches(self, messages: Sequence[QueueMessage]) -> pa.RecordBatchReader:
+        """Make record batches of the rows; FailedBatch names a message that cannot be read."""
+        import pyarrow as pa
 
-        struct, columns = spark_and_arrow(spark, self.ddl)
-        rows = pa.Table.from_pylist(self.of(messages), schema=columns)
-        return spark.createDataFrame(rows, schema=struct)
+        types = arrow_types_of(nested_columns_of(self.ddl))
+        make = partial(self._batch, messages, types)
+        batches = message_batches(make, map(self._row, messages), types, [])
+        return pa.RecordBatchReader.from_batches(pa.schema(types), batches)
+
+    def _batch(
+        self, messages: Sequence[QueueMessage], types: Mapping[str, pa.DataType]
+    ) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        values = {
+            "message_id": [each.message_id for each in messages],
+            "routing_key": [each.routing_key for each in messages],
+            "headers": [each.headers for each in messages],
+            "message": message_column(
+                [each.body for each in messages], self.columns, types["message"]
+            ),
+        }
+        return pa.RecordBatch.from_pydict(values, pa.schema(types))
 
     def _row(self, message: QueueMessage) -> dict[str, Any]:
         row = asdict(message)
@@ -459,6 +478,7 @@ class RabbitQueueSource(Source):
         """Of the batch that was decided last: its metadata, and the tag up to which it is to be acked."""
 
     def close(self) -> None:
+        super().close()
         self._unacked = None
         if self._session is not None:
             session = self._session
@@ -654,7 +674,11 @@ class RabbitQueueSource(Source):
     ) -> EmittedRows:
         rows = self._rows(attempt)
         messages = self._read(metadata, rows.skip)
-        return rows.of(messages) if spark is None else rows.frame(spark, messages)
+        return rows.of(messages) if spark is None else self._stage(spark, rows.batches(messages))
+
+    def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
+        rows = self._rows(attempt)
+        return rows.batches(self._read(metadata, rows.skip))
 
     def contains(self, metadata: Json, what: str) -> bool | None:
         try:

@@ -124,7 +124,6 @@ class Batch:
         self._messages: TaskEmitter | None = None
         self._staged: list[BatchStaging] = []
         self._met: list[MalformedRow] = []
-        self._malformed: DataFrame | None = None
 
     def __str__(self) -> str:
         return str(self.descriptor)
@@ -154,14 +153,8 @@ class Batch:
             self._source = rebuild(*self.descriptor.source).named(self.descriptor.topology)
         frame, rows = self._emitted(self._source, columns)
         hashed = () if self._source.counts_rows else None
-        if rows is not None or MALFORMED not in frame.columns:
-            given = frame.select(*columns) if columns else frame
-            return self._observer.reading(given, columns=hashed, rows=rows)
-        # The application reads the malformed rows as well, with any columns.
-        given = frame.select(*columns, MALFORMED) if columns else frame
-        read = self._observer.reading(given, columns=hashed, rows=rows)
-        self._malformed = frame.where(f"{MALFORMED} IS NOT NULL").select(MALFORMED)
-        return read.where(f"{MALFORMED} IS NULL").drop(MALFORMED)
+        given = frame.select(*columns) if columns else frame
+        return self._observer.reading(given, columns=hashed, rows=rows)
 
     def _emitted(self, source: Source, columns: Sequence[str]) -> tuple[DataFrame, int | None]:
         """Give the rows of the batch, and how many they are, if the source has staged these."""
@@ -348,12 +341,6 @@ class Batch:
                 "*",
                 problem,
                 'Call batch.emit("counts", df); an empty DataFrame is fine.',
-            )
-        if self._malformed is not None:
-            # From the source itself: this job must not prove that the application has read all rows.
-            reason = "it does not fit the schema"
-            self._emit(
-                MALFORMED, _aside(self._malformed, F.lit(""), F.lit(reason), F.col(MALFORMED))
             )
         read = [*map(self._asked, self._observer.read())]
         if self._met:

@@ -13,10 +13,9 @@ import pytest
 from airflow_tx import KafkaSource, RedisListSource
 from airflow_tx.base.errors import FailedBatch, RowsRefused
 from airflow_tx.base.remedy import Command
-from airflow_tx.base.rows.arrow import reader_of_dicts
-from airflow_tx.base.rows.nested import with_objects
-from airflow_tx.base.rows.types import arrow_types_of, nested_columns_of
+from airflow_tx.base.rows.types import nested_columns_of
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.sources.kafka import offsets as kafka_offsets
 from airflow_tx.sources.rabbit import QueueMessage, QueueRows
 from tests.edges.messages import COLUMNS, LEFT, MESSAGES, SCHEMA, TAKEN, Message
 from tests.servers.kafka import LocalKafka
@@ -76,10 +75,10 @@ def dicts(reader: Any) -> list[Any]:
     return [row for batch in reader for row in batch.to_pylist(maps_as_pydicts="strict")]
 
 
-def of_kafka(topic: str, first: int, count: int, *, arrow: bool = False) -> Any:
+def of_kafka(topic: str, first: int, count: int, spark: SparkSession | None = None, *, arrow: bool = False) -> Any:
     rows: Any = {f"{topic}-0": {"topic_id": None, "from": first, "to": first + count}}
     source = KafkaSource(topic=topic, value_schema=SCHEMA)
-    return dicts(source.emit_arrow(FIRST, rows)) if arrow else source.emit_batch(FIRST, rows)
+    return dicts(source.emit_arrow(FIRST, rows)) if arrow else source.emit_batch(FIRST, rows, spark)
 
 
 def of_redis(name: str, first: int, count: int, spark: SparkSession | None = None, *, arrow: bool = False) -> Any:
@@ -92,19 +91,15 @@ def of_redis(name: str, first: int, count: int, spark: SparkSession | None = Non
     return rows if spark is not None else list(rows)
 
 
-def of_rabbit(messages: Iterable[Message], spark: SparkSession | None = None) -> Any:
+def of_rabbit(messages: Iterable[Message], *, arrow: bool = False) -> Any:
     taken = [QueueMessage("m", "r", "{}", each.content) for each in messages]
-    return QUEUE.of(taken) if spark is None else QUEUE.frame(spark, taken)
-
-
-def batches_of_rabbit(messages: Iterable[Message]) -> Any:
-    return dicts(reader_of_dicts(of_rabbit(messages), arrow_types_of(nested_columns_of(QUEUE.ddl))))
+    return dicts(QUEUE.batches(taken)) if arrow else QUEUE.of(taken)
 
 
 def test_record_batches_have_values_of_each_source_exactly(topic: str, lists: str) -> None:
     assert texts(row["value"] for row in of_kafka(topic, 0, len(TAKEN), arrow=True)) == expected()
     assert texts(row["message"] for row in of_redis(lists, 0, len(TAKEN), arrow=True)) == expected()
-    assert texts(row["message"] for row in batches_of_rabbit(TAKEN)) == expected()
+    assert texts(row["message"] for row in of_rabbit(TAKEN, arrow=True)) == expected()
 
 
 def test_a_task_takes_values_of_each_source_exactly(topic: str, lists: str) -> None:
@@ -123,36 +118,43 @@ def test_a_task_of_each_source_refuses_a_batch_with_another_value(number: int, t
     for arrow in (False, True):
         with pytest.raises(RowsRefused, match="cannot be read"):
             of_redis(lists, len(TAKEN) + number, 1, arrow=arrow)
-    with pytest.raises(FailedBatch, match="cannot be read"):
-        of_rabbit([LEFT[number]])
+        with pytest.raises(FailedBatch, match="cannot be read"):
+            of_rabbit([LEFT[number]], arrow=arrow)
+
+
+@pytest.mark.parametrize("message", TAKEN, ids=str)
+def test_record_batches_have_each_value_that_a_task_takes(message: Message) -> None:
+    assert texts(of_rabbit([message], arrow=True)) == texts(of_rabbit([message]))
 
 
 @pytest.mark.spark
-def test_spark_takes_values_of_each_source_exactly(lists: str, spark: SparkSession) -> None:
-    rows = spark.createDataFrame([(bytearray(each.content),) for each in TAKEN], "value BINARY").coalesce(1)
-    read, value, problem = with_objects(rows, "value", nested_columns_of(SCHEMA))
-    assert read.where(problem.isNotNull()).select(problem.alias("problem"), "value").collect() == []
-    assert collected(read.select(value.alias("value")), "value") == expected()
+def test_spark_takes_values_of_each_source_exactly(topic: str, lists: str, spark: SparkSession) -> None:
+    assert collected(of_kafka(topic, 0, len(TAKEN), spark), "value") == expected()
     assert collected(of_redis(lists, 0, len(TAKEN), spark), "message") == expected()
-    assert collected(of_rabbit(TAKEN, spark), "message") == expected()
 
 
 @pytest.mark.spark
-def test_spark_refuses_a_batch_of_each_source_with_another_value(lists: str, spark: SparkSession) -> None:
-    numbered = [(number, bytearray(each.content)) for number, each in enumerate(LEFT)]
-    read, _, problem = with_objects(
-        spark.createDataFrame(numbered, "number INT, value BINARY"), "value", nested_columns_of(SCHEMA)
-    )
-    found = {row["number"]: row["problem"] for row in read.select("number", problem.alias("problem")).collect()}
-    assert [str(LEFT[number]) for number, what in found.items() if what is None] == []
-    for number, each in enumerate(LEFT):
+def test_spark_refuses_a_batch_of_each_source_with_another_value(topic: str, lists: str, spark: SparkSession) -> None:
+    for number in range(len(LEFT)):
+        with pytest.raises(RowsRefused, match=f"topic {topic}, partition 0, offset {len(TAKEN) + number}: "):
+            of_kafka(topic, len(TAKEN) + number, 1, spark)
         with pytest.raises(RowsRefused, match="cannot be read"):
             of_redis(lists, len(TAKEN) + number, 1, spark)
-        with pytest.raises(FailedBatch, match="cannot be read"):
-            of_rabbit([each], spark)
 
 
 def test_a_refused_value_is_shown_with_its_column() -> None:
     column = COLUMNS["BIGINT"]
     with pytest.raises(FailedBatch, match=re.escape(f"column {column} BIGINT = 19.99: it is no whole number")):
         of_rabbit([next(each for each in MESSAGES if b": 19.99" in each.content and column.encode() in each.content)])
+
+
+def test_pages_of_kafka_have_the_rows_that_are_read_one_by_one(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = ", ".join(f"{name} {kind}" for kind, name in COLUMNS.items() if name != MAP)
+    rows: Any = {f"{topic}-0": {"topic_id": None, "from": 0, "to": len(TAKEN) + len(LEFT)}}
+    source: Any = KafkaSource(topic=topic, value_schema=schema, malformed="reject")
+    one_by_one = list(source.emit_batch(FIRST, rows))
+    monkeypatch.setattr(kafka_offsets, "_MANY", 0)
+    for size in (1, 7):
+        monkeypatch.setattr(kafka_offsets, "_MESSAGES_OF_PAGE", size)
+        paged = list(source.emit_batch(FIRST, rows))
+        assert sorted(map(repr, paged)) == sorted(map(repr, one_by_one))

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_tx.base.rows.arrow import reader_of_dicts
 from airflow_tx.base.rows.blocks import batch_rows, typed_column
-from airflow_tx.base.rows.spark import read_text
 from airflow_tx.base.rows.types import JsonNumber, arrow_types_of, columns_of
 from tests.edges.values import EDGES, FLOATING, MIDDLES, TEXTS, TYPES, beside_middle
 from tests.imports.doc_pages import hook
@@ -142,41 +141,6 @@ def test_each_time_of_a_type_is_taken(value: dt.datetime) -> None:
     assert taken("TIMESTAMP_NTZ", str(value)) == value
     assert taken("TIMESTAMP", str(value)) == value.replace(tzinfo=dt.timezone.utc)
     assert taken("DATE", str(value.date())) == value.date()
-
-
-def in_spark(texts: list[str], spark: SparkSession) -> dict[str, list[Any]]:
-    """Take texts as values of each type by the expressions of Spark."""
-    from pyspark.sql import functions as F
-
-    rows = spark.createDataFrame(list(enumerate(texts)), "number INT, text STRING").coalesce(1)
-    columns = []
-    for name, kind in KINDS.items():
-        value, fits = read_text(F.col("text"), kind)
-        valid = F.lit(True) if fits is None else fits
-        columns.append(F.when(valid, value).alias(name))
-    found = rows.select("number", *columns).toArrow().to_pylist()
-    by_number = {row["number"]: row for row in found}
-    return {
-        name: [REFUSED if by_number[number][name] is None else by_number[number][name] for number in range(len(texts))]
-        for name in TYPES
-    }
-
-
-@pytest.mark.spark
-@settings(
-    max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
-)
-@given(generated=st.lists(TEXTS, min_size=300, max_size=300))
-def test_a_task_and_spark_take_the_same_texts_as_the_same_values(generated: list[str], spark: SparkSession) -> None:
-    texts = [*EDGES, *generated]
-    found = in_spark(texts, spark)
-    differ = [
-        (name, text[:100], taken(name, text), other)
-        for name in TYPES
-        for text, other in zip(texts, found[name], strict=True)
-        if repr(_plain(taken(name, text))) != repr(_plain(other))
-    ]
-    assert not differ, differ[:10]
 
 
 @pytest.mark.spark

@@ -19,7 +19,6 @@ from airflow_tx.outputs.staging.files import open_files
 from airflow_tx.sources import BatchStaging, MalformedRow
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.kafka.source import KafkaSource
-from airflow_tx.sources.redis import source as redis_source
 from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.spark import Batch, batch_app
@@ -350,6 +349,7 @@ def test_malformed_messages_of_kafka_are_kept_aside_by_both(
     with session(spark_connect.url, tag="test", server="the test's") as spark:
         bad, kept = both(source, spark, monkeypatch, run, aside)
     assert sorted(row["tx_content"] for row in kept) == BAD
+    assert {row["tx_where"] for row in kept} == {f"topic {topic}, partition 0, offset {n}" for n in (1, 2, 3, 4, 5)}
     assert bad[0].where == f"topic {topic}, partition 0, offset 1"
     assert {row.reason for row in bad} == {
         "it is no JSON", "column n BIGINT: it is no whole number in digits", "it is not UTF-8",
@@ -357,14 +357,10 @@ def test_malformed_messages_of_kafka_are_kept_aside_by_both(
     assert run.spec.ledger(run.spec.memory).outcome(1).receipt["rows"] == len(MESSAGES)
 
 
-@pytest.mark.parametrize(
-    "at_once", [pytest.param(1, id="executors"), pytest.param(100, id="driver", marks=pytest.mark.lead)]
-)
 def test_malformed_messages_of_redis_are_kept_aside_by_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession, at_once: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    monkeypatch.setattr(redis_source, "PART", at_once)
     with LocalRedis() as redis:
         extra = {"host": "127.0.0.1", "port": redis.port, "password": REDIS_PASSWORD}
         monkeypatch.setenv("AIRFLOW_CONN_REDIS_LOGS", json.dumps({"conn_type": "redis", **extra}))
@@ -373,7 +369,8 @@ def test_malformed_messages_of_redis_are_kept_aside_by_both(
         run = of_source(source, tmp_path, aside)
         bad, kept = both(source, spark, monkeypatch, run, aside)
     assert sorted(row["tx_content"] for row in kept) == BAD
-    assert len({row.where for row in bad}) == 5
+    assert {row["tx_where"] for row in kept} == {row.where for row in bad}
+    assert len(bad) == 5
     assert run.spec.ledger(run.spec.memory).outcome(1).receipt["rows"] == len(MESSAGES)
 
 

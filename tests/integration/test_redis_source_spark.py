@@ -1,4 +1,4 @@
-"""Messages from Redis in a real Spark: read where they are asked for, or by executors."""
+"""Messages from Redis in a real Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from airflow_tx.base.errors import RowsRefused, SourceError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
 from airflow_tx.outputs.staging.area import read_output
-from airflow_tx.sources.redis import source as redis_source
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
@@ -32,12 +31,10 @@ pytestmark = pytest.mark.spark
 ATTEMPT = TransactionAttempt(1, 1)
 MESSAGES = 45
 APP = """
-from airflow_tx.sources.redis import source as redis_source
 from airflow_tx.spark import batch_app
 
 @batch_app
 def main(spark, batch):
-    redis_source.PART = 20  # so that executors read
     batch.emit("people", batch.read().select("partition", "number", "message.*"))
 """
 
@@ -76,16 +73,8 @@ def people() -> RedisNumberedSource:
     return RedisNumberedSource("tweets", databases=[0, 1], schema="user STRING, n INT")
 
 
-@pytest.mark.lead
-@pytest.mark.worth("Redis read by executors")
-@pytest.mark.parametrize(
-    "part", [pytest.param(1_000, marks=pytest.mark.long), 20], ids=["read here", "read by executors"]
-)
 @pytest.mark.parametrize("source", [people(), RedisStreamSource("tweets", "events", databases=[0, 1])], ids=type)
-def test_rows_are_the_same_in_spark_whoever_reads_them(
-    spark: SparkSession, source: RedisSource, part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_source, "PART", part)
+def test_rows_are_the_same_in_spark(spark: SparkSession, source: RedisSource) -> None:
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     plain: Any = source.emit_batch(ATTEMPT, batch.metadata)
@@ -96,23 +85,13 @@ def test_rows_are_the_same_in_spark_whoever_reads_them(
     source.close()
 
 
-@pytest.mark.lead
-@pytest.mark.parametrize("part", [1_000, 20], ids=["read here", "read by executors"])
-def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
-    spark: SparkSession, redis: LocalRedis, part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_source, "PART", part)
+def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(spark: SparkSession, redis: LocalRedis) -> None:
     source = people()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     before = redis.client(1).getset("17", '{"user": "@1", "n": "many"}')
-
-    def collect() -> None:
-        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, spark)
-        frame.collect()
-
-    with pytest.raises(Exception, match="many") as error:  # Spark's own, or ours
-        collect()
+    with pytest.raises(RowsRefused, match="many") as error:
+        source.emit_batch(ATTEMPT, batch.metadata, spark)
     redis.client(1).set("17", before)
     failure = Failure.of(error.value)
     told = r".* refused: message 17 \(key 17\) in database 1 of connection tweets, .* cannot be read: column n INT = "
@@ -122,10 +101,7 @@ def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
     source.close()
 
 
-def test_messages_that_are_gone_are_named_before_a_job_is_started(
-    spark: SparkSession, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_source, "PART", 20)
+def test_messages_that_are_gone_are_named_before_a_job_is_started(spark: SparkSession, redis: LocalRedis) -> None:
     source = people()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None

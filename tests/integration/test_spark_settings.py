@@ -27,9 +27,9 @@ import pytest
 from airflow_tx.base.errors import ConfigError, RowsRefused
 from airflow_tx.base.rows import WRITES, check_settings, spark_reader
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.sources import BatchStaging
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.sources.message import spark_and_arrow
 from airflow_tx.spark.connect import session
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 
@@ -413,4 +413,4 @@ def test_a_schema_needs_no_setting_that_guesses(spark: SparkSession, name: str) 
 
 def test_a_setting_by_which_messages_have_other_moments_is_refused(spark: SparkSession) -> None:
     with given(spark, "spark.sql.timestampType", "TIMESTAMP_NTZ"), pytest.raises(ConfigError, match="timestampType"):
-        spark_and_arrow(spark, "t TIMESTAMP")
+        BatchStaging.current().stage(spark, pa.table({"n": [1]}).to_reader())

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
         objects_batch as objects_batch,
         typed_column as typed_column,
     )
-    from airflow_tx.base.rows.nested import (
-        with_objects as with_objects,
-    )
     from airflow_tx.base.rows.spark import (
         REFUSED_VALUE as REFUSED_VALUE,
         WRITES as WRITES,

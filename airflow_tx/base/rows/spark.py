@@ -7,19 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.rows.types import (
-    DATE,
-    INFINITE,
-    ZONE,
-    BooleanType,
-    ColumnType,
-    DateType,
-    DecimalType,
-    FloatType,
-    IntegerType,
-    StringType,
-    TimestampType,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, functions as F
@@ -187,10 +174,6 @@ def spark_reader(
 
 REFUSED_VALUE = "airflow_tx: no such value: "
 """What begins the message of a query that found a value which is refused."""
-_CLOCK = "[0-9]{2}:[0-9]{2}"
-# The first moment of year 1 and the last one of year 9999, in microseconds since 1970.
-_FIRST = -62_135_596_800_000_000
-_LAST = 253_402_300_799_999_999
 
 
 def valid_text(rows: DataFrame) -> DataFrame:
@@ -213,50 +196,3 @@ def fails(problem: Column, *, otherwise: bool) -> Column:
     return F.when(problem.isNotNull(), F.raise_error(problem).cast("boolean")).otherwise(
         F.lit(otherwise)
     )
-
-
-def read_text(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
-    """Return the value of a text, and whether it is one; None: each text is."""
-    if isinstance(kind, StringType):
-        return text, None if kind.longest is None else F.length(text) <= kind.longest
-    if isinstance(kind, BooleanType):
-        word = F.lower(text)
-        return word == "true", word.isin("true", "false")
-    if isinstance(kind, TimestampType):
-        return _moment(text, kind)
-    value = text.try_cast(kind.ddl)
-    fits = value.isNotNull()
-    if isinstance(kind, (IntegerType, FloatType)):
-        fits &= ~text.rlike(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # Spark takes them for blanks
-    if isinstance(kind, FloatType):
-        word = F.lower(F.trim(text))
-        named = word.isin("nan", *INFINITE)
-        javas = word.rlike(r"x|[0-9.][df][\x00-\x20]*\z")  # in hexadecimal digits, or with a type
-        fits &= named | ((F.abs(value) < float("inf")) & ~javas)
-    elif isinstance(kind, DecimalType):
-        fits &= text.rlike(rf"\A(?=.*[0-9])[+-]?[0-9]*(?:\.[0-9]{{0,{kind.scale}}}0*)?\z")
-    elif isinstance(kind, DateType):
-        fits &= text.rlike(rf"\A(?!0000){DATE}\z")
-    return value, fits
-
-
-def _moment(text: Column, kind: TimestampType) -> tuple[Column, Column]:
-    zone = f"{ZONE}?" if kind.zoned else ""
-    utc = "Z?" if kind.zoned else ""
-    # Almost every time is written like this. The checks of the other forms take several times as long.
-    usual = text.rlike(rf"\A(?!0000){DATE}[T ]{_CLOCK}:[0-9]{{2}}{utc}\z")
-    any_form = text.rlike(
-        rf"\A(?!0000){DATE}(?:[T ]{_CLOCK}(?::[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?{zone})?\z"
-    )
-    # Spark takes no zone behind minutes, or behind a date.
-    with_time = F.regexp_replace(text, rf"\A({DATE})\z", "$1 00:00:00")
-    with_seconds = F.regexp_replace(with_time, rf"\A({DATE}[T ]{_CLOCK})(?={zone}\z)", "$1:00")
-    full = F.when(usual, text).otherwise(with_seconds)
-    if not kind.zoned:
-        value = full.try_cast(kind.ddl)
-        return value, (usual | any_form) & value.isNotNull()
-    has_zone = full.endswith("Z") | F.substring(full, -6, 1).isin("+", "-")
-    value = F.when(has_zone, full).otherwise(F.concat(full, F.lit("Z"))).try_cast(kind.ddl)
-    # One comparison, since Spark would cast the text once for each.
-    within = F.abs(2 * F.unix_micros(value) - (_FIRST + _LAST)) <= _LAST - _FIRST
-    return value, (usual | any_form) & F.coalesce(within, F.lit(False))

@@ -467,7 +467,7 @@ _NESTED = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|.", re.DOTALL)
-SHOWN = 80
+_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -559,7 +559,7 @@ def object_values(found: Mapping[str, Any], columns: Mapping[str, ColumnType]) -
         try:
             values[name] = _value(found.get(name), kind)
         except ValueError as error:
-            shown = text_of_json(found[name])[:SHOWN]
+            shown = text_of_json(found[name])[:_SHOWN]
             raise ValueError(f"column {name} {kind.ddl} = {shown}: {error}") from None
     return values
 

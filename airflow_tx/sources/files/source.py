@@ -25,7 +25,6 @@ from airflow_tx.outputs import Listed
 from airflow_tx.sources.api import (
     Batch,
     BatchSize,
-    BatchStaging,
     EmittedRows,
     Json,
     Limit,
@@ -171,7 +170,6 @@ class FolderArguments(Source):
             self.limit = self.batch_size.limit()
         self.normalize(files_per_batch=self.files_per_batch, options=self.options)
         self._storage = self._make_storage()
-        self._staged: list[BatchStaging] = []  # what Spark reads
         self._looks: dict[
             tuple[TransactionAttempt, str, str], Look
         ] = {}  # of files, before they were read
@@ -363,10 +361,10 @@ class FolderSource(FolderArguments):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
-        staged = None if spark is None else self._stage(attempt, metadata, spark)
+        staged = None if spark is None else self._staged_files(attempt, metadata, spark)
         return self._emit(attempt, metadata, spark, {}) if staged is None else staged
 
-    def _stage(
+    def _staged_files(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession
     ) -> DataFrame | None:
         """Read the rows here, and stage them for Spark; None: only Spark can read the files."""
@@ -379,24 +377,12 @@ class FolderSource(FolderArguments):
         parts = [replace(files, found=schema) for files in parts]
         if not parts[0].in_blocks:
             return None
-        staging = BatchStaging.current()
-        self._staged = [*self._staged, staging]  # a copy of this source has its own
-        met = len(self.malformed_rows)
-        batches = self._record_batches(attempt, parts)
-        # A subclass may use other columns than its reader.
-        frame = staging.stage(spark, batches, whole=type(self).__module__ != __name__)
-        staging.malformed += self.malformed_rows[met:]
-        del self.malformed_rows[met:]
-        return frame
+        return self._stage(spark, self._record_batches(attempt, parts))
 
     def _folders(self, attempt: TransactionAttempt, metadata: Json) -> list[BatchFiles]:
         """Give the files of each folder of a batch."""
         parts = self.parts(metadata)
         return [replace(self._verified(attempt, each), named=named) for each, named in parts]
-
-    def close(self) -> None:
-        for staging in self._staged:
-            staging.remove()
 
     def _emit(
         self,
@@ -794,7 +780,10 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
         if isinstance(metadata, dict) and metadata:
-            if spark is not None and (staged := self._stage(attempt, metadata, spark)) is not None:
+            if (
+                spark is not None
+                and (staged := self._staged_files(attempt, metadata, spark)) is not None
+            ):
                 return staged
             parts = zip(sorted(metadata), self.parts(metadata), strict=True)
             metadata = {name: each for name, (each, _) in parts}

@@ -9,18 +9,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.base.rows import REFUSED_VALUE, arrow_types_of, fails, spark_reader
-from airflow_tx.ledger import MALFORMED
+from airflow_tx.base.rows import (
+    REFUSED_VALUE,
+    NotProven,
+    arrow_types_of,
+    batch_rows,
+    spark_reader,
+)
 from airflow_tx.sources.api import MalformedRow
-from airflow_tx.sources.message import malformed_message, parsed_message
+from airflow_tx.sources.message import (
+    malformed_message,
+    message_batches,
+    message_column,
+    parsed_message,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    import pyarrow as pa  # type: ignore[import-untyped]
     from confluent_kafka import Consumer, KafkaError, Message
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -316,6 +328,10 @@ KafkaMessage = dict[str, Any]
 SAMPLED_MESSAGES = 200
 """Rows whose sizes are measured."""
 _AT_ONCE = 1000
+_MANY = 20_000
+"""Rows from which on they are read many at once."""
+_MESSAGES_OF_PAGE = 32_768
+_BYTES_OF_PAGE = 8 * 1024 * 1024
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 SCHEMA = (
@@ -348,10 +364,18 @@ def read_messages(
 ) -> Iterator[KafkaMessage | MalformedRow]:
     """Read these rows in order, one partition after the other; give up after `timeout` seconds without any answer.
 
+    They are read one by one, or many at once if they are many: Arrow takes long to be loaded.
+
     :param columns: of the JSON object that a value is; None: it is bytes.
     :param rejects: whether a value that is none is given as a `MalformedRow`.
     :raises MisfitMessage: a value is none.
     """
+    if columns is not None and sum(each.count for each in offsets.values()) > _MANY:
+        malformed: list[MalformedRow] = []
+        for batch in read_batches(address, offsets, timeout, columns, malformed, rejects=rejects):
+            yield from batch_rows(batch)
+        yield from malformed
+        return
     with consumer_of(address) as consumer:
         for name in sorted(offsets):
             if offsets[name].count:
@@ -359,9 +383,72 @@ def read_messages(
                     yield _row(message, columns, rejects=rejects)
 
 
+def read_batches(
+    address: KafkaAddress,
+    offsets: Mapping[str, OffsetRange],
+    timeout: float,
+    columns: Mapping[str, ColumnType] | None,
+    malformed: list[MalformedRow],
+    *,
+    rejects: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of `read_messages` as record batches.
+
+    :param malformed: gets the malformed ones.
+    """
+    types = row_types(columns)
+    with consumer_of(address) as consumer:
+        for name in sorted(offsets):
+            if offsets[name].count:
+                messages = _messages(address, consumer, name, offsets[name], timeout)
+                for page in _pages(messages):
+                    rows = (_row(each, columns, rejects=rejects) for each in page)
+                    make = partial(_batch, page, columns, types)
+                    yield from message_batches(make, rows, types, malformed)
+
+
+def _pages(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    page: list[Message] = []
+    size = 0
+    for message in messages:
+        page.append(message)
+        size += _size(message)
+        if size >= _BYTES_OF_PAGE or len(page) >= _MESSAGES_OF_PAGE:
+            yield page
+            page = []
+            size = 0
+    if page:
+        yield page
+
+
+def _batch(
+    page: Sequence[Message],
+    columns: Mapping[str, ColumnType] | None,
+    types: Mapping[str, pa.DataType],
+) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    times = [at if kind and at >= 0 else None for kind, at in (each.timestamp() for each in page)]
+    if any(at is not None and at >= _NO_TIME for at in times):
+        raise NotProven("a time that Python has not")
+    headers = [each.headers() for each in page]
+    values = {
+        "key": pa.array([_bytes(each.key()) for each in page], types["key"]),
+        "value": message_column([_bytes(each.value()) for each in page], columns, types["value"]),
+        "topic": pa.repeat(page[0].topic(), len(page)),
+        "partition": pa.repeat(pa.scalar(page[0].partition(), types["partition"]), len(page)),
+        "offset": pa.array([each.offset() for each in page], types["offset"]),
+        "timestamp": pa.array(times, pa.timestamp("ms", "UTC")).cast(types["timestamp"]),
+        "headers": pa.array(map(_headers, headers), types["headers"])
+        if any(headers)
+        else pa.nulls(len(page), types["headers"]),
+    }
+    return pa.RecordBatch.from_pydict(values, pa.schema(types))
+
+
 def row_types(columns: Mapping[str, ColumnType] | None) -> dict[str, Any]:
     """Give the types that Arrow has for the columns of `read_messages`."""
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
     value = pa.binary() if columns is None else pa.struct(list(arrow_types_of(columns).items()))
     header = pa.struct({"key": pa.string(), "value": pa.binary()})
@@ -476,7 +563,6 @@ def _row(
     message: Message, columns: Mapping[str, ColumnType] | None, *, rejects: bool
 ) -> KafkaMessage | MalformedRow:
     value = _bytes(message.value())
-    headers: Any = message.headers()
     try:
         parsed = value if None in (value, columns) else parsed_message(value or b"", columns)
     except ValueError as error:
@@ -494,10 +580,12 @@ def _row(
         "partition": message.partition(),
         "offset": message.offset(),
         "timestamp": timestamp,
-        "headers": [{"key": key, "value": _bytes(value)} for key, value in headers]
-        if headers
-        else None,
+        "headers": _headers(message.headers()),
     }
+
+
+def _headers(given: Any) -> list[dict[str, Any]] | None:
+    return [{"key": key, "value": _bytes(value)} for key, value in given] if given else None
 
 
 def _place(message: Message) -> str:
@@ -525,22 +613,15 @@ def read_frame(
     address: KafkaAddress,
     offsets: Mapping[str, OffsetRange],
     options: Mapping[str, str],
-    columns: Mapping[str, ColumnType] | None,
-    *,
-    rejects: bool,
 ) -> DataFrame:
-    """Read exactly these rows, of all partitions; a value that is no JSON object of `columns` is an error.
-
-    :param rejects: whether it is given in `MALFORMED` in place of an error.
-    """
+    """Read exactly these rows, of all partitions, with values that are bytes."""
     wanted = {name: each for name, each in offsets.items() if each.count}
     if wanted:
         said = {**address.spark_options(), **options, **_exactly(wanted)}
         rows = spark_reader(spark, "kafka", said).load().select(*COLUMNS)
     else:
         rows = spark.createDataFrame([], SCHEMA)
-    rows = _timely(rows)
-    return rows if columns is None else _parsed(rows, columns, rejects=rejects)
+    return _timely(rows)
 
 
 def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
@@ -560,23 +641,6 @@ def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
         "includeHeaders": "true",
         "kafka.isolation.level": "read_committed",
     }
-
-
-def _parsed(rows: DataFrame, columns: Mapping[str, ColumnType], *, rejects: bool) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    from airflow_tx.base.rows import with_objects
-
-    read, value, problem = with_objects(rows, "value", columns)
-    if rejects:
-        text = F.col("value").cast("string")
-        digits = F.regexp_replace(F.base64("value"), r"\s", "")
-        text = F.when(F.is_valid_utf8(text), text).otherwise(F.concat(F.lit("base64:"), digits))
-        bad = F.when(problem.isNotNull(), text).alias(MALFORMED)
-        named = (value.alias(name) if name == "value" else F.col(name) for name in COLUMNS)
-        return read.select(*named, bad)
-    checked = read.where(fails(F.when(problem.isNotNull(), _worded(problem)), otherwise=True))
-    return checked.select(*(value.alias(name) if name == "value" else name for name in COLUMNS))
 
 
 def _timely(rows: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import (
@@ -57,6 +57,7 @@ from airflow_tx.sources.partitions import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from confluent_kafka import Consumer, Message
     from pyspark.sql import SparkSession
 
@@ -286,6 +287,7 @@ _OURS = frozenset(
     | {"kafka.isolation.level", "kafka.bootstrap.servers", "kafka.group.id"}
 )
 _OF_THE_CONNECTION = ("kafka.sasl.", "kafka.ssl.", "kafka.security.")
+_Rows = TypeVar("_Rows")
 _RETRIED = "Nothing is lost; the task can be tried again."
 
 
@@ -348,6 +350,7 @@ class KafkaTopics(LogSource):
         return {self.conn_id: "kafka"}
 
     def close(self) -> None:
+        super().close()
         self._offsets = None
 
     # --- the rows ----------------------------------------------------------------------------------------------------
@@ -355,23 +358,34 @@ class KafkaTopics(LogSource):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
+        if spark is not None and self.value_schema is not None:
+            return self._stage(spark, self.emit_arrow(attempt, metadata))
         offsets = self._checked(attempt, metadata)
         if spark is None:
             return self._rows(attempt, offsets)
         try:
-            return kafka_rows.read_frame(
-                spark,
-                self._address(),
-                offsets,
-                self.options,
-                self._columns(),
-                rejects=self.malformed == "reject",
-            )
+            return kafka_rows.read_frame(spark, self._address(), offsets, self.options)
         except Exception as error:
             known = self.explain_error(attempt, error)
             if known is None:
                 raise
             raise known from error
+
+    def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
+        import pyarrow as pa
+
+        offsets = self._checked(attempt, metadata)
+        columns = self._columns()
+        batches = kafka_rows.read_batches(
+            self._address(),
+            offsets,
+            self.timeout,
+            columns,
+            self.malformed_rows,
+            rejects=self.malformed == "reject",
+        )
+        schema = pa.schema(kafka_rows.row_types(columns))
+        return pa.RecordBatchReader.from_batches(schema, self._reading(attempt, batches))
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes:
         return kafka_rows.row_types(self._columns())
@@ -404,15 +418,16 @@ class KafkaTopics(LogSource):
     def _rows(
         self, attempt: TransactionAttempt, offsets: Mapping[str, OffsetRange]
     ) -> Iterator[Mapping[str, Any]]:
+        rejects = self.malformed == "reject"
+        rows: Iterator[Any] = kafka_rows.read_messages(
+            self._address(), offsets, self.timeout, self._columns(), rejects=rejects
+        )
+        return self._reading(attempt, rows)
+
+    def _reading(self, attempt: TransactionAttempt, rows: Iterator[_Rows]) -> Iterator[_Rows]:
         try:
             with self._refusals(_RETRIED):
-                yield from kafka_rows.read_messages(  # type: ignore[misc]
-                    self._address(),
-                    offsets,
-                    self.timeout,
-                    self._columns(),
-                    rejects=self.malformed == "reject",
-                )
+                yield from rows
         except kafka_rows.MisfitMessage as error:
             raise self._misfit(str(error), attempt) from None
         except kafka_rows.OffsetsGone as error:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain, islice, product
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
@@ -25,23 +25,23 @@ from airflow_tx.base.errors import (
     SourceError,
 )
 from airflow_tx.base.remedy import Command, Remedy
-from airflow_tx.base.rows import ColumnType, arrow_types_of, nested_columns_of
-from airflow_tx.ledger import MALFORMED
+from airflow_tx.base.rows import ColumnType, NotProven, arrow_types_of, nested_columns_of
 from airflow_tx.sources.api import EmittedRows, Json, MalformedRow, RowTypes
 from airflow_tx.sources.message import (
     declared_columns,
     is_number_below,
     is_number_within,
     malformed_message,
+    message_batches,
+    message_column,
     message_ddl,
     parsed_message,
-    spark_and_arrow,
 )
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, LogSource, PartitionLog
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from airflow_tx.ledger import TransactionAttempt
 
@@ -229,6 +229,10 @@ class RedisLog(PartitionLog):
         return [Part(self.messages, each, columns, rejects) for each in parts]
 
 
+_AT_ONCE = 5_000
+"""Messages that become one record batch."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Messages that are read in one go. It can be pickled.
@@ -245,22 +249,49 @@ class Part:
 
     def rows(self, client: Any) -> Iterator[dict[str, Any] | MalformedRow]:
         """Read the rows; RowsRefused for a message that cannot be read, SourceError for one that is gone."""
-        database = self.log.database
-        with database.failures():
-            for id_, raw in self.log.read(client, self.messages):
-                try:
-                    message = self._parsed(raw)
-                except ValueError as error:
-                    if not self.rejects:
-                        raise self.unreadable(id_, str(error)) from None
-                    where = f"partition {database.partition}, {self.log.named(id_)}"
-                    yield malformed_message(raw, error, where)
-                    continue
-                yield {
-                    "partition": database.partition,
-                    self.log.id_column: id_,
-                    "message": message,
-                }
+        with self.log.database.failures():
+            yield from self._rows(self.log.read(client, self.messages))
+
+    def batches(
+        self, client: Any, types: Mapping[str, pa.DataType], malformed: list[MalformedRow]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the rows as record batches; errors as of `rows`.
+
+        :param malformed: gets the malformed ones.
+        """
+        with self.log.database.failures():
+            messages = iter(self.log.read(client, self.messages))
+            while page := list(islice(messages, _AT_ONCE)):
+                make = partial(self._batch, page, types)
+                yield from message_batches(make, self._rows(page), types, malformed)
+
+    def _rows(self, messages: Iterable[RedisMessage]) -> Iterator[dict[str, Any] | MalformedRow]:
+        partition = self.log.database.partition
+        for id_, raw in messages:
+            try:
+                message = self._parsed(raw)
+            except ValueError as error:
+                if not self.rejects:
+                    raise self.unreadable(id_, str(error)) from None
+                where = f"partition {partition}, {self.log.named(id_)}"
+                yield malformed_message(raw, error, where)
+                continue
+            yield {"partition": partition, self.log.id_column: id_, "message": message}
+
+    def _batch(
+        self, page: Sequence[RedisMessage], types: Mapping[str, pa.DataType]
+    ) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        raws = [raw for _, raw in page if not isinstance(raw, dict)]
+        if len(raws) < len(page):
+            raise NotProven("messages of fields")
+        values = {
+            "partition": pa.repeat(self.log.database.partition, len(page)),
+            self.log.id_column: pa.array([id_ for id_, _ in page]),
+            "message": message_column(raws, self.columns, types["message"]),
+        }
+        return pa.RecordBatch.from_pydict(values, pa.schema(types))
 
     def unreadable(self, id_: int | str, why: str) -> RowsRefused:
         """Make the error for a message that cannot be read: it fails the batch."""
@@ -299,7 +330,7 @@ def spelled(numbers: Sequence[int]) -> str:
 
 
 PART = 20_000
-"""Messages that one process reads: a batch of more is read by executors."""
+"""Messages that are read in one go."""
 
 
 class RedisSource(LogSource):
@@ -400,8 +431,20 @@ class RedisSource(LogSource):
     ) -> EmittedRows:
         if spark is None or not isinstance(metadata, dict) or not metadata:
             return super().emit_batch(attempt, metadata, spark)
+        return self._stage(spark, self.emit_arrow(attempt, metadata))
+
+    def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
+        import pyarrow as pa
+
+        if not isinstance(metadata, dict) or not metadata:
+            return super().emit_arrow(attempt, metadata)
         parts = [self._parts(attempt, name, metadata[name]) for name in sorted(metadata)]
-        return self._frame(spark, chain.from_iterable(parts))
+        types = cast("Any", self.row_types(attempt, metadata))
+        batches = (
+            part.batches(self._client(part.log.database), types, self.malformed_rows)
+            for part in chain.from_iterable(parts)
+        )
+        return pa.RecordBatchReader.from_batches(pa.schema(types), chain.from_iterable(batches))
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes:
         columns = declared_columns(self, "schema", self.schema)
@@ -415,8 +458,9 @@ class RedisSource(LogSource):
         metadata: Json,
         spark: SparkSession | None = None,
     ) -> EmittedRows:
-        parts = self._parts(attempt, partition, metadata)
-        return self._rows(parts) if spark is None else self._frame(spark, parts)
+        if spark is not None:
+            return self._stage(spark, self.emit_arrow(attempt, {partition: metadata}))
+        return self._rows(self._parts(attempt, partition, metadata))
 
     def _parts(self, attempt: TransactionAttempt, name: str, metadata: Any) -> list[Part]:
         return self.log_of(name, attempt.txid).parts(
@@ -429,9 +473,6 @@ class RedisSource(LogSource):
     def _rows(self, parts: Iterable[Part]) -> Iterator[Mapping[str, Any]]:
         for part in parts:
             yield from cast("Any", part.rows(self._client(part.log.database)))
-
-    def _frame(self, spark: SparkSession, parts: Iterable[Part]) -> DataFrame:
-        return frame(spark, list(parts), at_once=PART)
 
     # --- servers
 
@@ -466,6 +507,7 @@ class RedisSource(LogSource):
         return {}
 
     def close(self) -> None:
+        super().close()
         while self._clients:
             self._clients.popitem()[1].close()
 
@@ -474,60 +516,8 @@ def texts(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-# --- spark --------------------------------------------------------------------------------------------------------
-# Messages from Redis as a DataFrame.
-#
-# A batch of one part is read in this process. A job of Python workers would take longer, executors need no way to
-# Redis, and a message that is wrong is named at once. A larger one is read by executors, each task one part. This
-# does not hold on a Spark Connect server, which writes plans to its log, with the functions in them and the password
-# in those.
-
-
-_ROWS_A_BATCH = 5_000
-
-
-def frame(spark: SparkSession, parts: Sequence[Part], *, at_once: int) -> DataFrame:
-    """Read the rows of all parts: up to `at_once` messages in this process, more by executors."""
-    ddl = _ddl(parts[0].log.id_column, parts[0].columns, rejects=parts[0].rejects)
-    struct, columns = spark_and_arrow(spark, ddl)
-    small = sum(int(part.messages["quantity"]) for part in parts) <= at_once
-    if small or type(spark).__module__.startswith("pyspark.sql.connect"):
-        import pyarrow as pa
-
-        batches = chain.from_iterable(_batches(part, columns) for part in parts)
-        return spark.createDataFrame(pa.Table.from_batches(batches, schema=columns), schema=struct)
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(
-        _reader(list(parts), columns), struct
-    )
-
-
-def _ddl(id_column: str, columns: Mapping[str, ColumnType] | None, *, rejects: bool = False) -> str:
+def _ddl(id_column: str, columns: Mapping[str, ColumnType] | None) -> str:
     numbered = id_column == "number"
     column, text = ("number BIGINT", "STRING") if numbered else ("id STRING", "MAP<STRING, STRING>")
     message = text if columns is None else message_ddl(columns)
-    bad = f", {MALFORMED} STRING" if rejects else ""
-    return f"partition STRING, {column}, message {message}{bad}"
-
-
-def _reader(parts: list[Part], columns: pa.Schema) -> Any:
-    """Make the function of an executor: connections travel in it, by Spark's own channel."""
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from _batches(parts[number], columns)
-
-    return read
-
-
-def _batches(part: Part, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    with closing(part.log.database.client()) as client:
-        rows = part.rows(client)
-        while page := list(map(_as_row, islice(rows, _ROWS_A_BATCH))):
-            yield pa.RecordBatch.from_pylist(page, schema=columns)
-
-
-def _as_row(row: dict[str, Any] | MalformedRow) -> dict[str, Any]:
-    return {MALFORMED: row.content} if isinstance(row, MalformedRow) else row
+    return f"partition STRING, {column}, message {message}"

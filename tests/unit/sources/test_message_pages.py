@@ -1,0 +1,80 @@
+"""Many messages at once become the column that they become one by one, or are left to be read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from airflow_tx.base.rows import NotProven, arrow_types_of, nested_columns_of
+from airflow_tx.sources.message import message_batches, message_column, parsed_message
+from tests.edges.messages import COLUMNS, MESSAGES, REFUSED, TAKEN, Message
+
+WITHOUT_MAP = nested_columns_of(", ".join(f"{name} {kind}" for kind, name in COLUMNS.items() if "MAP" not in kind))
+TYPE = pa.struct(list(arrow_types_of(WITHOUT_MAP).items()))
+ONE = b'{"c3":1}'
+
+
+def column(raws: Sequence[bytes | None]) -> Any:
+    try:
+        return message_column(raws, WITHOUT_MAP, TYPE)
+    except NotProven:
+        return REFUSED
+
+
+def one_by_one(raws: Sequence[bytes | None]) -> Any:
+    try:
+        return pa.array([None if raw is None else parsed_message(raw, WITHOUT_MAP) for raw in raws], TYPE)
+    except ValueError:
+        return REFUSED
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=str)
+@pytest.mark.parametrize("others", [[], [ONE, None, ONE]], ids=["alone", "among others"])
+def test_a_page_of_messages_is_read_as_each_of_them(message: Message, others: list[bytes | None]) -> None:
+    raws = [*others, message.content, *others]
+    found = column(raws)
+    if found != REFUSED:
+        found.validate(full=True)
+        assert found.equals(one_by_one(raws))
+
+
+@pytest.mark.parametrize(
+    "raws", [[ONE] * 3, [None, ONE, None, None, ONE], [None], [], [b'{"c3":1}\r', ONE], [b"{}", None]]
+)
+def test_ordinary_messages_are_read_at_once(raws: Sequence[bytes | None]) -> None:
+    found = column(raws)
+    assert found != REFUSED
+    assert found.equals(one_by_one(raws))
+
+
+@pytest.mark.parametrize("raw", [b"", b"\n", b'{"c3":1}\n', b'\n{"c3":1}', b'{"c3":1}\n{"c3":1}', b"{\n}", b" "])
+def test_messages_with_ends_of_lines_are_read_one_by_one(raw: bytes) -> None:
+    for raws in ([raw], [ONE, raw], [raw, ONE], [raw, None, raw]):
+        assert column(raws) == REFUSED
+
+
+def test_most_messages_are_read_at_once() -> None:
+    read = [each for each in TAKEN if column([each.content]) != REFUSED]
+    assert len(read) > len(TAKEN) / 2
+
+
+def test_texts_are_read_at_once_if_they_are_utf8() -> None:
+    assert message_column([b"a", None, b"\xc3\xa9"], None, pa.string()).to_pylist() == ["a", None, "é"]
+    assert message_column([b"\xff", None], None, pa.binary()).to_pylist() == [b"\xff", None]
+    with pytest.raises(NotProven):
+        message_column([b"\xff"], None, pa.string())
+
+
+def test_rows_are_read_only_where_a_page_is_not_proven() -> None:
+    types = {"n": pa.int64()}
+    proven = pa.RecordBatch.from_pydict({"n": [1]})
+
+    def left() -> pa.RecordBatch:
+        raise NotProven("a cause")
+
+    assert list(message_batches(lambda: proven, iter([{"n": 2}]), types, [])) == [proven]
+    (found,) = message_batches(left, iter([{"n": 2}]), types, [])
+    assert found.to_pylist() == [{"n": 2}]
