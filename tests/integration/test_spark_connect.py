@@ -119,12 +119,22 @@ def test_a_file_that_is_replaced_while_a_job_reads_it_acks_nothing(
     assert not state.database.rows
 
 
-def test_output_that_lies_on_another_disk_is_refused(flights: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [("_read-", "Spark wrote 5 rows, 0 of them are in"), ("nothing", "Spark does not find the rows of the batch in")],
+    ids=["output", "all"],
+)
+def test_staging_that_lies_on_another_disk_is_refused(
+    flights: Topology, monkeypatch: pytest.MonkeyPatch, own: str, told: str
+) -> None:
     elsewhere = flights.folder / "disk of the executors"
-    monkeypatch.setattr(LocalFiles, "spark_uri", lambda self, name: f"file://{elsewhere}/{name}")
+    usual = LocalFiles.spark_uri
+    monkeypatch.setattr(
+        LocalFiles, "spark_uri", lambda self, name: usual(self, name) if own in name else f"file://{elsewhere}/{name}"
+    )
     flights.dag.fileloc = str(flights.folder / "dag.py")
     run = flights.begin("r1")
-    with pytest.raises(ApplicationFailed, match=r"Spark wrote 5 rows, 0 of them are in .*storage that .* share"):
+    with pytest.raises(ApplicationFailed, match=rf"{told} .*storage that .* share"):
         run.execute(SparkConnectBatchOperator(task_id="count", application="app.py"))
 
 
