@@ -372,7 +372,7 @@ def read_messages(
     """
     if columns is not None and sum(each.count for each in offsets.values()) > _MANY:
         malformed: list[MalformedRow] = []
-        for batch in read_batches(address, offsets, timeout, columns, malformed, rejects=rejects):
+        for batch in read_pages(address, offsets, timeout, columns, malformed, rejects=rejects):
             yield from batch_rows(batch)
         yield from malformed
         return
@@ -383,7 +383,7 @@ def read_messages(
                     yield _row(message, columns, rejects=rejects)
 
 
-def read_batches(
+def read_pages(
     address: KafkaAddress,
     offsets: Mapping[str, OffsetRange],
     timeout: float,

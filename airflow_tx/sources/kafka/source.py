@@ -376,7 +376,7 @@ class KafkaTopics(LogSource):
 
         offsets = self._checked(attempt, metadata)
         columns = self._columns()
-        batches = kafka_rows.read_batches(
+        batches = kafka_rows.read_pages(
             self._address(),
             offsets,
             self.timeout,
