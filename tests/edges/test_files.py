@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import RowsRefused
@@ -14,6 +15,7 @@ from airflow_tx.base.rows.arrow import NoTable, readable
 from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.sources.files import batch as batch_files
+from airflow_tx.sources.files import rows as file_rows
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.connect import session
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
@@ -122,15 +124,17 @@ def test_record_batches_have_it_exactly_or_it_is_refused(case: Case, tmp_path: P
 
 def is_small(case: Case) -> bool:
     """Whether a case is of csv or JSON, and has no blocks of its own."""
-    return case.format in ("csv", "json") and sum(map(len, case.files.values())) < 2**20
+    return case.format in ("csv", "json") and sum(map(len, case.files.values())) < 2**16
 
 
-@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize(("size", "few"), [(1, 1000), (7, 0)], ids=["one thread", "threads"])
 @pytest.mark.parametrize("case", [case for case in CASES if is_small(case)], ids=lambda case: case.name)
 def test_where_a_file_is_divided_into_blocks_changes_nothing(
-    case: Case, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, few: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK", size)
+    monkeypatch.setattr(file_rows, "_FEW", few)
+    monkeypatch.setattr(pa, "cpu_count", lambda: 3)
     check(case, batches(case, tmp_path))
 
 

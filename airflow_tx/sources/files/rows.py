@@ -9,8 +9,11 @@ from __future__ import annotations
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -41,7 +44,23 @@ _TEXTS_KEPT = 4096
 _AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 """How JSON is written so that Spark writes the same."""
 _BOM = "\ufeff".encode()
+_FEW = 2
+"""Blocks of a file that no other thread proves."""
+_MOST_THREADS = 4
 _Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block of rows.
+
+    :param before: the lines of the file before it.
+    :param proven: gives its rows, or the error of the proof.
+    """
+
+    content: bytes
+    before: int
+    proven: Callable[[], pa.RecordBatch]
 
 
 class RowsOfFile(ABC):
@@ -71,19 +90,44 @@ class RowsOfFile(ABC):
 
         :raises ValueError: a row does not fit, or the file is not what its format says.
         """
-        before = 0
         blocks = self._blocks(file)
+        ahead = deque[_Block]()
+        for block in self._read_ahead(blocks, ahead):
+            try:
+                batch = block.proven()
+            except (NotProven, ValueError):
+                following = chain((each.content for each in _popped(ahead)), blocks)
+                rows = self._by_rows(self._unproven(block.content, following), block.before)
+                yield from reader_of_dicts(rows, self._types)
+            else:
+                yield batch
+
+    def _read_ahead(self, blocks: Iterator[bytes], ahead: deque[_Block]) -> Iterator[_Block]:
+        """Give blocks of rows. Of a large file, threads prove the next ones meanwhile.
+
+        :param ahead: has these blocks.
+        """
+        threads = min(pa.cpu_count(), _MOST_THREADS)
+        with ThreadPoolExecutor(threads) as pool:
+            for number, (content, before) in enumerate(self._numbered(blocks)):
+                prove = partial(self._proven, content)
+                if number < _FEW or threads == 1:
+                    yield _Block(content, before, prove)
+                    continue
+                ahead.append(_Block(content, before, pool.submit(prove).result))
+                if len(ahead) > threads:
+                    yield ahead.popleft()
+            yield from _popped(ahead)
+
+    def _numbered(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
+        """Give blocks of rows, and how many lines of the file are before each."""
+        before = 0
         for given in blocks:
             block, lines = self._behind_header(given if before else self._begun(given), before)
             before += lines
-            lines = _lines_in(block)
-            try:
-                if block:
-                    yield self._proven(block)
-            except (NotProven, ValueError):
-                rows = self._by_rows(self._unproven(block, blocks), before)
-                yield from reader_of_dicts(rows, self._types)
-            before += lines
+            if block:
+                yield block, before
+            before += _lines_in(block)
 
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
         return line_blocks(file)
@@ -284,6 +328,11 @@ class JsonRows(RowsOfFile):
     def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
         lines = (line for block in blocks for line in io.TextIOWrapper(io.BytesIO(block), "utf-8"))
         return self.rows(lines, before)
+
+
+def _popped(ahead: deque[_Block]) -> Iterator[_Block]:
+    while ahead:
+        yield ahead.popleft()
 
 
 def _lines_in(block: bytes) -> int:

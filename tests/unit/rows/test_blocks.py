@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+import threading
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
@@ -17,6 +19,7 @@ from airflow_tx.base.rows import blocks
 from airflow_tx.base.rows.blocks import NotProven, batch_rows, line_blocks, typed_column
 from airflow_tx.base.rows.types import arrow_types_of, columns_of
 from airflow_tx.sources.api import MalformedRow
+from airflow_tx.sources.files import rows as file_rows
 from airflow_tx.sources.files.rows import CsvRows
 from airflow_tx.sources.files.schema import CsvFormat
 from examples.flights import OPTIONS, SCHEMA, write_months
@@ -137,7 +140,9 @@ _PARTS = st.sampled_from([
 ])  # fmt: skip
 
 
-def read(content: bytes, options: dict[str, Any], columns: str, *, by_name: bool, native: bool, size: int = 64) -> Any:
+def read(
+    content: bytes, options: dict[str, Any], columns: str, *, by_name: bool, native: bool, size: int = 64, few: int = 2
+) -> Any:
     """Read a csv file by Arrow and the rule, or by the rule alone; what is wrong with it, in place of its rows."""
     written = CsvFormat.of({"header": True, **options})
     malformed: list[MalformedRow] = []
@@ -146,12 +151,21 @@ def read(content: bytes, options: dict[str, Any], columns: str, *, by_name: bool
         if native:
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(blocks, "BLOCK", size)
+                patched.setattr(file_rows, "_FEW", few)
                 found = [row for batch in rows.batches(io.BytesIO(content)) for row in batch_rows(batch)]
         else:
             found = [*rows.rows(io.TextIOWrapper(io.BytesIO(content), _named(written.encoding), newline=""))]
     except ValueError as error:
         return type(error).__name__, str(error) if not isinstance(error, UnicodeError) else ""
     return found, malformed
+
+
+@pytest.fixture(scope="module")
+def several_processors() -> Iterator[None]:
+    found = pa.cpu_count()
+    pa.set_cpu_count(3)
+    yield
+    pa.set_cpu_count(found)
 
 
 def _named(encoding: str) -> str:
@@ -164,9 +178,10 @@ def _named(encoding: str) -> str:
     columns=st.sampled_from(["a STRING, b STRING", "a INT, b STRING", "a STRING", "a INT"]),
     by_name=st.booleans(),
     size=st.integers(3, 30),
+    few=st.sampled_from([0, 1, 100]),
 )
 def test_a_csv_file_has_the_rows_and_refusals_of_the_rule(
-    parts: list[str], form: str, columns: str, by_name: bool, size: int
+    several_processors: None, parts: list[str], form: str, columns: str, by_name: bool, size: int, few: int
 ) -> None:
     options = _FORMATS[form]
     separator = options.get("sep", ",")
@@ -174,11 +189,33 @@ def test_a_csv_file_has_the_rows_and_refusals_of_the_rule(
     content = (header + "".join(parts)).encode("latin1" if form == "latin" else "utf-8", "replace")
     how = {"by_name": by_name and bool(header)}
     expected = read(content, options, columns, native=False, **how)
-    found = read(content, options, columns, native=True, size=size, **how)
+    found = read(content, options, columns, native=True, size=size, few=few, **how)
     if "unexpected end of data" in str(found):  # the block ends, and the file goes on
         assert expected[0] == "ValueError"
     else:
         assert found == expected
+
+
+def test_threads_prove_the_next_blocks_of_a_large_file_and_hold_few(
+    several_processors: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Noted(CsvRows):
+        provers: ClassVar[list[int]] = []
+
+        def _proven(self, block: bytes) -> pa.RecordBatch:
+            self.provers.append(threading.get_ident())
+            return super()._proven(block)
+
+    block = b"1\n" * 8
+    file = io.BytesIO(b"n\n" + block * 20)
+    monkeypatch.setattr(blocks, "BLOCK", len(block))
+    rows = Noted(Path("f"), columns_of("n INT"), None, written=CsvFormat.of({"header": True}), by_name=False)
+    batches = rows.batches(file)
+    held = [(next(batches).num_rows, file.tell() // len(block)) for _ in range(5)]
+    assert [blocks_read - taken for taken, (_, blocks_read) in enumerate(held, 1)] == [0, 0, 3, 3, 3]
+    assert sum(batch.num_rows for batch in batches) + sum(count for count, _ in held) == 160
+    own = threading.get_ident()
+    assert [each == own for each in Noted.provers] == [True] * 2 + [False] * (len(Noted.provers) - 2)
 
 
 def test_flights_need_no_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
