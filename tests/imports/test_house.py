@@ -52,10 +52,10 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 46_732,
-    "files": 249,
+    "statements": 47_342,
+    "files": 251,
     "rooms": 13,
-    "names that rooms take from each other": 750,
+    "names that rooms take from each other": 749,
     "files that give these names": 24,
     "names that the ledger gives": 179,
     "characters a line of code": 36.4,
