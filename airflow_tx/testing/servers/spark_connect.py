@@ -14,7 +14,8 @@ from airflow_tx.spark.submit import WITH_JARS, check_release
 from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# A server of minutes for small batches: no UI, no more partitions than there is work for, and the first compiler only.
+# A server of minutes for small batches: no UI, no more partitions than there is work for. The first compiler only: the
+# client reads the files, and what is left for Spark does not pay for the second one (docs/lane.md, Costs).
 _CONF = {
     "spark.driver.memory": "700m",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
