@@ -103,7 +103,7 @@ class RowsOfFile(ABC):
                 yield batch
 
     def _read_ahead(self, blocks: Iterator[bytes], ahead: deque[_Block]) -> Iterator[_Block]:
-        """Give blocks of rows. Of a large file, threads prove the next ones meanwhile.
+        """Give blocks of rows. Of a large file, threads prove the next ones while one is consumed.
 
         :param ahead: has these blocks.
         """

@@ -172,13 +172,13 @@ def opened_text(
 
 @contextmanager
 def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[BinaryIO]:
-    """Open a file, which may be compressed; ValueError: in a way that only Spark knows.
+    """Open a file, which may be compressed; ValueError: in a way that only Spark reads.
 
     :param content: what the file must have.
     """
     suffix = f".{path.name.rpartition('.')[2]}".lower()
     if suffix in _ONLY_SPARK:
-        raise ValueError(f"{suffix} files are only known to Spark")
+        raise ValueError(f"{suffix} files are not read; compress it as .gz or .bz2")
     with path.open("rb") as raw:
         file = cast("BinaryIO", raw)
         if content is not None:
