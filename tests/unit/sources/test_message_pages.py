@@ -7,10 +7,13 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
 from airflow_tx.base.rows import NotProven, arrow_types_of, nested_columns_of
+from airflow_tx.sources.kafka import offsets as kafka_offsets
 from airflow_tx.sources.message import message_batches, message_column, parsed_message
-from tests.edges.messages import COLUMNS, MESSAGES, REFUSED, TAKEN, Message
+from tests.edges import messages
+from tests.edges.messages import COLUMNS, MESSAGES, REFUSED, TAKEN
 
 WITHOUT_MAP = nested_columns_of(", ".join(f"{name} {kind}" for kind, name in COLUMNS.items() if "MAP" not in kind))
 TYPE = pa.struct(list(arrow_types_of(WITHOUT_MAP).items()))
@@ -33,7 +36,7 @@ def one_by_one(raws: Sequence[bytes | None]) -> Any:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=str)
 @pytest.mark.parametrize("others", [[], [ONE, None, ONE]], ids=["alone", "among others"])
-def test_a_page_of_messages_is_read_as_each_of_them(message: Message, others: list[bytes | None]) -> None:
+def test_a_page_of_messages_is_read_as_each_of_them(message: messages.Message, others: list[bytes | None]) -> None:
     raws = [*others, message.content, *others]
     found = column(raws)
     if found != REFUSED:
@@ -78,3 +81,21 @@ def test_rows_are_read_only_where_a_page_is_not_proven() -> None:
     assert list(message_batches(lambda: proven, iter([{"n": 2}]), types, [])) == [proven]
     (found,) = message_batches(left, iter([{"n": 2}]), types, [])
     assert found.to_pylist() == [{"n": 2}]
+
+
+def kafka_batch(*times: tuple[int, int]) -> pa.RecordBatch:
+    page = [Message(topic="t", partition=1, offset=n, value=ONE, timestamp=at) for n, at in enumerate(times)]
+    return kafka_offsets._batch(page, WITHOUT_MAP, kafka_offsets.row_types(WITHOUT_MAP))
+
+
+def test_a_page_of_kafka_has_no_time_where_a_message_has_none() -> None:
+    batch = kafka_batch((TIMESTAMP_NOT_AVAILABLE, 0), (TIMESTAMP_CREATE_TIME, -1), (TIMESTAMP_CREATE_TIME, 1500))
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [None, None, 1_500_000]
+    assert batch.column("headers").to_pylist() == [None] * 3
+
+
+def test_a_page_with_a_time_after_the_year_9999_is_read_one_by_one() -> None:
+    last = 253_402_300_799_999
+    assert kafka_batch((TIMESTAMP_CREATE_TIME, last)).num_rows == 1
+    with pytest.raises(NotProven, match="a time that Python has not"):
+        kafka_batch((TIMESTAMP_CREATE_TIME, last + 1))
