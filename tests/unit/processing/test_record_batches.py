@@ -23,6 +23,7 @@ import pytest
 from airflow_tx import FileSource, PartitionedFileSource, PartitionedSqlSource, SqlSource
 from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError
 from airflow_tx.base.rows import arrow, blocks
+from airflow_tx.ledger.attempt import RowsDigest
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.ledger.view import transaction_details
 from airflow_tx.outputs.staging.area import batches_in
@@ -424,6 +425,15 @@ def test_the_digest_is_that_of_the_rows_once_they_are_staged(store: CountingStor
     (reading,) = processing.read
     assert reading.found.text == ref["row_digest"] != ""
     assert list(batch.read_output(ref)) == [{"n": n} for n in range(10)]
+
+
+@pytest.mark.parametrize("how", ["read", "arrow"])
+def test_rows_of_files_are_counted_and_not_digested(store: CountingStore, tmp_path: Path, how: str) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n2\n")
+    processing = Run(store, FileSource(f"{tmp_path}/*.csv")).start("count")
+    assert sum(1 for _ in getattr(CurrentBatch(processing), how)()) > 0
+    (reading,) = processing.read
+    assert reading.found == RowsDigest(2)
 
 
 @pytest.mark.usefixtures("small_pages")
