@@ -164,8 +164,6 @@ WHOLE_OR_NOT: dict[str, tuple[Any, str]] = {
     "a map": (
         pa.array([[("a", 2**64 - 1)]], pa.map_(pa.string(), pa.uint64())), "map<string, decimal128(20, 0)>"
     ),
-    "few digits": (pa.array([[Decimal("1.5")]], pa.list_(pa.decimal256(50, 3))), "list<element: decimal128(38, 3)>"),
-    "many digits": (pa.array([[Decimal(10**38)]]), ""),
     "a date": (pa.array([[2_932_897]], pa.list_(pa.int32())).cast(pa.list_(pa.date32())), ""),
 }  # fmt: skip
 
