@@ -347,6 +347,16 @@ class BatchStaging:
         names = {name.strip("`").lower() for name in columns}
         return not self._asked or (bool(names) and names <= self._asked)
 
+    def asked_of(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
+        """Return the columns that are asked for; all, if they are asked for under other names."""
+        import pyarrow as pa
+
+        asked = [field for field in schema if field.name.lower() in self._asked]
+        if whole or len(asked) < len(self._asked) or not asked:
+            self._asked = frozenset()
+            return schema
+        return pa.schema(asked)
+
     def stage(
         self, spark: SparkSession, batches: pa.RecordBatchReader, *, whole: bool = False
     ) -> DataFrame:
@@ -354,16 +364,10 @@ class BatchStaging:
 
         :param whole: whether to write all columns: others than the asked ones are used.
         """
-        import pyarrow as pa
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        names = batches.schema.names
-        asked = [name for name in names if name.lower() in self._asked]
-        if whole or len(asked) < len(self._asked) or not asked:
-            asked = names
-            self._asked = frozenset()
-        schema = pa.schema([batches.schema.field(name) for name in asked])
+        schema = self.asked_of(batches.schema, whole=whole)
         rows = 0
         with (
             self._files.writing(self._file) as sink,
@@ -372,7 +376,7 @@ class BatchStaging:
         ):
             for batch in batches:
                 rows += batch.num_rows
-                writer.write_batch(batch.select(asked))
+                writer.write_batch(batch.select(schema.names))
         self.rows = rows
         self._schema = from_arrow_schema(schema, prefer_timestamp_ntz=True)
         self.frame = self.read(spark)
@@ -554,14 +558,17 @@ class Source(Described, ABC):
         """Keep the malformed rows that `emit_arrow` has met: a record batch has no place for them."""
         return []
 
+    @property
+    def _may_use_others(self) -> bool:
+        """Whether a subclass may use other columns than its reader."""
+        return not type(self).__module__.startswith("airflow_tx.")
+
     def _stage(self, spark: SparkSession, batches: pa.RecordBatchReader) -> DataFrame:
         """Stage rows for Spark, with the malformed ones that reading them finds."""
         staging = BatchStaging.current()
         self._for_spark = (*self._for_spark, staging)  # a copy of this source has its own
         met = len(self.malformed_rows)
-        # A subclass may use other columns than its reader.
-        ours = type(self).__module__.startswith("airflow_tx.")
-        frame = staging.stage(spark, batches, whole=not ours)
+        frame = staging.stage(spark, batches, whole=self._may_use_others)
         staging.malformed += self.malformed_rows[met:]
         del self.malformed_rows[met:]
         return frame

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -57,6 +59,7 @@ from airflow_tx.sources.files.schema import (
 from airflow_tx.sources.files.storage import (
     Content,
     FilePath,
+    OtherContent,
     Storage,
 )
 
@@ -604,6 +607,84 @@ def all_files(parts: Sequence[BatchFiles]) -> BatchFiles:
     )
 
 
+# --- executors ----------------------------------------------------------------------------------------------------
+# The files of a batch, read by Spark's executors: a file a task, by the same code as in one process.
+
+
+_LACKING = re.compile(
+    r"airflow_tx/.*No module named '([\w.]+)|No module named '(airflow_tx|pyarrow)|\[PACKAGE_NOT_INSTALLED\]",
+    re.DOTALL,
+)
+"""In the error of a query: what the Python of the executors has not."""
+
+
+class ReadByExecutors:
+    """The files of a batch, which executors read.
+
+    :param schema: the columns of all files, as `BatchFiles.arrow_schema` gives them; `asked`: those to give to Spark.
+    """
+
+    def __init__(self, parts: Sequence[BatchFiles], schema: pa.Schema, asked: pa.Schema) -> None:
+        self._files = [(files, path) for files in parts for path in files.paths]
+        self._schema = schema
+        self._asked = asked
+        # No value of a row can look like it.
+        self._mark = f"airflow_tx {uuid.uuid4().hex}: "
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Give their rows to Spark."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        told = (self._files, self._schema, self._asked.names, self._mark)
+
+        def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from read_in_executor(told, numbers)
+
+        count = len(self._files)
+        schema = from_arrow_schema(self._asked, prefer_timestamp_ntz=True)
+        return spark.range(0, count, 1, count).mapInArrow(read, schema)
+
+    def cause(self, error: Exception) -> tuple[BatchFiles, FilePath, Exception] | None:
+        """Find what an executor met, and in which file; None: the error is about something else."""
+        text = str(error)
+        if (at := text.find(self._mark)) < 0:
+            return None
+        number, kind, what = json.JSONDecoder().raw_decode(text, at + len(self._mark))[0]
+        return (*self._files[number], _MET[kind](*what))
+
+
+_MET: Mapping[str, type[Exception]] = {
+    each.__name__: each for each in (Misfit, OtherContent, OSError, ValueError)
+}
+
+
+def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the files of some numbers."""
+    listed, schema, names, mark = told
+    for number in (each for batch in numbers for each in batch.column(0).to_pylist()):
+        files, path = listed[number]
+        try:
+            for batch in files.batches(path, schema, []):
+                yield batch.select(names)
+        except (OSError, ValueError, OtherContent) as error:
+            kind = next(name for name, each in _MET.items() if isinstance(error, each))
+            what: list[Any] = [str(error)]
+            if isinstance(error, Misfit):
+                what.append(error.column)
+            if isinstance(error, OtherContent):
+                what = [error.found]
+            raise RuntimeError(mark + json.dumps([number, kind, what])) from None
+
+
+def lacking_in_executors(error: Exception) -> str | None:
+    """Return the package that the Python of the executors lacks, by the error of a query; None: it lacks none."""
+    found = _LACKING.search(str(error))
+    return (found[1] or found[2] or "pyarrow") if found else None
+
+
+# --- schema -------------------------------------------------------------------------------------------------------
+
+
 def _argument(schema: str | None) -> str:
     if schema is None or len(schema) <= LONGEST_SHOWN:
         return f"schema={schema!r}"
@@ -690,8 +771,8 @@ def no_missing_columns(
     return None if written.header else "Leave it out: the files have no header."
 
 
-def no_malformed(file_format: str, options: Mapping[str, Any], schema: str | None) -> str:
-    """Say what to do about rows that cannot be kept aside; "": they can be."""
+def no_own_reader(file_format: str, options: Mapping[str, Any], schema: str | None) -> str:
+    """Say why rows cannot be kept aside, or read by executors; "": they can be."""
     if file_format not in ("csv", "json"):
         return "Leave it out: it is for csv and json files."
     if file_format == "json" and schema is None:
@@ -703,3 +784,22 @@ def no_malformed(file_format: str, options: Mapping[str, Any], schema: str | Non
     except ValueError as error:
         return f"Leave it out: {error}."
     return ""
+
+
+def no_executors(
+    file_format: str,
+    options: Mapping[str, Any],
+    schema: str | None,
+    *,
+    read_by: str,
+    conn_id: str | None,
+    rejects: bool,
+) -> str:
+    """Say why Spark's executors cannot read the files; "": they can."""
+    if read_by != "executors":
+        return "Say 'client' or 'executors'."
+    if conn_id is not None:
+        return "Leave it out: executors have no Airflow connections."
+    if rejects:
+        return "Leave it out, or malformed: only the client keeps rows aside."
+    return no_own_reader(file_format, options, schema)

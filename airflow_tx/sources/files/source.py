@@ -17,14 +17,13 @@ from urllib.parse import unquote
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.base.rows import (
-    check_names,
-)
+from airflow_tx.base.rows import check_names
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.outputs import Listed
 from airflow_tx.sources.api import (
     Batch,
     BatchSize,
+    BatchStaging,
     EmittedRows,
     Json,
     Limit,
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.sources.files import batch as batch_files
-    from airflow_tx.sources.files.batch import BatchFiles
+    from airflow_tx.sources.files.batch import BatchFiles, ReadByExecutors
 else:
     batch_files = LazyModule("airflow_tx.sources.files.batch")
 
@@ -91,6 +90,7 @@ class FolderArguments(Source):
         missing_columns: str = "refuse",
         min_age: float = 0,
         malformed: str = "refuse",
+        read_by: str = "client",
     ) -> None:
         """Take what names the files, and how they are read.
 
@@ -121,6 +121,8 @@ class FolderArguments(Source):
         :param malformed: of csv files, and json files with a `schema`: ``refuse`` a row that does not fit the schema,
             or ``reject`` it into the `rejected` table of the `Transaction`. A quote that is not closed, another header
             or another encoding stops the file either way.
+        :param read_by: of csv files, and json files with a `schema`, in Spark: ``client`` reads them in the process
+            that calls `batch.read()`, or ``executors``, whose Python needs this package and pyarrow.
         """
         name = type(self).__name__
         if not path_glob.strip():
@@ -163,13 +165,21 @@ class FolderArguments(Source):
             raise self.unusable("min_age", min_age, "Give seconds, such as 60.")
         self.min_age = min_age
         rejects = malformed == "reject"
-        why_not = batch_files.no_malformed(format, self.options, schema) if rejects else ""
+        why_not = batch_files.no_own_reader(format, self.options, schema) if rejects else ""
         self.take_malformed(malformed, why_not)
+        if read_by != "client" and (
+            why := batch_files.no_executors(
+                format, self.options, schema, read_by=read_by, conn_id=conn_id, rejects=rejects
+            )
+        ):
+            raise self.unusable("read_by", read_by, why)
+        self.read_by = read_by
         if target_seconds is not None:
             self.batch_size = BatchSize.of_files(target_seconds)
             self.limit = self.batch_size.limit()
         self.normalize(files_per_batch=self.files_per_batch, options=self.options)
         self._storage = self._make_storage()
+        self._by_executors: list[ReadByExecutors] = []
         self._looks: dict[
             tuple[TransactionAttempt, str, str], Look
         ] = {}  # of files, before they were read
@@ -377,7 +387,13 @@ class FolderSource(FolderArguments):
         parts = [replace(files, found=schema) for files in parts]
         if not parts[0].in_blocks:
             return None
-        return self._stage(spark, self._record_batches(attempt, parts))
+        batches = self._record_batches(attempt, parts)
+        if self.read_by == "client":
+            return self._stage(spark, batches)
+        asked = BatchStaging.current().asked_of(batches.schema, whole=self._may_use_others)
+        reading = batch_files.ReadByExecutors(parts, batches.schema, asked)
+        self._by_executors = [*self._by_executors, reading]  # a copy of this source has its own
+        return reading.frame(spark)
 
     def _folders(self, attempt: TransactionAttempt, metadata: Json) -> list[BatchFiles]:
         """Give the files of each folder of a batch."""
@@ -513,6 +529,16 @@ class FolderSource(FolderArguments):
         return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+        for reading in self._by_executors:
+            if (met := reading.cause(error)) is not None:
+                try:
+                    with self._readable(attempt, *met[:2]):
+                        raise met[2]
+                except TxError as refused:
+                    return refused
+        if self._by_executors and (package := batch_files.lacking_in_executors(error)) is not None:
+            remedy = "Install airflow_tx in the environment of PYSPARK_PYTHON there, or leave read_by out."
+            return self.refused(f"the Python of Spark's executors has no {package}", remedy)
         if (found := batch_files.said_by_spark(error)) is None:
             return None
         if (changed := self._changed(attempt)) is not None:
