@@ -330,14 +330,24 @@ def ddl_of(columns: Mapping[str, str]) -> str:
 
 
 def text_of_json(value: Any) -> str:
-    """Write a JSON value that stands where a text is wanted, as Spark does."""
+    """Write a JSON value that stands where a text is wanted, as Spark does.
+
+    :raises ValueError: it is nested too deeply, though Python has parsed it.
+    """
+    try:
+        return _written(value)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def _written(value: Any) -> str:
     if isinstance(value, JsonNumber):
         return value.text
     if isinstance(value, dict):
-        fields = (f"{text_of_json(name)}:{text_of_json(each)}" for name, each in value.items())
+        fields = (f"{_written(name)}:{_written(each)}" for name, each in value.items())
         return f"{{{','.join(fields)}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(text_of_json, value))}]"
+        return f"[{','.join(map(_written, value))}]"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -414,6 +424,9 @@ def _in_utc(value: datetime) -> datetime:
 # JSON objects, read strictly: one object, each key once, no value that JSON has not.
 
 
+_TOO_DEEP = "it is nested too deeply"
+
+
 def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
     """Parse a text that is one JSON object.
 
@@ -428,7 +441,7 @@ def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
             object_pairs_hook=_object,
         )
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
     except json.JSONDecodeError as error:
         raise ValueError(f"it is no JSON ({error})") from None
     if not isinstance(found, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.base.rows.types import nested_columns_of
+from airflow_tx.base.rows.types import nested_columns_of, object_values
 
 
 def test_columns_may_be_arrays_maps_and_structs() -> None:
@@ -32,3 +32,12 @@ def test_a_type_that_no_json_value_has_is_refused_with_its_column(column: str) -
 def test_columns_that_are_one_to_spark_are_refused(schema: str) -> None:
     with pytest.raises(ValueError, match=r"are one to Spark and to SQL|has no type"):
         nested_columns_of(schema)
+
+
+@pytest.mark.parametrize("kind", ["STRING", "ARRAY<STRING>", "BIGINT"])
+def test_a_value_that_is_nested_too_deeply_for_a_text_is_refused_in_words(kind: str) -> None:
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(ValueError, match="it is nested too deeply"):
+        object_values({"a": value}, nested_columns_of(f"a {kind}"))
