@@ -50,14 +50,14 @@ class NotProven(Exception):
 # --- columns of texts ---------------------------------------------------------------------------------------------
 
 
+# 0001-01-01 in days since 1970. Arrow has a year 0, and Python has not.
 _FIRST_DAY = -719_162
-"""0001-01-01 in days since 1970. Arrow has a year 0, and Python has not."""
 _FIRST_MOMENT = -62_135_596_800_000_000
 _LAST_MOMENT = 253_402_300_799_999_999
+# Bytes of a number with decimals up to which Arrow does not overflow in silence.
 _LONGEST_NUMBER = 37
-"""Bytes of a number with decimals up to which Arrow does not overflow in silence."""
+# Arrow takes 0 and 1 for truths as well.
 _SHORTEST_TRUTH = len("true")
-"""Arrow takes 0 and 1 for truths as well."""
 _OF_HOURS = len("2013-01-31 10")
 _IN_UTC = len("2013-01-31T10:00:00Z")
 _CLOCK = r"[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?"
@@ -432,14 +432,14 @@ _NO_NUMBER = rf"{_BEFORE}-?(?:NaN|Inf)"
 _MINUS_ZERO = rf"{_BEFORE}-0[ \t,\]}}]"
 _EXPONENT = rf'{_BEFORE}-?[0-9.]+[eE]|"[+-]?[0-9.]+[eE][0-9+-]+"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)'
 """A number with an exponent; a text that is one; or an escape of a character that a number has."""
+# Python takes no whole number of more than 4,300.
 _MOST_DIGITS = 1000
-"""Python takes no whole number of more than 4,300."""
+# How many may open in a line. Python reads about 1,000, one in another, and Arrow dies of 50,000.
 _MOST_BRACKETS = 500
-"""How many may open in a line. Python reads about 1,000, one in another, and Arrow dies of 50,000."""
 _FIRST_LINES = 16
 _MOST_LINES = 2048
+# Four times the keys by which a piece may have more than the piece before it and a quarter.
 _NEW_KEYS = 128
-"""Four times the keys by which a piece may have more than the piece before it and a quarter."""
 
 
 class _OtherKeys(Exception):
