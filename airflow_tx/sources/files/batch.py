@@ -351,8 +351,14 @@ class BatchFiles:
             raise ValueError(f"format {self.format!r} is only known to Spark")
 
     def _csv(self, path: FilePath, written: CsvFormat, malformed: list[MalformedRow]) -> CsvRows:
-        kept = self._kept(malformed)
-        return CsvRows(path, self._kinds, kept, written=written, by_name=self.by_name)
+        return CsvRows(
+            path,
+            self._kinds,
+            self._kept(malformed),
+            written=written,
+            by_name=self.by_name,
+            named=self.named.keys(),
+        )
 
     def _kept(self, malformed: list[MalformedRow]) -> list[MalformedRow] | None:
         return malformed if self.rejects else None

@@ -10,7 +10,7 @@ import io
 import json
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -177,6 +177,7 @@ class CsvRows(RowsOfFile):
 
     :param written: how it is written.
     :param by_name: the header says which column a field has; a column that it lacks is NULL.
+    :param named: the columns that its folder spells; the file may lack them.
     """
 
     def __init__(
@@ -187,10 +188,12 @@ class CsvRows(RowsOfFile):
         *,
         written: CsvFormat,
         by_name: bool,
+        named: Set[str] = frozenset(),
     ) -> None:
         super().__init__(path, columns, malformed)
         self.written = written
         self.by_name = by_name
+        self.named = named
         self._names: Sequence[str] = ()
 
     def rows(self, lines: Iterable[str]) -> Iterator[_Row]:
@@ -228,10 +231,13 @@ class CsvRows(RowsOfFile):
         return block[len(head) :], len(taken)
 
     def _take_names(self, first: list[str]) -> None:
-        self._names = self.written.names(first)
-        if self.columns:
-            columns = list(self.columns)
-            self._names = check_first(self.written, first, columns, by_name=self.by_name)
+        names = self.written.names(first)
+        # A file need not have what its folder spells.
+        lacking = self.named - set(names) if len(first) < len(self.columns) else ()
+        columns = [name for name in self.columns if name not in lacking]
+        self._names = (
+            check_first(self.written, first, columns, by_name=self.by_name) if columns else names
+        )
 
     def _proven(self, block: bytes) -> pa.RecordBatch:
         types = {name: self._types[name] for name in self._names}
