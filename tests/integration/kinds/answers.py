@@ -25,18 +25,22 @@ QUEUED = "rabbit_queue"
 PARTITIONED = (
     "files_partitioned|memory_rows|memory_rows_opaque|own_partitions|own_partitions_opaque|redis_.*|sql_shards|kafka_.*"
 )
+FILES = "files|files_opaque|files_partitioned|in_phase"
+COUNTED = "rows of files are counted: the batch has the digest of their content"
 FIRST = "fresh|with_messages|without_journal"
 OF_COMMANDS = (
     Exempt(PER_RUN, "(list|receipts|show TXID): size", "the source counts no rows: a run has all of its own"),
     Exempt(PER_RUN, "show: (lag|pace)", "how many runs will come is not known, nor how many rows one has"),
     Exempt(f"(?!({PARTITIONED})$).*", "show TXID: partitions", "its source has no partitions"),
     Exempt("snapshot_map", "state get: key", "the state has one value, and no key"),
+    Exempt(FILES, "(list|receipts|show TXID): digest", COUNTED),
 )
 OF_PAGE = (
     Exempt(PER_RUN, r"get_(figures: .*\blag.*|topology: lag.*)", "how many runs will come is not known"),
     Exempt(PER_RUN, r".*: comparison\[\]\.size", "no source counts its rows, and its task had not yet"),
     Exempt("in_lane", r".*: comparison\[\]\.tasks.*", "in the lane, no task of Airflow runs"),
     Exempt(PER_RUN, r"get_transaction: batch\.words", "the source counts no rows: a run has all of its own"),
+    Exempt(FILES, r"get_transaction: (digest|work\[\]\.digests)", COUNTED),
     Exempt("own_.*", r".*: batch_name", "a number of one's own is no name"),
     Exempt("own_.*", r"search_topologies: found.*", "a number of one's own is no text: its source alone finds it"),
     Exempt(f"(?!({PER_RUN})$).*", r"get_topology: lag\.why", "the reason stands in place of the lag"),
