@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_tx.base.rows import blocks
@@ -102,6 +102,7 @@ def test_moments_of_rows_are_in_utc() -> None:
 @given(
     content=st.text('a,"\n\r', max_size=40).map(str.encode), size=st.integers(1, 12), quote=st.sampled_from([b"", b'"'])
 )
+@example(content=b"ab\r\ncd", size=3, quote=b"")
 def test_blocks_are_the_file_divided_behind_the_ends_of_rows(content: bytes, size: int, quote: bytes) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(blocks, "BLOCK", size)
@@ -130,7 +131,7 @@ _FORMATS: dict[str, dict[str, Any]] = {
     "tabs": {"sep": "\t"},
     "no quote": {"quote": ""},
     "other quote": {"quote": "'", "sep": ";"},
-    "other separators than ASCII": {"sep": "§", "quote": "«"},
+    "other separators than ASCII": {"sep": "→", "quote": "«"},
     "latin": {"encoding": "latin1"},
     "null": {"nullValue": "a"},
 }
