@@ -1,4 +1,4 @@
-"""Reads of Spark, and the conversions of `rows.types` as its expressions. A text that is refused fails the query."""
+"""Reads of Spark that depend on no setting, and checks of rows that let a query fail."""
 
 from __future__ import annotations
 

@@ -187,13 +187,13 @@ _ONLY_SPARKS = re.compile(r" (\S+) \((Geometry|Geography|Variant|Float16)\b")
 """In the schema of a file: types of which pyarrow gives the bytes that store them, or that Spark lacks."""
 
 
+# Kinds of columns that pyarrow reads.
 _SPARK_LACKS = re.compile(
     r"UUID|Interval|Undefined|Time\((?!isAdjustedToUTC=false, timeUnit=micro)"
     r"|Decimal\(precision=(?:39|[4-9]\d|\d{3})"
 )
-"""Kinds of columns that pyarrow reads."""
+# Types that Arrow notes in a file for itself; to Spark they are numbers.
 _ONLY_ARROWS = re.compile(r"duration|extension<arrow\.bool8")
-"""Types that Arrow notes in a file for itself; to Spark they are numbers."""
 
 
 def footer_columns(path: FilePath) -> dict[str, str]:
@@ -285,8 +285,8 @@ def reader_options(file_format: str, options: Mapping[str, Any]) -> dict[str, An
     return {**_DEFAULTS.get(file_format, {}), **options}
 
 
+# Bytes of a batch whose rows a task reads one by one: Arrow takes longer to be loaded.
 _SMALL = 1024 * 1024
-"""Bytes of a batch whose rows a task reads one by one: Arrow takes longer to be loaded."""
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,8 @@ class BatchFiles:
             batches = self.batches(path, self.arrow_schema(), malformed)
             rows: Iterator[Any] = chain.from_iterable(map(batch_rows, batches))
         else:
-            rows = map(self._with_named, self._plain_rows(path, malformed))
+            rows = self._plain_rows(path, malformed)
+            rows = map(self._with_named, rows) if self.named else rows
         return _with_malformed(rows, malformed) if self.rejects else rows
 
     def _plain_rows(self, path: FilePath, malformed: list[MalformedRow]) -> Iterator[Any]:
@@ -346,7 +347,7 @@ class BatchFiles:
         elif self.format == "json":
             check_neutral(named_as_spark(self.options))
             with opened_text(path, "utf-8", content=content) as lines:
-                yield from JsonRows(path, self._kinds, self._kept(malformed)).rows(lines)
+                yield from self._json(path, malformed).rows(lines)
         else:
             raise ValueError(f"format {self.format!r} is only known to Spark")
 
@@ -354,20 +355,24 @@ class BatchFiles:
         return CsvRows(
             path,
             self._kinds,
-            self._kept(malformed),
+            malformed if self.rejects else None,
             written=written,
             by_name=self.by_name,
             named=self.named.keys(),
         )
 
-    def _kept(self, malformed: list[MalformedRow]) -> list[MalformedRow] | None:
-        return malformed if self.rejects else None
+    def _json(self, path: FilePath, malformed: list[MalformedRow]) -> JsonRows:
+        return JsonRows(path, self._kinds, malformed if self.rejects else None)
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether they are csv or JSON files, with no option that only Spark knows."""
+        return self._plain_json or self._written is not None
 
     @cached_property
     def in_blocks(self) -> bool:
         """Whether they are read block by block: csv or JSON files with columns of known types."""
-        written = self._plain_json or self._written is not None
-        return written and bool(self._kinds)
+        return self.has_reader and bool(self._kinds)
 
     @cached_property
     def _kinds(self) -> Mapping[str, ColumnType]:
@@ -446,9 +451,7 @@ class BatchFiles:
             return
         written = self._written
         rows: RowsOfFile = (
-            JsonRows(path, self._kinds, self._kept(malformed))
-            if written is None
-            else self._csv(path, written, malformed)
+            self._json(path, malformed) if written is None else self._csv(path, written, malformed)
         )
         with opened_bytes(path, self.contents.get(path)) as file:
             yield from rows.batches(file)
@@ -617,11 +620,11 @@ def all_files(parts: Sequence[BatchFiles]) -> BatchFiles:
 # The files of a batch, read by Spark's executors: a file a task, by the same code as in one process.
 
 
+# In the error of a query: what the Python of the executors has not.
 _LACKING = re.compile(
     r"airflow_tx/.*No module named '([\w.]+)|No module named '(airflow_tx|pyarrow)|\[PACKAGE_NOT_INSTALLED\]",
     re.DOTALL,
 )
-"""In the error of a query: what the Python of the executors has not."""
 
 
 class ReadByExecutors:

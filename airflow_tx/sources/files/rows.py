@@ -41,11 +41,11 @@ else:
 
 _TEXT = StringType("STRING")
 _TEXTS_KEPT = 4096
+# How JSON is written so that Spark writes the same.
 _AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
-"""How JSON is written so that Spark writes the same."""
 _BOM = "\ufeff".encode()
+# Blocks of a file that no other thread proves.
 _FEW = 2
-"""Blocks of a file that no other thread proves."""
 _MOST_THREADS = 4
 _Row = dict[str, Any]
 
@@ -343,7 +343,5 @@ def _popped(ahead: deque[_Block]) -> Iterator[_Block]:
 
 def _lines_in(block: bytes) -> int:
     """Count lines as a reader of texts does, for which a carriage return alone ends one, too."""
-    ends = block.count(b"\n")
-    if b"\r" in block:
-        ends += block.count(b"\r") - block.count(b"\r\n")
-    return ends
+    alone = block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0
+    return block.count(b"\n") + alone

@@ -378,7 +378,7 @@ class FolderSource(FolderArguments):
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession
     ) -> DataFrame | None:
         """Read the rows here, and stage them for Spark; None: only Spark can read the files."""
-        if self.format not in ("csv", "json"):
+        if not self._files_of(self.parts(metadata)[0][0]).has_reader:
             return None
         parts = self._folders(attempt, metadata)
         whole = batch_files.all_files(parts)
@@ -463,10 +463,10 @@ class FolderSource(FolderArguments):
         """List the files of a folder that match."""
 
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
-        parts = self._folders(attempt, metadata)
-        if not parts or (self.format != "parquet" and not parts[0].in_blocks):
+        parts = self.parts(metadata)
+        if not parts or (self.format != "parquet" and not self._files_of(parts[0][0]).in_blocks):
             return super().emit_arrow(attempt, metadata)
-        return self._record_batches(attempt, parts)
+        return self._record_batches(attempt, self._folders(attempt, metadata))
 
     def _record_batches(
         self, attempt: TransactionAttempt, parts: Sequence[BatchFiles]
@@ -621,11 +621,12 @@ class FolderSource(FolderArguments):
         except ValueError as error:
             raise OtherSource(source=repr(self), problem=f"position {error}") from None
 
-    def _verified(self, attempt: TransactionAttempt, metadata: Any) -> BatchFiles:
+    def _files_of(self, metadata: Any) -> BatchFiles:
+        """Give the files of a folder; nothing is read."""
         folder = str(metadata["folder"])
         names = [file["name"] for file in metadata["files"]]
         root = self._storage.path(folder)
-        files = batch_files.BatchFiles(
+        return batch_files.BatchFiles(
             paths=[root / name for name in names],
             for_spark=[self._storage.for_spark(folder, name) for name in names],
             format=self.format,
@@ -636,14 +637,20 @@ class FolderSource(FolderArguments):
             rejects=self.malformed == "reject",
             size=sum(file["size"] for file in metadata["files"]),
         )
+
+    def _verified(self, attempt: TransactionAttempt, metadata: Any) -> BatchFiles:
+        files = self._files_of(metadata)
+        folder = str(metadata["folder"])
         looks = dict(self._looks)
-        contents = dict[str, Content]()
-        for name, file in zip(names, metadata["files"], strict=True):
+        checked = dict(self._contents)
+        contents = dict[FilePath, Content]()
+        for path, file in zip(files.paths, metadata["files"], strict=True):
+            name = file["name"]
             expected = {key: file[key] for key in ("size", "digest")}
             look = self._look(folder, name)
             content = self._storage.content(expected) if files.in_blocks else None
             if content is not None and look is not None and look["size"] == file["size"]:
-                contents[name] = content
+                contents[path] = checked[attempt, folder, name] = content
             else:
                 found = None if look is None else self._found(folder, name, expected, look)
                 if look is None or found != expected:
@@ -651,11 +658,8 @@ class FolderSource(FolderArguments):
             looks.setdefault((attempt, folder, name), look)
         # A copy of this source has its own.
         self._looks = looks
-        self._contents = {
-            **self._contents,
-            **{(attempt, folder, name): content for name, content in contents.items()},
-        }
-        return replace(files, contents={root / name: each for name, each in contents.items()})
+        self._contents = checked
+        return replace(files, contents=contents)
 
     def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> Remedy:
         instead = "or take its current content"

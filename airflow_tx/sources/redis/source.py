@@ -229,8 +229,8 @@ class RedisLog(PartitionLog):
         return [Part(self.messages, each, columns, rejects) for each in parts]
 
 
+# Messages that become one record batch.
 _AT_ONCE = 5_000
-"""Messages that become one record batch."""
 
 
 @dataclass(frozen=True)

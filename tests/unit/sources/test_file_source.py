@@ -154,6 +154,27 @@ def test_a_file_that_changed_is_refused_before_its_last_rows(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("how", ["emit_batch", "emit_arrow"])
+@pytest.mark.parametrize("form", ["text", "csv"])
+def test_a_file_is_digested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, form: str) -> None:
+    put(tmp_path, "a.csv")
+    source = FileSource(f"{tmp_path}/*.csv", format=form)
+    batch = take(source)
+    digested: list[Any] = []
+    found = FileSource._found
+
+    def noted(*given: Any) -> Any:
+        digested.append(given)
+        return found(*given)
+
+    monkeypatch.setattr(FileSource, "_found", noted)
+    rows: Any = getattr(source, how)(ATTEMPT, batch.metadata)
+    for _ in rows:
+        pass
+    source.check_read(ATTEMPT)
+    assert len(digested) == (form == "text")  # of csv, the reader of the rows does it
+
+
+@pytest.mark.parametrize("how", ["emit_batch", "emit_arrow"])
 def test_a_file_that_changed_is_refused_though_it_was_not_read_to_its_end(tmp_path: Path, how: str) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
