@@ -20,7 +20,8 @@ from airflow_tx.ledger.audit.chain import StateEvidence, ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import SqlState, Sum
-from airflow_tx.state.api import FencedState, RowTally
+from airflow_tx.state.api import FencedState
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.state.sql.schema import receipts_table

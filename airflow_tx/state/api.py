@@ -8,21 +8,17 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import marshal
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from itertools import chain, groupby, islice, repeat
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateBehind, StateError
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.base.rows import is_frame, lacking
 from airflow_tx.ledger import (
     BEGAN,
     CHANGE,
@@ -33,151 +29,17 @@ from airflow_tx.ledger import (
     TransactionAttempt,
     Written,
 )
-from airflow_tx.state.arrow import columns_from_arrow, from_arrow
+from airflow_tx.state.arrow import RowTally
 
 if TYPE_CHECKING:
     from airflow_tx.state.aggregators import Cells, Columns
 
 
-# --- row tally ----------------------------------------------------------------------------------------------------
-# The rows of a state, digested and added up during the reading: its part of the receipt.
-
-
-_ROWS_AT_ONCE = 1000
-_WHOLE = {int, type(None)}
-_PLAIN = {*_WHOLE, str, float, bool, bytes}
-_MODULUS = 2**64
-# Without references, which depend on who else holds a value.
-_MARSHAL = 2
-
-
-class RowsInParts(Iterable[Mapping[str, Any]], ABC):
-    """Rows that may come as record batches: a table takes these column by column, without an object for each row."""
-
-    @abstractmethod
-    def parts(self) -> Iterator[Any]:
-        """Read all rows in their order, again at each call: record batches, and iterables of rows."""
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        for part in self.parts():
-            yield from from_arrow(part) if is_frame(part) else part
-
-
-class RowTally(Iterable[Mapping[str, Any]]):
-    """Digests rows during the reading; a second reading begins again.
-
-    The digest is the sum of 64-bit hashes: the order is nothing, and a row that comes twice counts twice.
-
-    :param added: columns that are added up as well.
-    :param named: whether the digest depends on the names of the columns. In an earlier release it did not.
-    :ivar lacking: the columns of the last portion that some of its rows were not given.
-    """
-
-    lacking: Collection[str] = ()
-
-    def __init__(
-        self,
-        rows: Iterable[Mapping[str, Any]],
-        added: Collection[str] = (),
-        *,
-        named: bool = True,
-    ) -> None:
-        self._rows = rows
-        self._named = named
-        self._sum = 0
-        self._added = tuple(added)
-        self._sums: dict[str, int] = {}
-
-    @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> RowTally:
-        """Return the tally that the rows are in already, or a new one."""
-        return rows if isinstance(rows, cls) else cls(rows, added)
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        self._sum = 0
-        self._sums = dict.fromkeys(self._added, 0)
-        rows = iter(self._rows)
-        while portion := list(islice(rows, _ROWS_AT_ONCE)):
-            self._take(portion)
-            yield from portion
-
-    def portions(self, size: int) -> Iterator[Mapping[str, Sequence[Any]]]:
-        """Read the rows as columns, at most so many at a time; what a row lacks is None."""
-        self._sum = 0
-        parts = self._rows.parts() if isinstance(self._rows, RowsInParts) else iter([self._rows])
-        for columnar, neighbours in groupby(parts, is_frame):
-            if columnar:
-                yield from self._by_column(neighbours, size)
-            else:
-                yield from self._by_row(chain.from_iterable(neighbours), size)
-
-    def _by_column(
-        self, batches: Iterable[Any], size: int
-    ) -> Iterator[Mapping[str, Sequence[Any]]]:
-        for batch in batches:
-            self.lacking = lacking(batch.schema)
-            for start in range(0, batch.num_rows, size):
-                columns = columns_from_arrow(batch.slice(start, size))
-                self._take_columns({name: columns[name] for name in sorted(columns)})
-                yield columns
-
-    def _by_row(
-        self, rows: Iterator[Mapping[str, Any]], size: int
-    ) -> Iterator[Mapping[str, Sequence[Any]]]:
-        while portion := list(islice(rows, size)):
-            taken = self._take(portion)
-            self.lacking = ()
-            if taken:
-                yield {name: taken[name] for name in portion[0]}
-            else:
-                names = dict.fromkeys(chain.from_iterable(portion))
-                self.lacking = [name for name in names if any(name not in row for row in portion)]
-                yield {name: [row.get(name) for row in portion] for name in names}
-
-    def _take(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[Any]]:
-        """Take rows column by column, in a fourth of the time of one by one; their columns, if all have the same."""
-        try:
-            columns = {name: list(map(itemgetter(name), rows)) for name in sorted(rows[0])}
-        except KeyError:
-            columns = {}
-        if set(map(len, rows)) == {len(columns)}:
-            self._take_columns(columns)
-            return columns
-        for row in rows:
-            self._take_columns({name: [row[name]] for name in sorted(row)})
-        return {}
-
-    def _take_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        from xxhash import xxh3_64_intdigest
-
-        rows = zip(*map(_plain, columns.values()), strict=True)
-        names = xxh3_64_intdigest(marshal.dumps(tuple(columns), _MARSHAL)) if self._named else 0
-        texts = map(marshal.dumps, rows, repeat(_MARSHAL))
-        self._sum += sum(map(xxh3_64_intdigest, texts, repeat(names)))
-        for name in tuple(self._sums):
-            values = columns.get(name, [""])
-            if set(map(type, values)) <= _WHOLE:
-                self._sums[name] += sum(filter(None, values))
-            else:
-                del self._sums[name]  # it may become another number in the store
-
-    def written(self, keys: int) -> Written:
-        """Say what was read, of which a state has made so many keys."""
-        return Written(keys, f"{self._sum % _MODULUS:016x}", dict(self._sums) if keys else {})
-
-
-def _plain(values: Sequence[Any]) -> Sequence[Any]:
-    others = set(map(type, values)) - _PLAIN
-    return (
-        [(repr(value),) if type(value) in others else value for value in values]
-        if others
-        else values
-    )
-
-
 # --- api ----------------------------------------------------------------------------------------------------------
 
 
+LookUp = Callable[[Sequence[Sequence[Any]]], "list[dict[str, Any] | None]"]
+"""Reads the value columns of keys, as `QueryableState.multi_get`."""
 _Opened = TypeVar("_Opened")
 _Self = TypeVar("_Self", bound="Addressed[Any]")
 
@@ -259,6 +121,9 @@ class Fence:
 class FenceMoved(Exception):
     """Another grant changed the fence between its reading and what followed: begin again."""
 
+    def mend(self) -> None:
+        """Do what the next try needs, once this one is undone."""
+
 
 @dataclass(frozen=True)
 class StateReading:
@@ -302,6 +167,8 @@ class StateWrite:
     :param grant: the grant that the fence holds, or gets.
     :param rows: the rows of the update; None: there is no update, the fence is raised or a skip is noted.
     :param chunk: the writer within the grant.
+    :param parts: in place of `rows`, reads them in portions, each with its chunk, anew at each call.
+    :param require: refuses what the values lack, once the fence is raised; it gets what looks up keys.
     :param raising: whether the transaction raises the fence; False: the fence has to hold the grant.
     :param undoing: whether it undoes what this very grant has written.
     :param complete: whether all updates of the grant are in the store with this write.
@@ -314,22 +181,34 @@ class StateWrite:
     raising: bool = False
     complete: bool = True
     undoing: bool = False
+    parts: Callable[[], Iterable[tuple[int, RowTally]]] | None = None
+    require: Callable[[LookUp], None] | None = None
 
     @cached_property
     def listed(self) -> list[Mapping[str, Any]]:
         """List all rows. They are read once, however often the write begins again."""
         return list(self.rows or ())
 
-    def receipt(self, keys: int) -> Receipt | None:
-        """Make the receipt of the transaction.
+    def portions(self) -> Iterator[StateWrite]:
+        """Give the work with each portion of its rows; itself, if they are one portion."""
+        if self.parts is None:
+            yield from [self] if self.rows is not None else []
+            return
+        for chunk, rows in self.parts():
+            yield replace(self, rows=rows, chunk=chunk, parts=None)
 
-        :param keys: how many keys this write has written.
-        :return: None: the update is not complete, or an older release granted it.
-        """
-        if not self.complete:
-            return None
-        written = NOTHING_WRITTEN if self.rows is None else self.rows.written(keys)
-        return self.grant.receipt(self.state, written)
+    def put_into(self, part: StatePart) -> Written:
+        """Put the rows into a transaction of the store; what was written."""
+        written = NOTHING_WRITTEN
+        for each in self.portions():
+            keys = part.put(each)
+            assert each.rows is not None
+            written += each.rows.written(keys)
+        return written
+
+    def receipt(self, written: Written) -> Receipt | None:
+        """Make the receipt of the transaction; None: the update is not complete, or an older release granted it."""
+        return self.grant.receipt(self.state, written) if self.complete else None
 
 
 class State(Protocol):
@@ -366,6 +245,8 @@ class FencedState(Described, ABC):
     can_release: bool = False
     # How many receipts it keeps at least, before it forgets older ones; None: all, or it keeps none.
     receipts_kept: int | None = None
+    # States with an equal one are written in one transaction of their store; None: in one of their own.
+    store_key: Hashable | None = None
 
     @property
     def append_table(self) -> AppendTable | None:
@@ -717,6 +598,27 @@ class StoreTransaction(Protocol):
         """Note that the update is complete, with its receipt, or that one of its portions is in the store."""
 
 
+class StatePart(Protocol):
+    """The part of one state in a transaction of a store that several states may share, as a `StoreTransaction`."""
+
+    def put(self, write: StateWrite) -> int:
+        """Add a portion of the rows to the values; returns how many keys. Not called without an update."""
+
+    def end(self, receipt: Receipt | None) -> None:
+        """Note that the update is complete, with its receipt, or that one of its portions is in the store."""
+
+
+@dataclass(frozen=True)
+class _OnlyPart:
+    transaction: StoreTransaction
+
+    def put(self, write: StateWrite) -> int:
+        return self.transaction.put()
+
+    def end(self, receipt: Receipt | None) -> None:
+        self.transaction.end(receipt)
+
+
 class StoredState(FencedState):
     """A fenced state whose store has transactions: each of the five methods that change it is one of them.
 
@@ -763,34 +665,76 @@ class StoredState(FencedState):
         if self.kind is StateKind.OPAQUE:
             self._written(StateWrite(self.name, grant, complete=False, undoing=True))
 
-    @abstractmethod
     def _transaction(self, write: StateWrite) -> AbstractContextManager[StoreTransaction]:
         """Open a transaction of the store, which an error undoes as a whole.
 
         :raises FenceMoved: here, by `put` or by `end`: the write begins again.
         :raises StateError: as `raise_fence`, or as `write`.
         """
+        raise NotImplementedError
+
+    @contextmanager
+    def _transactions(
+        self, writes: Sequence[tuple[StoredState, StateWrite]]
+    ) -> Iterator[list[StatePart]]:
+        """Open one for states that have the `store_key` of this one, in place of `_transaction`, and raise as that."""
+        ((_, write),) = writes
+        with self._transaction(write) as transaction:
+            yield [_OnlyPart(transaction)]
 
     def _written(self, write: StateWrite) -> int:
-        if self.runs_once and not write.complete and not write.raising:
-            problem = f"it was given a part of an update, and its {self.runs_once} run once"
-            raise StateError(state=self.name, problem=problem, remedy="Give all rows in one write.")
-        for _ in range(TRIES):
-            try:
-                with suppress(FenceMoved), self._transaction(write) as transaction:
-                    keys = 0 if write.rows is None else transaction.put()
-                    transaction.end(write.receipt(keys))
-                    return keys
-            except StateBehind as behind:
-                # Where this transaction has no journal entry, those before it hardly have one.
-                has_journal = write.grant.is_skip or write.grant.has_journal_entry
-                advise = self.remedy_behind if has_journal else self.remedy_lost
-                fields = {**behind.fields, "remedy": advise(write.grant.topology)}
-                raise StateBehind(**fields) from None
-        problem = f"the fence changed {TRIES} times in a row between its reading and the write"
-        raise StateError(
-            state=self.name, problem=problem, remedy="Nothing was written. Clear the task."
-        )
+        (written,) = write_together([(self, write)])
+        return written.keys
+
+
+def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Written]:
+    """Write into several states in one transaction of their store: a reader sees all of it at once.
+
+    An error undoes all of it, and names its own state.
+
+    :param writes: the states, with one `store_key`, and the work of each. The rows are written in this order.
+    :return: what was written into each.
+    :raises StateError: as the methods of a state.
+    """
+    for state, write in writes:
+        if state.runs_once and not write.complete and not write.raising:
+            problem = f"it was given a part of an update, and its {state.runs_once} run once"
+            raise StateError(
+                state=state.name, problem=problem, remedy="Give all rows in one write."
+            )
+    for _ in range(TRIES):
+        try:
+            return _written_at_once(writes)
+        except FenceMoved as moved:
+            moved.mend()
+        except StateBehind as behind:
+            state, write = next(each for each in writes if each[0].name == behind.fields["state"])
+            # Where this transaction has no journal entry, those before it hardly have one.
+            has_journal = write.grant.is_skip or write.grant.has_journal_entry
+            advise = state.remedy_behind if has_journal else state.remedy_lost
+            fields = {**behind.fields, "remedy": advise(write.grant.topology)}
+            raise StateBehind(**fields) from None
+    names = ", ".join(state.name for state, _ in writes)
+    problem = f"the fence changed {TRIES} times in a row between its reading and the write"
+    raise StateError(state=names, problem=problem, remedy="Nothing was written. Clear the task.")
+
+
+def _written_at_once(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Written]:
+    with writes[0][0]._transactions(writes) as parts:
+        pairs = [(write, part) for (_, write), part in zip(writes, parts, strict=True)]
+        written = [write.put_into(part) for write, part in pairs]
+        for (write, part), each in zip(pairs, written, strict=True):
+            part.end(write.receipt(each))
+    return written
+
+
+def sharing_a_store(states: Iterable[FencedState]) -> list[list[FencedState]]:
+    """Group states by what one transaction of their store can write, in their order."""
+    groups = dict[Hashable, list[FencedState]]()
+    for state in states:
+        key = state.name if state.store_key is None else (state.store_key,)
+        groups.setdefault(key, []).append(state)
+    return list(groups.values())
 
 
 # --- appended -----------------------------------------------------------------------------------------------------

@@ -1,13 +1,22 @@
-"""Rows of a state as Arrow tables, exactly: a value without an Arrow type is a text, and the field notes this."""
+"""Rows of a state as Arrow tables, exactly, and their tally: digested and added up during the reading.
+
+A value without an Arrow type is a text, and the field notes this.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping, Sequence
+import marshal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain, groupby, islice, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base.rows import is_frame, lacking
+from airflow_tx.ledger import Written
 from airflow_tx.state.column_types import CONVERT, json_text
 
 if TYPE_CHECKING:
@@ -93,3 +102,139 @@ def _times(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Do as `to_pylist` does, in a third of the time."""
     numbers = column.cast("int64").to_pylist()
     return [None if number is None else _EPOCH + dt.timedelta(0, 0, number) for number in numbers]
+
+
+# --- row tally ----------------------------------------------------------------------------------------------------
+# The rows of a state, digested and added up during the reading: its part of the receipt.
+
+
+_ROWS_AT_ONCE = 1000
+_WHOLE = {int, type(None)}
+_PLAIN = {*_WHOLE, str, float, bool, bytes}
+_MODULUS = 2**64
+# Without references, which depend on who else holds a value.
+_MARSHAL = 2
+
+
+class RowsInParts(Iterable[Mapping[str, Any]], ABC):
+    """Rows that may come as record batches: a table takes these column by column, without an object for each row."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[Any]:
+        """Read all rows in their order, again at each call: record batches, and iterables of rows."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for part in self.parts():
+            yield from from_arrow(part) if is_frame(part) else part
+
+
+class RowTally(Iterable[Mapping[str, Any]]):
+    """Digests rows during the reading; a second reading begins again.
+
+    The digest is the sum of 64-bit hashes: the order is nothing, and a row that comes twice counts twice.
+
+    :param added: columns that are added up as well.
+    :param named: whether the digest depends on the names of the columns. In an earlier release it did not.
+    :ivar lacking: the columns of the last portion that some of its rows were not given.
+    """
+
+    lacking: Collection[str] = ()
+
+    def __init__(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        added: Collection[str] = (),
+        *,
+        named: bool = True,
+    ) -> None:
+        self._rows = rows
+        self._named = named
+        self._sum = 0
+        self._added = tuple(added)
+        self._sums: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> RowTally:
+        """Return the tally that the rows are in already, or a new one."""
+        return rows if isinstance(rows, cls) else cls(rows, added)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        self._sum = 0
+        self._sums = dict.fromkeys(self._added, 0)
+        rows = iter(self._rows)
+        while portion := list(islice(rows, _ROWS_AT_ONCE)):
+            self._take(portion)
+            yield from portion
+
+    def portions(self, size: int) -> Iterator[Mapping[str, Sequence[Any]]]:
+        """Read the rows as columns, at most so many at a time; what a row lacks is None."""
+        self._sum = 0
+        parts = self._rows.parts() if isinstance(self._rows, RowsInParts) else iter([self._rows])
+        for columnar, neighbours in groupby(parts, is_frame):
+            if columnar:
+                yield from self._by_column(neighbours, size)
+            else:
+                yield from self._by_row(chain.from_iterable(neighbours), size)
+
+    def _by_column(
+        self, batches: Iterable[Any], size: int
+    ) -> Iterator[Mapping[str, Sequence[Any]]]:
+        for batch in batches:
+            self.lacking = lacking(batch.schema)
+            for start in range(0, batch.num_rows, size):
+                columns = columns_from_arrow(batch.slice(start, size))
+                self._take_columns({name: columns[name] for name in sorted(columns)})
+                yield columns
+
+    def _by_row(
+        self, rows: Iterator[Mapping[str, Any]], size: int
+    ) -> Iterator[Mapping[str, Sequence[Any]]]:
+        while portion := list(islice(rows, size)):
+            taken = self._take(portion)
+            self.lacking = ()
+            if taken:
+                yield {name: taken[name] for name in portion[0]}
+            else:
+                names = dict.fromkeys(chain.from_iterable(portion))
+                self.lacking = [name for name in names if any(name not in row for row in portion)]
+                yield {name: [row.get(name) for row in portion] for name in names}
+
+    def _take(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[Any]]:
+        """Take rows column by column, in a fourth of the time of one by one; their columns, if all have the same."""
+        try:
+            columns = {name: list(map(itemgetter(name), rows)) for name in sorted(rows[0])}
+        except KeyError:
+            columns = {}
+        if set(map(len, rows)) == {len(columns)}:
+            self._take_columns(columns)
+            return columns
+        for row in rows:
+            self._take_columns({name: [row[name]] for name in sorted(row)})
+        return {}
+
+    def _take_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        from xxhash import xxh3_64_intdigest
+
+        rows = zip(*map(_plain, columns.values()), strict=True)
+        names = xxh3_64_intdigest(marshal.dumps(tuple(columns), _MARSHAL)) if self._named else 0
+        texts = map(marshal.dumps, rows, repeat(_MARSHAL))
+        self._sum += sum(map(xxh3_64_intdigest, texts, repeat(names)))
+        for name in tuple(self._sums):
+            values = columns.get(name, [""])
+            if set(map(type, values)) <= _WHOLE:
+                self._sums[name] += sum(filter(None, values))
+            else:
+                del self._sums[name]  # it may become another number in the store
+
+    def written(self, keys: int) -> Written:
+        """Say what was read, of which a state has made so many keys."""
+        return Written(keys, f"{self._sum % _MODULUS:016x}", dict(self._sums) if keys else {})
+
+
+def _plain(values: Sequence[Any]) -> Sequence[Any]:
+    others = set(map(type, values)) - _PLAIN
+    return (
+        [(repr(value),) if type(value) in others else value for value in values]
+        if others
+        else values
+    )

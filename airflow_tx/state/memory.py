@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +21,7 @@ from airflow_tx.state.api import (
     Grant,
     SoleWriterState,
     StateKind,
+    StatePart,
     StateWrite,
     StoredReceipt,
     StoredState,
@@ -104,12 +105,13 @@ class MemoryState(StoredState, SoleWriterState):
     :param name: what the topology record knows the state by.
     :param max_value_bytes: a longer value is refused; None: any length.
     :param database: two states over one database are two writers of one store; None makes a new one.
+    :param store: states with an equal one are written together, like tables of one database; None: each by itself.
     :param values: aggregator per value column: any.
     :param kind: "opaque" or "transactional".
     :param types: key column -> type; a column without one gets the type of the first row that arrives.
     """
 
-    left_out = ("database",)
+    left_out = ("database", "store")
     can_clear = True
 
     def __init__(
@@ -122,8 +124,10 @@ class MemoryState(StoredState, SoleWriterState):
         types: Mapping[str, str] | None = None,
         max_value_bytes: int | None = None,
         database: MemoryDatabase | None = None,
+        store: Hashable | None = None,
     ) -> None:
         self.name = name
+        self.store_key = store
         self.kind = fenced_kind(kind, state=name)
         self.columns = checked_columns(self, keys, values, types, max_value_bytes)
         self.database = database if database is not None else MemoryDatabase()
@@ -147,10 +151,16 @@ class MemoryState(StoredState, SoleWriterState):
         return sorted(rows, key=lambda row: [str(row[key]) for key in self.columns.keys])[:limit]
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        return self.values_in(self.database, keys)
+
+    def values_in(
+        self, database: MemoryDatabase, keys: Sequence[Sequence[Any]]
+    ) -> list[dict[str, Any] | None]:
+        """Look up keys in a database, or in what a transaction makes of it."""
         result = list[dict[str, Any] | None]([None] * len(keys))
         with _LOCK:
             for number, key in wanted_keys(self.columns, keys, self.key_types()):
-                stored = self.database.rows.get(key)
+                stored = database.rows.get(key)
                 if stored is not None and stored.value is not None:
                     values = dict(zip(self.columns.values, self._thawed(stored.value), strict=True))
                     result[number] = self.columns.completed(values)
@@ -201,7 +211,8 @@ class MemoryState(StoredState, SoleWriterState):
         with _LOCK:
             self.database.restore((None, frozenset(), ()))
 
-    def _checked(self, given: Sequence[Mapping[str, Any]]) -> list[Cells]:
+    def checked(self, given: Sequence[Mapping[str, Any]]) -> list[Cells]:
+        """Bring rows into cells, keys first; a StateError if one does not fit."""
         checks = CheckedRows(self.columns)
         if not given:
             return []
@@ -219,10 +230,15 @@ class MemoryState(StoredState, SoleWriterState):
         }
 
     @contextmanager
-    def _transaction(self, write: StateWrite) -> Iterator[_MemoryTransaction]:
-        checked = self._checked(write.listed)
+    def _transactions(
+        self, writes: Sequence[tuple[StoredState, StateWrite]]
+    ) -> Iterator[list[StatePart]]:
+        pairs = [(state, write) for state, write in writes if isinstance(state, MemoryState)]
         with _LOCK:
-            yield _MemoryTransaction(self, write, checked)
+            begun = [_MemoryTransaction(state, write) for state, write in pairs]
+            yield [*begun]
+            for each in begun:
+                each.take_effect()
 
     def sole_values(
         self, keys: Sequence[Cells], txids: Collection[int], own: int
@@ -267,11 +283,10 @@ class MemoryState(StoredState, SoleWriterState):
 class _MemoryTransaction:
     """One write, on a draft that replaces what the database holds."""
 
-    def __init__(self, state: MemoryState, write: StateWrite, checked: Sequence[Cells]) -> None:
+    def __init__(self, state: MemoryState, write: StateWrite) -> None:
         database = state.database
         self._state = state
         self._write = write
-        self._checked = checked
         self._draft = MemoryDatabase(database.fence, dict(database.rows), database.receipts)
         self._writer = Writer(write.grant.txid, write.grant.token, write.chunk)
         if write.raising:
@@ -292,19 +307,29 @@ class _MemoryTransaction:
             # As if another grant had written them: of this one they may come in other chunks now.
             self._writer = Writer(write.grant.txid)
             self._roll_back()
+        if write.require is not None:
+            write.require(self._look_up)
 
-    def put(self) -> int:
+    def put(self, write: StateWrite) -> int:
         split = len(self._state.columns.keys)
-        for row in self._checked:
+        self._writer = Writer(write.grant.txid, write.grant.token, write.chunk)
+        checked = self._state.checked(write.listed)
+        for row in checked:
             self._put_row(row[:split], row[split:])
-        return len(self._checked)
+        return len(checked)
 
     def end(self, receipt: Receipt | None) -> None:
         draft = self._draft
         if self._write.complete and draft.fence is not None:
             draft.fence = fence.applied(draft.fence)
         draft.keep(receipt)
-        self._state.database.take(draft)
+
+    def take_effect(self) -> None:
+        """Let others see it."""
+        self._state.database.take(self._draft)
+
+    def _look_up(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        return self._state.values_in(self._draft, keys)
 
     def _roll_back(self) -> None:
         for key, stored in list(self._draft.rows.items()):

@@ -21,8 +21,10 @@ from airflow_tx.state.api import (
     QueryableState,
     State,
     StateKind,
+    StatePart,
     StateUpdate,
     StateWrite,
+    StoredState,
 )
 from airflow_tx.state.memory import MemoryDatabase, MemoryMap, MemoryState
 from airflow_tx.state.trident.maps import (
@@ -575,15 +577,18 @@ class TrialState(MemoryState):
                 yield TrialChange(shown, column, old, self._added[key].get(column), new)
 
     @contextmanager
-    def _transaction(self, write: StateWrite) -> Iterator[Any]:
-        self._seed(write.listed)
-        with super()._transaction(write) as transaction:
-            yield transaction
+    def _transactions(
+        self, writes: Sequence[tuple[StoredState, StateWrite]]
+    ) -> Iterator[list[StatePart]]:
+        for _, write in writes:
+            self._seed([row for each in write.portions() for row in each.listed])
+        with super()._transactions(writes) as transactions:
+            yield transactions
 
     def _seed(self, rows: Sequence[_Row]) -> None:
         """Take over the values of the keys that are about to be written."""
         split = len(self.columns.keys)
-        checked = {cells[:split]: cells[split:] for cells in self._checked(rows)}
+        checked = {cells[:split]: cells[split:] for cells in self.checked(rows)}
 
         missing = [key for key in checked if key not in self._before]
         for key, values in zip(missing, self._found(missing), strict=True):

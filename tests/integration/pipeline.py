@@ -27,7 +27,8 @@ from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire, commit
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.state.api import FencedState, RowTally
+from airflow_tx.state.api import FencedState
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.transaction.commit.handoff import take_skip
 
 

@@ -21,7 +21,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from airflow_tx.base.errors import FenceOutranked, SkipRefused, StateBehind, StateDiffers, StateError
 from airflow_tx.state import DeltaTable
-from airflow_tx.state.api import STAGED, Grant, RowTally
+from airflow_tx.state.api import STAGED, Grant
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.lake.delta import DeltaStore
 from airflow_tx.state.lake.schema import FENCES
 from airflow_tx.state.lake.state import FENCES_KEPT, NOTES, SWEPT_EVERY

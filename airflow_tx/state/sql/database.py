@@ -125,8 +125,19 @@ DIALECTS: dict[str, type[Dialect]] = {
     "mysql": MySql,
     "mariadb": MySql,
 }
+# Errors of the driver, and of values that it cannot send.
+_DRIVER = (sa.exc.StatementError, OverflowError, UnicodeError)
 COMPLETE = "the tables of fences, portions and receipts are there"
 NOTHING = "No row of this update was written."
+
+
+class OfState(Exception):
+    """An error of the driver in the work of one of the states that take part in a transaction."""
+
+    def __init__(self, database: StateDatabase, error: Exception) -> None:
+        super().__init__(error)
+        self.database = database
+        self.error = error
 
 
 class StateDatabase:
@@ -163,8 +174,9 @@ class StateDatabase:
                 remedy=f"Use one of {', '.join(DIALECTS)}.",
             )
         self._dialect = DIALECTS[backend]()
-        keep = self.keeps_connection and self._dialect.keeps_connection
-        self._engine = keeping_engine(self._dialect, url) if keep else self._dialect.engine(url)
+        self._keeps = self.keeps_connection and self._dialect.keeps_connection
+        made = keeping_engine(self._dialect, url) if self._keeps else self._dialect.engine(url)
+        self._engine = made
         self._schema, self._name = table
         # Two spellings of one table name are one state: they share its fence.
         self._identity = self._name
@@ -177,31 +189,52 @@ class StateDatabase:
         self._facts: dict[str, Any] = {}
 
     @contextmanager
-    def transaction(self, *, reading: bool = False, frozen: bool = False) -> Iterator[Connection]:
+    def transaction(
+        self, *, reading: bool = False, frozen: bool = False, beside: Sequence[StateDatabase] = ()
+    ) -> Iterator[Connection]:
         """Open a transaction of the database: committed at the end, undone by any error.
 
         :param frozen: whether its statements see what was there at the first one.
+        :param beside: other states of the same database that take part in it.
         :raises StateUnavailable, StateOutcomeUnknown: it does not answer, or not to the commit; StateError: it refuses.
         """
         committing = False
         done = False
+        members = (self, *beside)
         try:
             moment = self._dialect.one_moment if frozen else {}
-            how = {"tx_reading": reading, "tx_own": self.runs_own_statements}
-            opened = self._engine.connect().execution_options(**how, **moment)
+            own = all(each.runs_own_statements for each in members)
+            # Where one of them leaves traces in a session, it is not kept.
+            engine = next((each._engine for each in members if not each._keeps), self._engine)
+            opened = engine.connect().execution_options(tx_reading=reading, tx_own=own, **moment)
             with opened as connection, _dropped_after_errors(connection), connection.begin():
-                self._place(connection)
+                for each in members:
+                    each._place(connection)
                 yield connection
                 committing = not reading
             done = True
-        except sa.exc.DBAPIError as error:
-            raise self._failure(error, committing=committing) from None
-        except (sa.exc.StatementError, OverflowError, UnicodeError) as error:
-            raise self._refused(str(error).splitlines()[0]) from None
+        except OfState as failed:
+            raise failed.database._worded(failed.error) from None
+        except _DRIVER as error:
+            raise self._worded(error, committing=committing, beside=beside) from None
         finally:
             if not done:
                 # Its own DDL is undone with it, and a table that it missed may be gone.
-                self._facts = {}
+                for each in members:
+                    each._facts = {}
+
+    @contextmanager
+    def at_work(self, connection: Connection, *, switched: bool) -> Iterator[None]:
+        """Do the work of this state in a transaction in which others take part: it names its errors.
+
+        :param switched: whether the settings of the session were last those of a state that needs others.
+        """
+        if switched:
+            self._dialect.set_forms(connection, own=self.runs_own_statements)
+        try:
+            yield
+        except _DRIVER as error:
+            raise OfState(self, error) from None
 
     def _place(self, connection: Connection) -> None:
         """Learn the schema of the tables, which the user may have left to the database."""
@@ -329,7 +362,20 @@ class StateDatabase:
 
     # --- failures -------------------------------------------------------------------------------------------------
 
-    def _failure(self, error: sa.exc.DBAPIError, *, committing: bool) -> StateError:
+    def _worded(
+        self, error: Exception, *, committing: bool = False, beside: Sequence[StateDatabase] = ()
+    ) -> StateError:
+        if isinstance(error, sa.exc.DBAPIError):
+            return self._failure(error, committing=committing, beside=beside)
+        return self._refused(str(error).splitlines()[0])
+
+    def _failure(
+        self,
+        error: sa.exc.DBAPIError,
+        *,
+        committing: bool,
+        beside: Sequence[StateDatabase] = (),
+    ) -> StateError:
         reason = self._reason(error)
         kind = StateUnavailable
         if self._dialect.is_lock_timeout(error):
@@ -338,7 +384,8 @@ class StateDatabase:
             return self._refused(reason)
         elif committing:
             kind = StateOutcomeUnknown
-        return kind(state=self.state, where=self.where, reason=reason)
+        names = ", ".join(each.state for each in (self, *beside))
+        return kind(state=names, where=self.where, reason=reason)
 
     def _reason(self, error: sa.exc.DBAPIError) -> str:
         text = " ".join(str(error.orig).split())

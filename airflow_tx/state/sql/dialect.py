@@ -247,6 +247,9 @@ class Dialect:
         """Find schema and name of a table: the same for all spellings that mean one table."""
         raise NotImplementedError
 
+    def set_forms(self, connection: Connection, *, own: bool) -> None:
+        """Set the forms of values that our statements need, or the user's, where a session has such settings."""
+
     # --- tables ---------------------------------------------------------------------------------------------------
 
     @contextmanager

@@ -183,6 +183,11 @@ class FencedStore(StateDatabase):
             self.undo(connection, write.grant)
         return SqlTransaction(self, connection, write, kept)
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Name the fence row: two writers of one transaction of the topology lock their rows in one order."""
+        return self._schema or "", self._identity
+
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
         """Add the rows of a write to the values; returns how many keys.
 
@@ -494,6 +499,7 @@ class SqlTransaction:
     """One write, in a transaction of the database.
 
     :param kept: the imprint of the values before it.
+    :param switched: whether states with other settings of the session take part.
     :param sample: some of the keys that it has written.
     :param rows: how many keys or rows it has written.
     """
@@ -502,14 +508,20 @@ class SqlTransaction:
     connection: Connection
     write: StateWrite
     kept: Imprint | None
+    switched: bool = False
     sample: list[str] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
 
-    def put(self) -> int:
-        self.rows.append(self.store.put(self.connection, self.write, self.sample))
+    def put(self, write: StateWrite) -> int:
+        with self.store.at_work(self.connection, switched=self.switched):
+            self.rows.append(self.store.put(self.connection, write, self.sample))
         return self.rows[-1]
 
     def end(self, receipt: Receipt | None) -> None:
+        with self.store.at_work(self.connection, switched=self.switched):
+            self._end(receipt)
+
+    def _end(self, receipt: Receipt | None) -> None:
         grant = self.write.grant
         if self.write.complete:
             keys = [*self.sample, *self.store.check_portions(self.connection, grant)]
@@ -519,6 +531,18 @@ class SqlTransaction:
         elif self.write.rows is not None:
             self.store.note_portion(self.connection, self.write, self.sample)
             self.store.check_columns(self.connection)
+
+
+def begun_together(
+    connection: Connection, pairs: Sequence[tuple[FencedStore, StateWrite]]
+) -> list[SqlTransaction]:
+    """Begin the writes of several states in one transaction, in an order that is the same for every writer."""
+    switched = len({store.runs_own_statements for store, _ in pairs}) > 1
+    begun = dict[tuple[str, str], SqlTransaction]()
+    for store, write in sorted(pairs, key=lambda pair: pair[0].place):
+        with store.at_work(connection, switched=switched):
+            begun[store.place] = replace(store.begun(connection, write), switched=switched)
+    return [begun[store.place] for store, _ in pairs]
 
 
 # --- table --------------------------------------------------------------------------------------------------------
@@ -641,6 +665,12 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         self.kind = kind
         self._made: dict[tuple[Any, ...], sa.Table] = {}
         self._lengths: Mapping[str, TextLength] = {}
+
+    def begun(self, connection: Connection, write: StateWrite) -> SqlTransaction:
+        begun = super().begun(connection, write)
+        if write.require is not None:
+            write.require(partial(self.multi_get, connection))
+        return begun
 
     def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
         found = self._found(connection)

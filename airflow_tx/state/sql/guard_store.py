@@ -246,7 +246,8 @@ class GuardStore(FencedStore):
         return StateError(
             state=self.state,
             problem="its statements ended the guard's transaction while they ran (by COMMIT, ROLLBACK, DDL, or a "
-            f"procedure), so a part of transaction {txid} may be written",
+            f"procedure), so a part of transaction {txid} may be written. What states before it in the same database "
+            "transaction got may be visible, and the next try replaces it",
             remedy="They are not run again. Remove the statement that ended it, and look at the rows that are written. "
             f"Then set: UPDATE {table} SET txid = N WHERE guard = '{name}', where N is {txid} if all rows are written, "
             "and 0 if no row is. Then clear the commit task.",

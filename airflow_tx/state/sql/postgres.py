@@ -63,8 +63,11 @@ _FORMS = {
     "TimeZone": "UTC",
 }
 _SET_FORMS = (
-    "UNION ALL SELECT set_config(name, form, true) "
+    "SELECT set_config(name, form, true) "
     f"FROM (VALUES {', '.join(map(str, _FORMS.items()))}) AS forms(name, form)"
+)
+_RESET_FORMS = (
+    f"SELECT set_config(name, reset_val, true) FROM pg_settings WHERE name IN {tuple(_FORMS)}"
 )
 # Columns that take texts of other characters for equal.
 _COMPARED_OTHERWISE = sa.text(
@@ -233,7 +236,12 @@ class Postgres(Dialect):
     @staticmethod
     def _on_begin(connection: Connection) -> None:
         is_own = connection.get_execution_options().get("tx_own", True)
-        connection.exec_driver_sql(f"{_SET_TIMEOUTS} {_SET_FORMS}" if is_own else _SET_TIMEOUTS)
+        connection.exec_driver_sql(
+            f"{_SET_TIMEOUTS} UNION ALL {_SET_FORMS}" if is_own else _SET_TIMEOUTS
+        )
+
+    def set_forms(self, connection: Connection, *, own: bool) -> None:
+        connection.exec_driver_sql(_SET_FORMS if own else _RESET_FORMS)
 
     def place(
         self, connection: Connection, schema: str | None, name: str

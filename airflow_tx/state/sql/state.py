@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +14,7 @@ from airflow_tx.state.api import (
     Grant,
     SoleWriterState,
     StateKind,
+    StatePart,
     StateReading,
     StateWrite,
     StoredReceipt,
@@ -23,7 +24,7 @@ from airflow_tx.state.api import (
 from airflow_tx.state.column_types import PREV, split_table
 
 if TYPE_CHECKING:
-    from airflow_tx.state.sql.fence import FencedStore, SqlTransaction
+    from airflow_tx.state.sql.fence import FencedStore
     from airflow_tx.state.sql.store import SqlStore
 
 _Store = TypeVar("_Store", bound="FencedStore")
@@ -35,10 +36,20 @@ class FencedInSql(Addressed[_Store], StoredState):
 
     can_clear = can_release = True
 
+    @property
+    def store_key(self) -> Hashable:  # type: ignore[override]
+        return self.conn_id, self._url
+
     @contextmanager
-    def _transaction(self, write: StateWrite) -> Iterator[SqlTransaction]:
-        with self._store.transaction() as connection:
-            yield self._store.begun(connection, write)
+    def _transactions(
+        self, writes: Sequence[tuple[StoredState, StateWrite]]
+    ) -> Iterator[list[StatePart]]:
+        from airflow_tx.state.sql.fence import begun_together
+
+        pairs = [(state._store, write) for state, write in writes if isinstance(state, FencedInSql)]
+        first, *others = (store for store, _ in pairs)
+        with first.transaction(beside=others) as connection:
+            yield [*begun_together(connection, pairs)]
 
     def _asked(self, question: Callable[..., _Answer], *given: Any) -> _Answer:
         """Ask the store, in a transaction that only reads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -15,7 +15,8 @@ from sqlalchemy.engine import URL, Connection
 from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger import Outcome, Receipt, holds_for_good
 from airflow_tx.state import fence
-from airflow_tx.state.api import TXID, FenceMoved, Grant, RowTally, StateWrite
+from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.column_types import (
     CONVERT,
     LONGEST_NAME,
@@ -135,16 +136,27 @@ class FoundTable:
         )
 
 
-class TableLacks(Exception):
+class TableLacks(FenceMoved):
     """Columns that a table has to get before rows can be written, with their types.
 
+    :param store: gives them to the table; None: a person does.
     :param replaced: the ones that it has with another type, while it has no rows.
     """
 
-    def __init__(self, types: Mapping[str, str], replaced: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        types: Mapping[str, str],
+        store: TableStore | None = None,
+        replaced: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(types, replaced)
         self.types = types
         self.replaced = replaced
+        self._store = store
+
+    def mend(self) -> None:
+        assert self._store is not None
+        self._store.change(self)
 
 
 class _GivenRows(Iterator[RowPortion]):
@@ -217,16 +229,6 @@ class TableStore(OneTableStore[FoundTable]):
         self._check_names([self._name])
         self._types = dict(types)
         self._adds_columns = add_columns
-
-    @contextmanager
-    def transaction(self, **how: bool) -> Iterator[Connection]:
-        """:raises FenceMoved: the table has got the columns of the rows, so the write begins again."""
-        try:
-            with super().transaction(**how) as connection:
-                yield connection
-        except TableLacks as lacks:
-            self._change(lacks)
-            raise FenceMoved from None
 
     # --- a write --------------------------------------------------------------------------------------------------
 
@@ -531,7 +533,7 @@ class TableStore(OneTableStore[FoundTable]):
         others = {} if _FILLED in self._facts else self._others(rows, found)
         if (others or lacks) and self._is_empty(connection, found) and self._is_made(connection):
             # Its types are of rows that are gone. The database may have kept it when it has undone them.
-            raise TableLacks({**lacks, **others}, tuple(others))
+            raise TableLacks({**lacks, **others}, self, tuple(others))
         if lacks and not self._adds_columns:
             problem = f"table {self._name} lacks column {next(iter(lacks))} of the rows"
             ddl = "; ".join(self._changes(connection, TableLacks(lacks)))
@@ -540,7 +542,7 @@ class TableStore(OneTableStore[FoundTable]):
                 self.state, problem, f"Say add_columns=True. Or change it, {_AGAIN}: {ddl}"
             )
         if lacks:
-            raise TableLacks(lacks)
+            raise TableLacks(lacks, self)
         return found
 
     def _note_made(self, connection: Connection) -> None:
@@ -594,7 +596,7 @@ class TableStore(OneTableStore[FoundTable]):
         types = self._types_of(rows, [name for name in told if name in found.types])
         return {name: kind for name, kind in types.items() if kind != found.types[name]}
 
-    def _change(self, lacks: TableLacks) -> None:
+    def change(self, lacks: TableLacks) -> None:
         """Give the table what it lacks, in a transaction of its own: some databases commit with each change."""
         with self.transaction() as connection:
             place = self._quoted(connection)

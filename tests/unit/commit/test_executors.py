@@ -22,7 +22,7 @@ from airflow_tx.outputs.staging.area import Output, StagedFile, StagingArea
 from airflow_tx.spark import connect, writers
 from airflow_tx.spark.writers import WriteJob, WritersFailed
 from airflow_tx.state import Count, MemoryState
-from airflow_tx.state.api import RowTally
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import write as spark_writers

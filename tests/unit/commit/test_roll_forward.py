@@ -29,7 +29,7 @@ from airflow_tx.operations.actions.restatement import SeveralRefused
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.outputs.staging.area import JOURNAL
 from airflow_tx.state import Max, MemoryState, Sum
-from airflow_tx.state.api import RowTally
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.lake.state import DeltaTable
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.transaction.commit import roll_forward as module

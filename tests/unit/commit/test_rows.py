@@ -15,7 +15,7 @@ from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.records import same_output
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Avg, Count, MemoryState, SqlState, SqlTable, Sum, api
-from airflow_tx.state.api import RowTally
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import write

@@ -33,7 +33,8 @@ from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.records import Ack, Counter, Metadata, RepairRecord, encode
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum
-from airflow_tx.state.api import RowTally, StoredReceipt
+from airflow_tx.state.api import StoredReceipt
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.memory import MemoryState
 from tests.integration.pipeline import Pipeline
 from tests.unit.protocol.books import Books

@@ -14,7 +14,7 @@ from airflow_tx.ledger.audit.verification import ColumnTotal, Verified, _column_
 from airflow_tx.ledger.records import RepairRecord
 from airflow_tx.state import Avg, Count, Max, MemoryMap, OpaqueMap, Sum
 from airflow_tx.state.aggregators import Columns
-from airflow_tx.state.api import RowTally
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.trident.state import TridentAggregate
 from tests.unit.protocol.books import Books
 
