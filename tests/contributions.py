@@ -44,7 +44,7 @@ def restate(
     """Replace a contribution, as a committer does it under its grant."""
     found = difference_of(state, old, new, place(area, grant.txid, grant.token.attempt), **how)
     state.raise_fence(grant)
-    found.check_taken(state)
+    found.check_taken(state, state.multi_get)
     own = write_instead(state, grant, found.instead)
     write_update(update(state), own, found.rows, dag_file="", log=log)
     return found

@@ -335,19 +335,27 @@ def _is_emitted(outlet: Any, case: CommitCase) -> bool:
 class CommitOperator(InTurnOperator):
     """Commits the run's transaction: one at a time, in the order of their txids, exactly once.
 
-    Values of a transaction are visible in a state a moment before the transaction is marked as committed.
+    Updates of one database become visible all at once, where one transaction of it can write them: `together=True`
+    promises it. Those of several databases do so one after another, before the transaction is marked as committed.
     Its asset event carries topology, txid and attempt. There is one for each commit, however often the run is cleared.
 
     New values that an update names are outputs: ``commit.output["name"]``, for tasks after it.
 
     :param updates: what to add to which state, see `persistent_aggregate`; none: the order of commits is all it gives.
     :param checks: what outputs have to pass before, see `check`.
+    :param together: promise that one transaction of the database writes all updates of it, of any size: those whose
+        states have one `conn_id`, and `rejected=` of the block. A `SqlGuard` sees the rows of the updates before it.
     """
 
     template_fields: Sequence[str] = ("inputs",)
 
     def __init__(
-        self, *, updates: Sequence[Update] = (), checks: Sequence[Check] = (), **kwargs: Any
+        self,
+        *,
+        updates: Sequence[Update] = (),
+        checks: Sequence[Check] = (),
+        together: bool = False,
+        **kwargs: Any,
     ) -> None:
         """Take the updates. Further arguments go to `BaseOperator`, such as `task_id` and `outlets`."""
         updates = checked_updates(updates)  # before the DAG knows of the task
@@ -355,6 +363,7 @@ class CommitOperator(InTurnOperator):
         super().__init__(**kwargs)
         self.updates = updates
         self.checks = checks
+        self.together = together
         # Airflow finds tasks to be upstream in template fields only.
         self.inputs = [getattr(taken, "input", None) for taken in (*updates, *checks)]
 

@@ -40,6 +40,7 @@ from airflow_tx.transaction import (
     hook_up,
     rejected_update,
     stage_frames,
+    written_together,
 )
 
 if TYPE_CHECKING:
@@ -719,6 +720,13 @@ class Transaction:
             # The committer that no other one comes before keeps the rejected rows.
             first = next(filter(commits, ordered(block.tasks)))
             first.updates = (*first.updates, rejected_update(self._spec.rejected))
+        for task in filter(commits, block.tasks):
+            if task.together and block.phase is not None:
+                remedy = "Put these updates into one CommitOperator without a phase, or leave together= out."
+                problem = f"task {task.task_id} has together=True in a commit phase"
+                raise refusal(self._spec, problem, remedy)
+            if task.together:
+                task.updates = written_together(task.updates)
 
 
 def _try_out(*args: Any, **options: Any) -> Any:

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         StateUpdate as StateUpdate,
         StateWrite as StateWrite,
         StoredState as StoredState,
+        raise_fences as raise_fences,
         sharing_a_store as sharing_a_store,
         staged_folder as staged_folder,
         write_together as write_together,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.base.described import Described
@@ -696,6 +696,8 @@ def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Wri
     :return: what was written into each.
     :raises StateError: as the methods of a state.
     """
+    if not writes:
+        return []
     for state, write in writes:
         if state.runs_once and not write.complete and not write.raising:
             problem = f"it was given a part of an update, and its {state.runs_once} run once"
@@ -729,12 +731,23 @@ def _written_at_once(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[W
 
 
 def sharing_a_store(states: Iterable[FencedState]) -> list[list[FencedState]]:
-    """Group states by what one transaction of their store can write, in their order."""
+    """Group states by what one transaction of their store can write; the largest group is the first."""
     groups = dict[Hashable, list[FencedState]]()
     for state in states:
         key = state.name if state.store_key is None else (state.store_key,)
         groups.setdefault(key, []).append(state)
-    return list(groups.values())
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def raise_fences(states: Iterable[FencedState], grant: Grant) -> None:
+    """Raise the fences of states, of those that share a store in one transaction of it. Raises as `raise_fence`."""
+    for group in sharing_a_store(states):
+        shared = [each for each in group if isinstance(each, StoredState)]
+        if len(shared) > 1:
+            raising = partial(StateWrite, grant=grant, raising=True, complete=False)
+            write_together([(each, raising(each.name)) for each in shared])
+        else:
+            group[0].raise_fence(grant)
 
 
 # --- appended -----------------------------------------------------------------------------------------------------

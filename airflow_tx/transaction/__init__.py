@@ -104,6 +104,7 @@ if TYPE_CHECKING:
         partition_persist as partition_persist,
         persistent_aggregate as persistent_aggregate,
         rejected_update as rejected_update,
+        written_together as written_together,
     )
     from airflow_tx.transaction.metrics import (
         GAUGES_EVERY as GAUGES_EVERY,

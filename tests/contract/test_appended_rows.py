@@ -143,8 +143,8 @@ def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: Table) -> No
 
     making.take(making.case.ledger.run(acquire_step(making.case, prepared)))
     assert making.granted is not None
-    grant = making.granted.grant
-    write(making.case, grant, prepared, NewValues(making.case.area, grant, "commit"))
+    staged = NewValues(making.case.area, making.granted.grant, "commit")
+    write(making.case, making.granted, prepared, staged)
     assert len(kept(orders)) == 4
     run.begin(retry=True)
     run.end(run.start(), ROWS[:1])

@@ -487,8 +487,10 @@ class Committer:
             return None
         assert isinstance(granted, Granted), granted
         self.grant = granted.grant
-        states = {state.name: state for state in self.states}
-        take_other_output(self.ledger, states, granted, dict.fromkeys(states, digest(self.output)))
+        if granted.changed:
+            self.raise_fences()
+        outputs = {state.name: digest(self.output) for state in self.states}
+        take_other_output(self.ledger, self.states, granted, outputs)
         return self.grant
 
     def raise_fences(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from airflow_tx.base import compat
@@ -44,7 +45,7 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.sources import SourceKind
 from airflow_tx.spark import newest_outputs
-from airflow_tx.state import Grant, StateKind
+from airflow_tx.state import Grant, StateKind, raise_fences
 from airflow_tx.transaction.commit import handoff
 from airflow_tx.transaction.commit.case import (
     CommitCase,
@@ -86,16 +87,17 @@ from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.commit.write import (
     RowsToWrite,
     StagedRows,
+    UpdateRows,
     acked_values,
     check_empty,
-    fits_one_write,
+    moment_of,
     output_digests,
     rows_to_write,
     take_other_output,
     values_of,
     whole,
-    write_at_once,
     write_instead,
+    write_moment,
     write_update,
 )
 from airflow_tx.transaction.metrics import send_commit
@@ -402,8 +404,7 @@ def write_and_mark(
         failpoint("commit.after_acquire", **case.where)
         staged = NewValues(case.area.kept, grant, case.run.task_id)
         with outranked_explained(case.ledger, case.states, grant):
-            take_other_output(case.ledger, case.states, granted, prepared.outputs)
-            written = write(case, grant, prepared, staged)
+            written = write(case, granted, prepared, staged)
         for name, each in written.items():
             ports.log("State %s: %s keys", name, each.keys)
         left = staged.finish()
@@ -413,35 +414,50 @@ def write_and_mark(
 
 
 def write(
-    case: CommitCase, grant: Grant, prepared: Prepared, staged: NewValues
+    case: CommitCase, granted: Granted, prepared: Prepared, staged: NewValues
 ) -> dict[str, Written]:
     """Write every update; what was written, per state.
 
     :raises NotTakenBack: a state lacks a key that a restatement takes back.
     """
-    if len(case.updates) == 1 and not prepared.replacing.differences:
-        update, rows = case.updates[0], prepared.rows[0]
-        if fits_one_write(update, rows):
-            return {update.state.name: write_at_once(update, grant, rows, staged.of(update))}
-    # Raise every fence before the first write: an outranked attempt may still write to a state without rows here.
-    for update in case.updates:
-        update.state.raise_fence(grant)
-    check_taken(case, prepared.replacing.differences)
-    written = dict[str, Written]()
-    pairs = zip(case.updates, prepared.rows, strict=True)
-    for update, found in sorted(pairs, key=lambda pair: _cannot_be_undone(case, pair[0])):
-        failpoint("commit.before_write", state=update.state.name, **case.where)
+    grant = granted.grant
+    found = _rows_of_updates(case, prepared)
+    moment = moment_of(found)
+    inside = [each.state for each in moment]
+    others = [each for each in found if each not in moment]
+    outside = [each.state for each in others]
+    # Every fence is raised before the first write, or with it: an outranked attempt may still write elsewhere.
+    raise_fences(outside, grant)
+    take_other_output(case.ledger, outside, granted, prepared.outputs)
+    check_taken(outside, prepared.replacing.differences)
+    written = write_moment(moment, grant, staged)
+    if len(moment) > 1:
+        case.log.info("One transaction of the database: %s", ", ".join(written))
+    # What a fence has decided is noted after it.
+    take_other_output(case.ledger, inside, granted, prepared.outputs)
+    for each in sorted(others, key=attrgetter("for_good")):
+        failpoint("commit.before_write", state=each.state.name, **case.where)
         own = grant
-        output = staged.of(update)
-        if (replacing := prepared.replacing.differences.get(update.state.name)) is not None:
-            found = replacing.rows
-            own = write_instead(update.state, grant, replacing.instead, output)
-        elif update.state.name in prepared.replacing.left:
-            found = ()
-        written[update.state.name] = own.written + write_update(
-            update, own, found, dag_file=case.run.dag_file, log=case.log, output=output
+        output = staged.of(each.update)
+        if each.difference is not None:
+            own = write_instead(each.state, grant, each.difference.instead, output)
+        written[each.state.name] = own.written + write_update(
+            each.update, own, each.rows, dag_file=case.run.dag_file, log=case.log, output=output
         )
     return _marked(written, prepared.replacing.left)
+
+
+def _rows_of_updates(case: CommitCase, prepared: Prepared) -> list[UpdateRows]:
+    """Give what is written of each update: of a restatement the difference, nothing to a state that is passed over."""
+    replacing = prepared.replacing
+    found = list[UpdateRows]()
+    for update, rows in zip(case.updates, prepared.rows, strict=True):
+        name = update.state.name
+        difference = replacing.differences.get(name)
+        given = rows if difference is None else difference.rows
+        given = () if name in replacing.left else given
+        found.append(UpdateRows(update, given, difference, _cannot_be_undone(case, update)))
+    return found
 
 
 def _cannot_be_undone(case: CommitCase, update: Update) -> bool:
@@ -621,10 +637,10 @@ def _share_turn(
     ports.log("Transaction %s of %s commits", case.begun.attempt, case.spec.topology)
     failpoint("commit.after_acquire", **case.where)
     with outranked_explained(case.ledger, case.states, grant):
-        for state in case.states.values():
-            state.raise_fence(grant)
-        take_other_output(case.ledger, case.states, granted, prepared.outputs)
-        check_taken(case, prepared.replacing.differences)
+        states = list(case.states.values())
+        raise_fences(states, grant)
+        take_other_output(case.ledger, states, granted, prepared.outputs)
+        check_taken(states, prepared.replacing.differences)
         left = prepared.replacing.left
         shared = shared_differences(prepared.replacing.differences) | dict.fromkeys(left)
         healed = _heal(case, prepared.processed, grant, shared)
@@ -715,21 +731,26 @@ def _write_own(
     :raises Outranked: the grant does not hold any more.
     """
     staged = NewValues(case.area.kept, grant, task_id)
-    written = dict[str, Written]()
-    for update in sorted(updates, key=partial(_cannot_be_undone, case)):
-        failpoint("commit.before_write", state=update.state.name, **case.where)
-        # An earlier try of this committer may have written keys that this one does not.
-        update.state.undo(grant)
-        done = write_update(
-            update,
+    found = [
+        UpdateRows(each, rows(each), for_good=_cannot_be_undone(case, each)) for each in updates
+    ]
+    moment = [each for each in moment_of(found) if each.state.store_key is not None]
+    # An earlier try of this committer may have written keys that this one does not.
+    written = write_moment(moment, grant, staged, raising=False)
+    others = (each for each in found if each not in moment)
+    for each in sorted(others, key=attrgetter("for_good")):
+        failpoint("commit.before_write", state=each.state.name, **case.where)
+        each.state.undo(grant)
+        written[each.state.name] = write_update(
+            each.update,
             grant,
-            rows(update),
+            each.rows,
             dag_file=case.run.dag_file,
             log=case.log,
-            output=staged.of(update),
+            output=staged.of(each.update),
         )
-        written[update.state.name] = done
-        case.log.info("State %s: %s keys", update.state.name, done.keys)
+    for name, done in written.items():
+        case.log.info("State %s: %s keys", name, done.keys)
     if staged.outputs and not case.ledger.holds(grant.token):
         raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant, or a commit")
     return Wrote(written, staged.finish())

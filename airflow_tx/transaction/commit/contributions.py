@@ -373,13 +373,16 @@ class Difference:
     remedy: Remedy | None = None
     topology: str = ""
 
-    def check_taken(self, state: QueryableState) -> None:
+    def check_taken(
+        self, state: QueryableState, look_up: Callable[[Sequence[Cells]], Sequence[Any]]
+    ) -> None:
         """Refuse to take back a missing key: a deleted key would become minus its value.
 
+        :param look_up: reads the values that the state has now.
         :raises NotTakenBack: it names the first such key.
         """
         for keys in self.taken():
-            for key, found in zip(keys, state.multi_get(keys), strict=True):
+            for key, found in zip(keys, look_up(keys), strict=True):
                 if found is None:
                     raise NotTakenBack(
                         state=state.name,

@@ -44,7 +44,14 @@ from airflow_tx.ledger import (
 from airflow_tx.outputs import AckerStore, JournalArea, Origin, TreeReport, origin_of
 from airflow_tx.sources import Lag
 from airflow_tx.spark import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
-from airflow_tx.state import FencedState
+from airflow_tx.state import (
+    FencedState,
+    StateWrite,
+    StoredState,
+    raise_fences,
+    sharing_a_store,
+    write_together,
+)
 from airflow_tx.transaction.alarms import AlarmChange, certain, changes
 from airflow_tx.transaction.commit.run_slots import Runs, start_yielded
 from airflow_tx.transaction.metrics import Metric, lag_of, send_failure
@@ -206,18 +213,23 @@ def take_skip(
     if isinstance(answer, NotYet):
         return answer
     grant = answer.grant
+    # Of the states of one database the fence decides, in the transaction that raises it and notes the skip.
+    groups = sharing_a_store(states.values())
+    first = [each for each in groups[0] if isinstance(each, StoredState)] if groups else []
+    moment = [each for each in first if each.store_key is not None]
+    others = [each for each in states.values() if each not in moment]
     with _taken_back(ledger, txid, keeps_grant=False), outranked_explained(ledger, states, grant):
-        for state in states.values():
-            state.raise_fence(grant)
+        raise_fences(others, grant)
         # A committer may have written since the first look; now none can any more.
         stuck = [
-            name
-            for name, state in states.items()
+            state.name
+            for state in others
             if not state.undoes and state.holds_for_good(txid, grant.token.birth, grant.incarnation)
         ]
         if stuck:
             raise skip_refused(txid, stuck, noted=True)
-    for state in states.values():
+        write_together([(each, StateWrite(each.name, grant, raising=True)) for each in moment])
+    for state in others:
         state.pass_over(grant)
     done = ledger.commit_skip(grant.token, states=list(states), began=began(states, grant))
     log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)

@@ -458,15 +458,15 @@ def replaced_txids(journal: JournalArea, entry: Entry) -> set[int]:
     return found
 
 
-def check_taken(case: CommitCase, found: Mapping[str, Difference]) -> None:
+def check_taken(states: Iterable[FencedState], found: Mapping[str, Difference]) -> None:
     """Refuse to write before each state has the keys that are taken back from it; its fence is raised.
 
     :raises NotTakenBack: a key is not there.
     """
-    for name, replacing in found.items():
-        state = case.states[name]
-        assert isinstance(state, QueryableState)
-        replacing.check_taken(state)
+    for state in states:
+        if state.name in found:
+            assert isinstance(state, QueryableState)
+            found[state.name].check_taken(state, state.multi_get)
 
 
 def shared_differences(found: Mapping[str, Difference]) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.state import FencedState, QueryableState, StateUpdate
+from airflow_tx.state import FencedState, QueryableState, StateUpdate, sharing_a_store
 
 
 @dataclass(frozen=True, repr=False)
@@ -21,6 +21,7 @@ class Update(StateUpdate):
     :param spark: by which Spark; None: by the one that the task of `input` uses.
     :param new_values: the output of the committer that its new values become; None: no task reads them.
     :param allow_empty: a task that gives nothing has no rows; without it, it has forgotten to give them.
+    :param together: whether it is written in one transaction of the database with all other such updates.
     """
 
     input: Any
@@ -30,6 +31,7 @@ class Update(StateUpdate):
     spark: str | None = None
     new_values: str | None = None
     allow_empty: bool = False
+    together: bool = False
 
     def __repr__(self) -> str:
         source = getattr(self.input, "operator", None)
@@ -210,6 +212,38 @@ def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
             option="new_values", value=twice[0], remedy="Two updates of a committer need two names."
         )
     return found
+
+
+def written_together(updates: Sequence[Update]) -> tuple[Update, ...]:
+    """Let one transaction of their database write all updates that share one, of any size.
+
+    :raises ConfigError: no two share one, two databases have two each, or Spark is to write one of them.
+    """
+    groups = [group for group in sharing_a_store(each.state for each in updates) if len(group) > 1]
+    names = [", ".join(state.name for state in group) for group in groups]
+    if not groups:
+        found = ", ".join(each.state.name for each in updates)
+        raise _not_together(
+            found, "No two of these states share a connection: give them one conn_id"
+        )
+    if len(groups) > 1:
+        raise _not_together(
+            " and ".join(names), "One database can be together: give all one conn_id"
+        )
+    for each in updates:
+        by_spark = each.writers == "spark" or each.spark_from_rows is not None
+        if each.state in groups[0] and by_spark:
+            problem = "The commit task writes it: leave writers= and spark_from_rows= out"
+            raise _not_together(each.state.name, problem)
+    return tuple(
+        replace(each, writers="worker", together=True) if each.state in groups[0] else each
+        for each in updates
+    )
+
+
+def _not_together(states: str, remedy: str) -> ConfigError:
+    option = "CommitOperator(together=True), states"
+    return ConfigError(option=option, value=states, remedy=f"{remedy}. Or leave together= out.")
 
 
 def _is_table(state: Any) -> bool:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -39,15 +40,20 @@ from airflow_tx.state import (
     REPLACING,
     FencedState,
     PersistedState,
+    QueryableState,
     RowsInParts,
     RowTally,
     StateKind,
+    StateWrite,
+    StoredState,
     combined,
     combined_at_once,
     from_arrow,
     has_reducers,
     partition_of,
     reducers_of,
+    sharing_a_store,
+    write_together,
 )
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.outputs import Acks, acked, is_ref, xcom_fingerprint
@@ -59,7 +65,8 @@ if TYPE_CHECKING:
     from airflow_tx.outputs import StagingArea
     from airflow_tx.spark import WriteJob
     from airflow_tx.state import AppendTable
-    from airflow_tx.transaction.commit.handoff import NewValuesOutput
+    from airflow_tx.transaction.commit.contributions import Difference
+    from airflow_tx.transaction.commit.handoff import NewValues, NewValuesOutput
 else:
     pa = LazyModule("pyarrow")
 
@@ -397,33 +404,26 @@ def output_digest(rows: RowsToWrite, state: FencedState) -> str:
 
 
 def take_other_output(
-    ledger: Ledger, states: Mapping[str, FencedState], granted: Granted, outputs: Mapping[str, str]
+    ledger: Ledger, states: Iterable[FencedState], granted: Granted, outputs: Mapping[str, str]
 ) -> None:
     """Continue with another output than an earlier grant was about to write, if no state holds anything of that.
 
     A state with a fence decides when the fence is raised. Of a state without one the ledger alone knows the earlier
     output, and what the state holds is asked here.
 
-    :param states: all states of the topology, by name.
+    :param states: the ones that are asked; every fence is raised, so no earlier grant can write.
     :param outputs: per transactional state, what is about to be written.
     :raises OutputChanged: a state may hold something of the transaction.
     """
-    changed = granted.changed
+    changed = {state.name: state for state in states if state.name in granted.changed}
     if not changed:
         return
     grant = granted.grant
-    # Once every fence is raised, no earlier grant can write.
-    for state in states.values():
-        state.raise_fence(grant)
-    for name, found in changed.items():
-        if states[name].fence() is None and states[name].holds(grant.txid) is not False:
+    for name, state in changed.items():
+        if state.fence() is None and state.holds(grant.txid) is not False:
+            found = granted.changed[name]
             raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
     ledger.take_output(grant.token, {name: outputs[name] for name in changed})
-
-
-def fits_one_write(update: Update, rows: RowsToWrite) -> bool:
-    """Whether these rows go into the state at once, by this process."""
-    return not _in_portions(rows, update) and spark_of(update, rows) is None
 
 
 def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
@@ -431,17 +431,10 @@ def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
 
     :raises RowsDiffer: they are not the emitted ones. For rows of one store transaction it is raised within it.
     """
-    if _in_portions(rows, update) and spark_of(update, rows) is None:
+    if not update.together and _in_portions(rows, update) and spark_of(update, rows) is None:
         for _ in rows.batches():
             pass
     return rows
-
-
-def write_at_once(
-    update: Update, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None
-) -> Written:
-    """Raise the fence and write, in one store transaction; what was written. Raises as `write_update`."""
-    return _write_one(update.state, grant, rows, output, raising=True)
 
 
 def write_update(
@@ -480,7 +473,7 @@ def write_update(
         )
     if _in_portions(rows, update):
         return _in_turns(update.state, grant, rows, output)
-    return _write_one(update.state, grant, rows, output, raising=False)
+    return _write_one(update.state, grant, rows, output)
 
 
 def write_instead(
@@ -490,17 +483,125 @@ def write_instead(
 
     :return: the grant for the write that follows, and completes it. Raises as `write_update`.
     """
-    iterator = iter(rows)
     written = Written()
     count = 0
-    while portion := list(islice(iterator, ROWS_A_WRITE)):
+    for count, portion in enumerate(_sliced(rows), 1):
         tally = RowTally(portion, state.added_up)
-        chunk = REPLACING - count
+        chunk = REPLACING - count + 1
         written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
-        count += 1
         if output is not None:
             output.keys(state, _keys(state, portion), chunk=chunk)
     return replace(grant, written=written, portions=count) if count else grant
+
+
+# --- moment -------------------------------------------------------------------------------------------------------
+# The updates that are written in one transaction of their database, with the raise of their fences: a reader sees all
+# of it at once.
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateRows:
+    """The rows of an update, as its commit writes them.
+
+    :param difference: of a restatement, with `rows` as its rows.
+    :param for_good: whether nothing brings back what it takes out.
+    """
+
+    update: Update
+    rows: RowsToWrite
+    difference: Difference | None = None
+    for_good: bool = False
+
+    @property
+    def state(self) -> FencedState:
+        return self.update.state
+
+    def fits(self) -> bool:
+        """Whether one store transaction can write it, and the raise of its fence."""
+        if self.update.together:
+            return True
+        if not isinstance(self.state, StoredState) or spark_of(self.update, self.rows) is not None:
+            return False
+        alone = self.state.store_key is None and self.difference is not None
+        return not alone and not _in_portions(self.rows, self.update)
+
+    def write(self, grant: Grant, *, raising: bool) -> StateWrite:
+        """Describe the work; without a raise, it replaces what this very grant has written."""
+        undoing = not raising and self.state.kind is StateKind.OPAQUE
+        made = partial(StateWrite, self.state.name, grant, raising=raising, undoing=undoing)
+        if self.difference is not None and isinstance(self.state, QueryableState):
+            made = partial(made, require=partial(self.difference.check_taken, self.state))
+        if self._instead or _in_portions(self.rows, self.update):
+            return made(parts=self._parts)
+        return made(self._tally(self._given))
+
+    @property
+    def _instead(self) -> RowsToWrite:
+        return () if self.difference is None else self.difference.instead
+
+    @property
+    def _given(self) -> RowsToWrite:
+        return list(combined(self.rows, self.state)) if has_reducers(self.state) else self.rows
+
+    def _tally(self, rows: RowsToWrite) -> RowTally:
+        return RowTally(rows, self.state.added_up)
+
+    def _parts(self) -> Iterator[tuple[int, RowTally]]:
+        for number, portion in enumerate(_sliced(self._instead)):
+            yield REPLACING - number, self._tally(portion)
+        several = _in_portions(self.rows, self.update)
+        given = portions(self.rows, self.state, size=ROWS_A_WRITE) if several else [self._given]
+        for chunk, portion in enumerate(given):
+            yield chunk, self._tally(portion)
+
+
+def _sliced(rows: RowsToWrite) -> Iterator[RowsToWrite]:
+    iterator = iter(rows)
+    while portion := list(islice(iterator, ROWS_A_WRITE)):
+        yield portion
+
+
+def moment_of(found: Sequence[UpdateRows]) -> list[UpdateRows]:
+    """Choose the updates that are written in one transaction, with the raise of their fences.
+
+    They are the ones of the database that has most of them; where none has two, the one whose raise costs most. What
+    nothing brings back is written last instead, unless that is promised otherwise.
+    """
+    promised = [each for each in found if each.update.together]
+    if promised:
+        return promised
+    fitting = [each for each in found if each.fits()]
+    groups = sharing_a_store(each.state for each in fitting)
+    names = {state.name for state in groups[0]} if groups else set()
+    moment = [each for each in fitting if each.state.name in names]
+    if len(moment) < len(found):
+        moment = [each for each in moment if not each.for_good]
+    return moment
+
+
+def write_moment(
+    moment: Sequence[UpdateRows], grant: Grant, staged: NewValues, *, raising: bool = True
+) -> dict[str, Written]:
+    """Write updates in one transaction of their store; what was written, per state. Raises as `write_update`.
+
+    :param staged: where new values go. They are looked up afterwards: another connection sees no earlier.
+    """
+    if not moment:
+        return {}
+    states = [each.state for each in moment if isinstance(each.state, StoredState)]
+    works = [each.write(grant, raising=raising) for each in moment]
+    alone = works[0].rows if len(works) == 1 and raising else None
+    if alone is not None:
+        written = [alone.written(states[0].raise_and_write(grant, alone))]
+    else:
+        written = write_together(list(zip(states, works, strict=True)))
+    for each, work in zip(moment, works, strict=True):
+        output = staged.of(each.update)
+        if output is not None:
+            for portion in work.portions():
+                assert portion.rows is not None
+                output.keys(each.state, _keys(each.state, portion.rows), chunk=portion.chunk)
+    return dict(zip((state.name for state in states), written, strict=True))
 
 
 # --- the choice ---------------------------------------------------------------------------------------------------
@@ -558,7 +659,7 @@ def _partitions(state: Any, rows: StagedRows) -> int:
 
 
 def _write_one(
-    state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None, *, raising: bool
+    state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None
 ) -> Written:
     if output is not None and isinstance(state, PersistedState):
         tally = RowTally(rows)
@@ -569,9 +670,7 @@ def _write_one(
     if output is not None:
         given = list(given)
     tally = RowTally(given, state.added_up)
-    written = tally.written(
-        state.raise_and_write(grant, tally) if raising else state.write(grant, tally)
-    )
+    written = tally.written(state.write(grant, tally))
     if output is not None:
         output.keys(state, _keys(state, given), chunk=0)
     return written

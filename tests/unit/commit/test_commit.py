@@ -337,15 +337,15 @@ def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch
     assert counts(exact) == {"count": 11}
 
 
-@pytest.mark.parametrize("method", ["raise_fence", "write"])
+@pytest.mark.parametrize(("where", "method"), [("second", "raise_fence"), ("first", "raise_and_write")])
 def test_a_transactional_state_that_holds_nothing_of_a_transaction_takes_another_output(
-    make: Any, monkeypatch: pytest.MonkeyPatch, method: str
+    make: Any, monkeypatch: pytest.MonkeyPatch, where: str, method: str
 ) -> None:
     first, second = transactional("first"), transactional("second")
     run = make("r1", [update(first), update(second)])
     run.begin()
     run.work()
-    dies(run, monkeypatch, first, method)
+    dies(run, monkeypatch, {"first": first, "second": second}[where], method)
     run.work(count=11)
     assert run.commit_now() is None
     assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
@@ -355,10 +355,10 @@ def test_another_output_is_refused_though_the_first_one_is_written_while_the_sta
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = transactional("first"), transactional("second")
-    run = make("r1", [update(first), update(second)])
+    run = make("r1", [update(second), update(first)])
     run.begin()
     run.work()
-    dies(run, monkeypatch, first, "write")
+    dies(run, monkeypatch, second, "raise_and_write")
     run.work(count=11)
     asked = first.holds
 
@@ -382,7 +382,7 @@ def test_an_output_written_in_part_is_the_one_that_counts(make: Any, monkeypatch
     run = make("r1", [update(first), update(second)])
     run.begin()
     run.work()
-    dies(run, monkeypatch, first, "write")
+    dies(run, monkeypatch, first, "raise_and_write")
     run.work(count=11)
     dies(run, monkeypatch, second, "write")
     run.work(count=10)
@@ -498,7 +498,7 @@ def test_a_fence_of_another_ledger_tells_nothing_of_this_one(make: Any) -> None:
     outranked = FenceOutranked(state="words", token="1.1", found="9.9")
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     other.raise_fence(Grant("numbers", "another", Token(1, 1, 9, 9, "n"), {}))
-    run = make("r1", [update(Failing("words", "raise_fence", outranked)), update(other)])
+    run = make("r1", [update(other), update(Failing("words", "raise_fence", outranked))])
     run.begin()
     run.work()
     with pytest.raises(FenceOutranked):

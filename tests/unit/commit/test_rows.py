@@ -14,7 +14,7 @@ from airflow_tx.base.errors import RowsDiffer, StagingError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.records import same_output
 from airflow_tx.outputs.staging.area import StagingArea
-from airflow_tx.state import Avg, Count, MemoryState, SqlState, SqlTable, Sum, api
+from airflow_tx.state import Avg, Count, MemoryState, SqlState, SqlTable, Sum, arrow
 from airflow_tx.state.arrow import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
@@ -23,7 +23,7 @@ from airflow_tx.transaction.commit.update import Update, append, persistent_aggr
 from airflow_tx.transaction.commit.write import (
     RowsInTurn,
     StagedRows,
-    fits_one_write,
+    UpdateRows,
     output_digest,
     portions,
     rows_to_write,
@@ -279,7 +279,7 @@ def test_plain_rows_of_several_outputs_share_their_portions() -> None:
 
 
 def test_staged_rows_into_a_table_are_not_made_one_by_one(area: StagingArea, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "from_arrow", lambda batch: pytest.fail("a dict for each row"))
+    monkeypatch.setattr(arrow, "from_arrow", lambda batch: pytest.fail("a dict for each row"))
     staged = ref(area, [{"at": dt.datetime(2013, 1, n)} for n in range(1, 9)])
     state = SqlTable.from_url("sqlite://", table="times")
     rows = rows_to_write(append(update(words()).input, state=state), [staged, staged], area, ATTEMPT)
@@ -313,7 +313,7 @@ def test_executors_write_in_chunks_of_rows_and_one_key_in_one(
     assert done == "written"  # type: ignore[comparison-overlap]
     assert told == {"spark": "spark_default", "partitions": chunks, "dag_file": "d.py", "output": output}
     assert log.lines == [f"State {state.name}: {count} rows are written by Spark (spark_default)"]
-    assert not fits_one_write(how, rows)
+    assert not UpdateRows(how, rows).fits()
 
 
 def test_large_is_said_by_rows_or_by_bytes(area: StagingArea, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ def test_rows_of_a_state_without_columns_are_one_write(area: StagingArea) -> Non
 
     guard = SqlGuard("tx_state", name="guard", statements=["SELECT 1"])
     how, rows = Update(update(words()).input, guard, "worker"), StagedRows(area, ref(area, counted(9)), guard, ATTEMPT)
-    assert fits_one_write(how, rows)
+    assert UpdateRows(how, rows).fits()
     assert spark_of(Update(how.input, guard, spark_from_rows=9), rows) is None
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import ConfigError, FenceOutranked, LedgerBehind, RowsDiffer, StateError, StoreUnavailable
-from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.attempt import Grant, TaskTry, Written
 from airflow_tx.outputs.staging.area import StagingArea, write_manifest, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.spark.writers import rebuilt_error, total
@@ -20,8 +20,8 @@ from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import write
 from airflow_tx.transaction.commit.handoff import explain_outranked
-from airflow_tx.transaction.commit.update import persistent_aggregate
-from airflow_tx.transaction.commit.write import StagedRows, fits_one_write, output_digest, rows_to_write, spark_of
+from airflow_tx.transaction.commit.update import Update, persistent_aggregate
+from airflow_tx.transaction.commit.write import StagedRows, UpdateRows, output_digest, rows_to_write, spark_of
 from tests.unit.commit.staged import ATTEMPT
 
 pytestmark = pytest.mark.usefixtures("small")
@@ -106,8 +106,8 @@ def test_an_address_with_parameters_is_refused_and_not_shown() -> None:
 def test_many_rows_are_written_in_portions_and_few_at_once(area: StagingArea) -> None:
     grant, state = Grants()(1), MemoryState("words", keys=["word"], values={"n": Count()})
     few, many, how = staged(area, 4, state), staged(area, 9, state), update(state)
-    assert fits_one_write(how, few)
-    assert not fits_one_write(how, many)
+    assert UpdateRows(how, few).fits()
+    assert not UpdateRows(how, many).fits()
     state.raise_fence(grant)
     assert write.write_update(how, grant, many, dag_file="", log=None).keys == 9
     assert sorted(value.chunk or 0 for value in state.database.rows.values()) == [0, 0, 0, 0, 1, 1, 1, 1, 2]
@@ -133,14 +133,29 @@ def test_many_rows_are_compared_with_what_was_emitted_before_the_first_of_them_i
         write.whole(how, emitted(area, 9, said=2))
 
 
+class _Output:
+    """Where the new values of an update go."""
+
+    def __init__(self, output: Any = None) -> None:
+        self._output = output
+
+    def of(self, update: Update) -> Any:
+        return self._output
+
+
+def written_at_once(how: Update, grant: Grant, rows: Any, output: Any = None) -> Written:
+    found = write.write_moment([UpdateRows(how, rows)], grant, _Output(output))  # type: ignore[arg-type]
+    return found[how.state.name]
+
+
 def test_few_rows_are_compared_within_the_store_transaction_that_writes_them(area: StagingArea) -> None:
     state = MemoryState("words", keys=["word"], values={"n": Count()})
     how, wrong = update(state), emitted(area, 4, said=2)
     assert write.whole(how, wrong) is wrong
     with pytest.raises(RowsDiffer):
-        write.write_at_once(how, Grants()(1), wrong)
+        written_at_once(how, Grants()(1), wrong)
     assert (state.fence(), state.read()) == (None, [])
-    assert write.write_at_once(how, Grants()(1), emitted(area, 4, said=1)).keys == 4
+    assert written_at_once(how, Grants()(1), emitted(area, 4, said=1)).keys == 4
 
 
 def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_them(area: StagingArea) -> None:
@@ -197,7 +212,7 @@ def test_the_new_values_of_a_few_rows_that_a_reducer_takes_are_those_of_the_keys
     rows = [{"user": f"u{i % 2}", "step": i} for i in range(3)]
     ref_of_rows = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"].to_json()
     found, output = StagedRows(area, ref_of_rows, state, ATTEMPT), _Keys()
-    assert write.write_at_once(update(state), Grants()(1), found, output).keys == 2  # type: ignore[arg-type]
+    assert written_at_once(update(state), Grants()(1), found, output).keys == 2
     assert output.found == [(0, "u0"), (0, "u1")]
 
 
