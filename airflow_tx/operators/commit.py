@@ -336,15 +336,15 @@ class CommitOperator(InTurnOperator):
     """Commits the run's transaction: one at a time, in the order of their txids, exactly once.
 
     Updates of one database become visible all at once, where one transaction of it can write them: `together=True`
-    promises it. Those of several databases do so one after another, before the transaction is marked as committed.
+    promises it. Updates of several databases do so one after another, before the transaction is marked as committed.
     Its asset event carries topology, txid and attempt. There is one for each commit, however often the run is cleared.
 
     New values that an update names are outputs: ``commit.output["name"]``, for tasks after it.
 
     :param updates: what to add to which state, see `persistent_aggregate`; none: the order of commits is all it gives.
     :param checks: what outputs have to pass before, see `check`.
-    :param together: promise that one transaction of the database writes all updates of it, of any size: those whose
-        states have one `conn_id`, and `rejected=` of the block. A `SqlGuard` sees the rows of the updates before it.
+    :param together: promise that one transaction of the database writes all its updates, of any size: of the states
+        with one `conn_id`, and `rejected=` of the block. A `SqlGuard` sees the rows of the updates before it.
     """
 
     template_fields: Sequence[str] = ("inputs",)

@@ -167,7 +167,7 @@ class StateWrite:
     :param grant: the grant that the fence holds, or gets.
     :param rows: the rows of the update; None: there is no update, the fence is raised or a skip is noted.
     :param chunk: the writer within the grant.
-    :param parts: in place of `rows`, reads them in portions, each with its chunk, anew at each call.
+    :param parts: in place of `rows`, reads them in portions, each with its chunk, again at each call.
     :param require: refuses what the values lack, once the fence is raised; it gets what looks up keys.
     :param raising: whether the transaction raises the fence; False: the fence has to hold the grant.
     :param undoing: whether it undoes what this very grant has written.
@@ -199,11 +199,12 @@ class StateWrite:
 
     def put_into(self, part: StatePart) -> Written:
         """Put the rows into a transaction of the store; what was written."""
+        if self.parts is None:
+            return NOTHING_WRITTEN if self.rows is None else self.rows.written(part.put(self))
         written = NOTHING_WRITTEN
         for each in self.portions():
-            keys = part.put(each)
             assert each.rows is not None
-            written += each.rows.written(keys)
+            written += each.rows.written(part.put(each))
         return written
 
     def receipt(self, written: Written) -> Receipt | None:
@@ -688,9 +689,9 @@ class StoredState(FencedState):
 
 
 def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Written]:
-    """Write into several states in one transaction of their store: a reader sees all of it at once.
+    """Write into several states in one transaction of their store: a reader sees all rows at once.
 
-    An error undoes all of it, and names its own state.
+    An error undoes the whole transaction, and names its own state.
 
     :param writes: the states, with one `store_key`, and the work of each. The rows are written in this order.
     :return: what was written into each.
@@ -740,7 +741,7 @@ def sharing_a_store(states: Iterable[FencedState]) -> list[list[FencedState]]:
 
 
 def raise_fences(states: Iterable[FencedState], grant: Grant) -> None:
-    """Raise the fences of states, of those that share a store in one transaction of it. Raises as `raise_fence`."""
+    """Raise the fences of states: where several share a store, in one transaction of it. Raises as `raise_fence`."""
     for group in sharing_a_store(states):
         shared = [each for each in group if isinstance(each, StoredState)]
         if len(shared) > 1:

@@ -52,10 +52,10 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 47_420,
+    "statements": 47_667,
     "files": 251,
     "rooms": 13,
-    "names that rooms take from each other": 749,
+    "names that rooms take from each other": 754,
     "files that give these names": 24,
     "names that the ledger gives": 179,
     "characters a line of code": 36.4,
@@ -69,7 +69,7 @@ BOUNDS = {
 """What each ruler may say at most. `script/house` prints what it says now."""
 
 
-FILES_OF_A_WALK = {"begin": 20, "processing": 12, "commit": 39, "write": 12}
+FILES_OF_A_WALK = {"begin": 20, "processing": 12, "commit": 40, "write": 14}
 """How many files of the package each step of a transaction in memory runs through at most."""
 
 

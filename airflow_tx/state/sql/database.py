@@ -227,7 +227,7 @@ class StateDatabase:
     def at_work(self, connection: Connection, *, switched: bool) -> Iterator[None]:
         """Do the work of this state in a transaction in which others take part: it names its errors.
 
-        :param switched: whether the settings of the session were last those of a state that needs others.
+        :param switched: whether states with other settings of the session take part.
         """
         if switched:
             self._dialect.set_forms(connection, own=self.runs_own_statements)

@@ -45,7 +45,7 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.sources import SourceKind
 from airflow_tx.spark import newest_outputs
-from airflow_tx.state import Grant, StateKind, raise_fences
+from airflow_tx.state import Grant, QueryableState, StateKind, raise_fences
 from airflow_tx.transaction.commit import handoff
 from airflow_tx.transaction.commit.case import (
     CommitCase,
@@ -433,14 +433,14 @@ def write(
     written = write_moment(moment, grant, staged)
     if len(moment) > 1:
         case.log.info("One transaction of the database: %s", ", ".join(written))
-    # What a fence has decided is noted after it.
+    # The fences have decided, so it is noted behind them.
     take_other_output(case.ledger, inside, granted, prepared.outputs)
     for each in sorted(others, key=attrgetter("for_good")):
         failpoint("commit.before_write", state=each.state.name, **case.where)
         own = grant
         output = staged.of(each.update)
-        if each.difference is not None:
-            own = write_instead(each.state, grant, each.difference.instead, output)
+        if each.require is not None:
+            own = write_instead(each.state, grant, each.instead, output)
         written[each.state.name] = own.written + write_update(
             each.update, own, each.rows, dag_file=case.run.dag_file, log=case.log, output=output
         )
@@ -453,10 +453,12 @@ def _rows_of_updates(case: CommitCase, prepared: Prepared) -> list[UpdateRows]:
     found = list[UpdateRows]()
     for update, rows in zip(case.updates, prepared.rows, strict=True):
         name = update.state.name
-        difference = replacing.differences.get(name)
-        given = rows if difference is None else difference.rows
-        given = () if name in replacing.left else given
-        found.append(UpdateRows(update, given, difference, _cannot_be_undone(case, update)))
+        given = UpdateRows(update, () if name in replacing.left else rows)
+        if (difference := replacing.differences.get(name)) is not None:
+            assert isinstance(update.state, QueryableState)
+            require = partial(difference.check_taken, update.state)
+            given = UpdateRows(update, difference.rows, difference.instead, require)
+        found.append(replace(given, for_good=_cannot_be_undone(case, update)))
     return found
 
 

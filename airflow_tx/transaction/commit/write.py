@@ -40,7 +40,6 @@ from airflow_tx.state import (
     REPLACING,
     FencedState,
     PersistedState,
-    QueryableState,
     RowsInParts,
     RowTally,
     StateKind,
@@ -65,7 +64,6 @@ if TYPE_CHECKING:
     from airflow_tx.outputs import StagingArea
     from airflow_tx.spark import WriteJob
     from airflow_tx.state import AppendTable
-    from airflow_tx.transaction.commit.contributions import Difference
     from airflow_tx.transaction.commit.handoff import NewValues, NewValuesOutput
 else:
     pa = LazyModule("pyarrow")
@@ -495,21 +493,23 @@ def write_instead(
 
 
 # --- moment -------------------------------------------------------------------------------------------------------
-# The updates that are written in one transaction of their database, with the raise of their fences: a reader sees all
-# of it at once.
+# The updates that are written in one transaction of their database, with the raise of their fences: a reader sees them
+# all at once.
 
 
 @dataclass(frozen=True, eq=False)
 class UpdateRows:
     """The rows of an update, as its commit writes them.
 
-    :param difference: of a restatement, with `rows` as its rows.
+    :param instead: of a restatement, the rows that replace values as a whole.
+    :param require: of a restatement, refuses a missing key; it is given what looks up keys.
     :param for_good: whether nothing brings back what it takes out.
     """
 
     update: Update
     rows: RowsToWrite
-    difference: Difference | None = None
+    instead: RowsToWrite = ()
+    require: Callable[[Callable[..., Any]], None] | None = None
     for_good: bool = False
 
     @property
@@ -522,22 +522,17 @@ class UpdateRows:
             return True
         if not isinstance(self.state, StoredState) or spark_of(self.update, self.rows) is not None:
             return False
-        alone = self.state.store_key is None and self.difference is not None
+        alone = self.state.store_key is None and self.require is not None
         return not alone and not _in_portions(self.rows, self.update)
 
     def write(self, grant: Grant, *, raising: bool) -> StateWrite:
         """Describe the work; without a raise, it replaces what this very grant has written."""
         undoing = not raising and self.state.kind is StateKind.OPAQUE
         made = partial(StateWrite, self.state.name, grant, raising=raising, undoing=undoing)
-        if self.difference is not None and isinstance(self.state, QueryableState):
-            made = partial(made, require=partial(self.difference.check_taken, self.state))
-        if self._instead or _in_portions(self.rows, self.update):
+        made = partial(made, require=self.require)
+        if self.instead or _in_portions(self.rows, self.update):
             return made(parts=self._parts)
         return made(self._tally(self._given))
-
-    @property
-    def _instead(self) -> RowsToWrite:
-        return () if self.difference is None else self.difference.instead
 
     @property
     def _given(self) -> RowsToWrite:
@@ -547,7 +542,7 @@ class UpdateRows:
         return RowTally(rows, self.state.added_up)
 
     def _parts(self) -> Iterator[tuple[int, RowTally]]:
-        for number, portion in enumerate(_sliced(self._instead)):
+        for number, portion in enumerate(_sliced(self.instead)):
             yield REPLACING - number, self._tally(portion)
         several = _in_portions(self.rows, self.update)
         given = portions(self.rows, self.state, size=ROWS_A_WRITE) if several else [self._given]
