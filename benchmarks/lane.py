@@ -12,8 +12,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def measure(hosts: str, folder: str, name: str, url: str, pending: int, seconds:
         assert sum(row["total"] for row in state.read()) == sum(range(topology.KEYS * lane.begun))
     cpu = (spent.user + spent.system - busy.user - busy.system) / count
     print(
-        f"  {name:<12} max_pending {pending}: {count / took:6.1f} transactions/s, {took / count * 1000:5.1f} ms and "
+        f"  {name:<24} max_pending {pending}: {count / took:6.1f} transactions/s, {took / count * 1000:5.1f} ms and "
         f"{(store.requests - requests) / count:4.1f} requests each, {cpu * 1000:4.1f} ms of a core"
     )
 
@@ -176,20 +177,48 @@ def main(seconds: float = SECONDS) -> None:
 
 
 def rejected(seconds: float = SECONDS) -> None:
-    """Measure a lane whose transactions have a table of rejected rows, and print."""
+    """Measure a lane whose transactions have a table of rejected rows, and print.
+
+    The table is in the database of the state, or one of a lake on this disk.
+    """
     quiet()
-    from airflow_tx.state import DeltaTable
     from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+    from tests.servers.mariadb import LocalMariaDB
     from tests.servers.postgres import LocalPostgres
 
-    print(f"Transactions of {topology.KEYS} Python rows through a lane, PostgreSQL; {machine()}")
-    with tempfile.TemporaryDirectory() as folder, LocalZooKeeper() as zookeeper, LocalPostgres() as postgres:
-        url = postgres.url(postgres.new_database())
-        table = DeltaTable(Path(folder) / "none")
-        other = DeltaTable(Path(folder) / "one")
-        cases: dict[str, Any] = {"no_table": {}, "no_row": {"aside": table}, "one_row": {"aside": other, "bad": 1}}
-        for name, aside in cases.items():
-            measure(zookeeper.hosts, folder, name, url, PENDING[-1], seconds, **aside)
+    print(f"Transactions of {topology.KEYS} Python rows through a lane; {machine()}")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalZooKeeper() as zookeeper,
+        LocalPostgres() as postgres,
+        LocalMariaDB() as mariadb,
+    ):
+        urls = {
+            "sqlite": f"sqlite:///{Path(folder) / 'state.db'}",
+            "postgres": postgres.url(postgres.new_database()),
+            "mariadb": mariadb.url(mariadb.new_database()),
+        }
+        for name, url in urls.items():
+            tables: dict[str, Callable[[str], Any]] = {"sql": partial(_sql_table, url)}
+            if name == "postgres":
+                tables["delta"] = partial(_delta_table, folder)
+            run = partial(measure, zookeeper.hosts, folder, url=url, pending=PENDING[-1], seconds=seconds)
+            run(f"{name}_none")
+            for kind, table in tables.items():
+                run(f"{name}_{kind}_no_row", aside=table("no_row"))
+                run(f"{name}_{kind}_one_row", aside=table("one_row"), bad=1)
+
+
+def _sql_table(url: str, name: str) -> Any:
+    from airflow_tx.state import SqlTable
+
+    return SqlTable.from_url(url, table=name)
+
+
+def _delta_table(folder: str, name: str) -> Any:
+    from airflow_tx.state import DeltaTable
+
+    return DeltaTable(Path(folder) / name)
 
 
 if __name__ == "__main__":
