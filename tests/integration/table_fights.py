@@ -1,7 +1,8 @@
 """Committers of one table that race for a transaction, while one of them is killed again and again.
 
-The log of the table is the judge: a write under a grant that a later grant had outranked before is a violation. In a
-database, triggers write the log. Each process is forked before deltalake has started a thread.
+The log of the table is the judge: a write or a raise under a grant that a later grant had outranked before is a
+violation. Half of the commits raise and write at once. In a database, triggers write the log. Each process is forked
+before deltalake has started a thread.
 Usage: table_fights.py FOLDER KILLS [control] [URI#]
 """
 
@@ -26,6 +27,7 @@ import pandas  # type: ignore[import-untyped] # noqa: F401
 from sqlalchemy.engine import Connection
 
 from airflow_tx.base.errors import StateError
+from airflow_tx.ledger import Token
 from airflow_tx.state.api import Grant, StateWrite
 from airflow_tx.state.lake import delta
 from airflow_tx.state.lake import state as table_state
@@ -176,6 +178,9 @@ def _takes(name: Path) -> bool:
 def _commit(table: Table, grant: Grant) -> None:
     update = table.update(grant, [{"n": grant.token.attempt}] * 3)
     with suppress(StateError):
+        if random.random() < 0.5:
+            table.state.raise_and_write(grant, update)
+            return
         table.state.raise_fence(grant)
         if table.url:  # SQLite has one writer: nobody raises while a write waits
             time.sleep(random.random() * _PAUSE)
@@ -185,25 +190,27 @@ def _commit(table: Table, grant: Grant) -> None:
 def _judged(table: Path) -> Counter[str]:
     """Read the log of a table in its order; without deltalake, since further processes may be forked."""
     found = Counter[str]()
-    holder = ""
+    holder: Token | None = None
     for version in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in version.read_text().splitlines()]
         marks = {each["txn"]["appId"]: each["txn"]["version"] for each in actions if "txn" in each}
         notes = [each["commitInfo"].get("userMetadata") for each in actions if "commitInfo" in each]
         if "airflow_tx.raise" in marks:
             found["raises"] += 1
+            outranked = holder
             holder = _holder(table, marks["airflow_tx.raise"], marks["airflow_tx.fence"])
+            found["violations"] += outranked is not None and holder.rank < outranked.rank
         for note in filter(None, notes):
             found["writes"] += 1
-            found["violations"] += json.loads(note)["token"] != holder
+            found["violations"] += json.loads(note)["token"] != str(holder)
     return found
 
 
-def _holder(table: Path, number: int, name: int) -> str:
+def _holder(table: Path, number: int, name: int) -> Token:
     """Read which grant holds a fence."""
     raised = RaisedFence.of((table / FENCES / f"{number}-{name:016x}.json").read_text(), None)
     assert raised is not None
-    return str(raised.fence.token)
+    return raised.fence.token
 
 
 # --- a database ---------------------------------------------------------------------------------------------------

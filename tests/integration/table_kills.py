@@ -15,12 +15,13 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from airflow_tx.ledger import Token
 from airflow_tx.state.api import Grant
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.tables import Held, Table, table_at
@@ -31,6 +32,24 @@ _OUTRANKED = (3, 32)
 _COMMITTED = [(3, 30), (3, 31)]
 _RESTATED = 1
 Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class World:
+    """What a table holds, and who has raised its fence.
+
+    :param applied: whether all updates under it are in the table; None: it has no fence.
+    """
+
+    held: Held
+    token: Token | None = None
+    applied: bool | None = None
+
+
+def world(table: Table) -> World:
+    fence = table.state.fence()
+    held = table.held() if fence else []
+    return World(held) if fence is None else World(held, fence.token, fence.applied)
 
 
 def in_a_process(work: Callable[[], object]) -> int:
@@ -88,13 +107,17 @@ def begin(table: Table, grants: Sequence[Grant], *, writes: bool) -> None:
     table.compact()
 
 
-def finish(table: Table, grant: Grant, files: Rows, before: Held, after: Held) -> None:
-    """Look at what a killed commit has left, let a later grant commit, and look at what the table holds then."""
-    table.check_whole(before, after)
+def finish(table: Table, grant: Grant, files: Rows, before: World, after: World) -> None:
+    """Look at what a killed commit has left, let a later grant commit, and look at what the table holds then.
+
+    The raise and the rows are in one commit: a kill leaves all of it or nothing.
+    """
+    left = world(table)
+    assert left in (before, after), left
     table.state.raise_and_write(grant, files)
     held = table.held()
-    assert held == after, held
-    assert table.state.rows_by_txid() == Counter(txid for txid, _ in after)
+    assert held == after.held, held
+    assert table.state.rows_by_txid() == Counter(txid for txid, _ in after.held)
 
 
 def given_apart(table: Table, grant: Grant, given: Rows) -> Rows:
@@ -123,8 +146,9 @@ class Replay:
             _restating(grants(3, attempt)) if how else grants(3, attempt) for attempt in (1, 2, 2, 3)
         )
         kept = [each for each in _BEGUN if not how or each[0] != _RESTATED]
-        self.after = [*kept, *_COMMITTED]
-        self.before = _BEGUN if how == "take_out" else [*kept, _OUTRANKED]
+        begun = _BEGUN if how == "take_out" else [*kept, _OUTRANKED]
+        self.before = World(begun, first.token, applied=how != "take_out")
+        self.after = World([*kept, *_COMMITTED], self.grant.token, applied=True)
         beginning = partial(begin, self.table, [*committed, first], writes=how != "take_out")
         assert in_a_process(beginning) == 0
 

@@ -21,10 +21,13 @@ def main(uri: str, grants: str, number: int) -> None:
         n = grant.token.attempt
         update = table.update(grant, [{"n": n}] * 3)
         try:
-            table.state.raise_fence(grant)
-            # The other one raises in between, or not.
-            time.sleep(random.random() / 50)
-            table.state.write(grant, update)
+            if random.random() < 0.5:
+                table.state.raise_and_write(grant, update)
+            else:
+                table.state.raise_fence(grant)
+                # The other one raises in between, or not.
+                time.sleep(random.random() / 50)
+                table.state.write(grant, update)
             print("written", n)
         except StateError as error:
             print("refused", n, type(error).__name__)

@@ -42,9 +42,6 @@ class Table(ABC):
     def compact(self) -> None:
         """Merge files, where there are some."""
 
-    def check_whole(self, before: Held, after: Held) -> None:
-        """Fail if readers see a part of a commit; a lake takes rows out before it puts others in."""
-
 
 class LakeTable(Table):
     """A table of Delta Lake. Nothing here may start a thread of deltalake before a test forks."""
@@ -90,9 +87,6 @@ class DatabaseTable(Table):
         from tests.integration.databases import query
 
         return sorted((txid, n) for txid, n in query(self.url, f"SELECT tx_txid, n FROM {self.name}"))
-
-    def check_whole(self, before: Held, after: Held) -> None:
-        assert self.held() in (before, after)
 
 
 def table_at(uri: str) -> Table:

@@ -19,7 +19,13 @@ import pytest
 from deltalake import TableFeatures
 from deltalake.transaction import AddAction, RemoveAction
 
-from airflow_tx.base.errors import FenceOutranked, SkipRefused, StateBehind, StateDiffers, StateError
+from airflow_tx.base.errors import (
+    FenceOutranked,
+    SkipRefused,
+    StateBehind,
+    StateDiffers,
+    StateError,
+)
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import STAGED, Grant
 from airflow_tx.state.arrow import RowTally
@@ -177,6 +183,92 @@ def test_a_receipt_is_kept_with_the_commit(table: DeltaTable, grants: Grants) ->
     receipt = replayed.receipt(table.name, replayed.written)
     assert receipt is not None
     assert json.loads(found[-1].text)["written"][table.name]["keys"] == 1
+
+
+# --- versions of a commit -----------------------------------------------------------------------------------------
+
+
+def log(table: DeltaTable) -> list[Path]:
+    return sorted(Path(table.uri, "_delta_log").glob("*.json"))
+
+
+def made_by(table: DeltaTable, work: Callable[[], object]) -> list[str]:
+    """Say what each version that some work makes is: of a raise, of an update, of columns, or of several of these."""
+    before = len(log(table))
+    work()
+    found = list[str]()
+    for version in log(table)[before:]:
+        actions = [json.loads(line) for line in version.read_text().splitlines()]
+        marks = {each["txn"]["appId"] for each in actions if "txn" in each}
+        said = {
+            "columns": any("metaData" in each for each in actions),
+            "raise": {"airflow_tx.raise", "airflow_tx.fence"} <= marks,
+            "update": "airflow_tx.applied" in marks,
+        }
+        found.append(" and ".join(name for name, is_so in said.items() if is_so))
+    return found
+
+
+@pytest.mark.parametrize("values", [(20, 21), ()], ids=["rows", "no row"])
+def test_a_commit_that_raises_the_fence_is_one_version(
+    table: DeltaTable, grants: Grants, values: tuple[int, ...]
+) -> None:
+    commit(table, grants, 1, numbers(10))
+    assert made_by(table, lambda: commit(table, grants, 2, numbers(*values))) == ["raise and update"]
+    replay = grants(2, 2)
+    assert made_by(table, lambda: table.raise_and_write(replay, [])) == ["raise and update"]
+    fence = table.fence()
+    assert fence is not None
+    assert (fence.token, fence.applied) == (replay.token, True)
+
+
+def test_columns_are_a_version_of_their_own_before_the_raise_and_the_rows(table: DeltaTable, grants: Grants) -> None:
+    two = ["columns", "raise and update"]
+    assert made_by(table, lambda: commit(table, grants, 1, numbers(10))) == two
+    wider = numbers(20).append_column("why", pa.array(["new"]))
+    assert made_by(table, lambda: commit(table, grants, 2, wider)) == two
+
+
+def test_the_first_rows_after_an_update_without_rows_define_the_columns(tmp_path: Path, grants: Grants) -> None:
+    table = DeltaTable(tmp_path / "orders", partition_by=["n"])
+    two = ["columns", "raise and update"]
+    assert made_by(table, lambda: commit(table, grants, 1, numbers())) == two
+    rows = numbers(20).append_column("m", pa.array([1]))
+    assert made_by(table, lambda: commit(table, grants, 2, rows)) == two
+    assert held(table) == [(2, 20)]
+
+
+def test_a_raise_alone_and_a_write_under_it_are_versions_of_their_own(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    grant = grants(2)
+    files = staged(table, grant.attempt, numbers(20))
+    assert made_by(table, lambda: table.raise_fence(grant)) == ["raise"]
+    assert made_by(table, lambda: table.raise_fence(grant)) == []
+    assert made_by(table, lambda: table.raise_and_write(grant, files)) == ["update"]
+    assert made_by(table, lambda: table.raise_and_write(grant, files)) == []
+
+
+def test_the_raise_of_a_table_that_is_not_there_makes_it(table: DeltaTable, grants: Grants) -> None:
+    assert made_by(table, lambda: table.raise_fence(grants(1))) == ["columns and raise"]
+
+
+def test_rows_that_do_not_fit_leave_no_table(table: DeltaTable, grants: Grants) -> None:
+    grant = grants(1)
+    files = staged(table, grant.attempt, numbers(10))
+    Path(table.uri, files[0]["path"]).unlink()
+    with pytest.raises(StateError, match="is not there"):
+        table.raise_and_write(grant, files)
+    assert log(table) == []
+
+
+def test_a_table_with_columns_alone_is_taken_by_the_next_attempt(table: DeltaTable, grants: Grants) -> None:
+    killed = grants(1)
+    table.raise_and_write(killed, staged(table, killed.attempt, numbers(10)))
+    for version in log(table)[1:]:
+        version.unlink()
+    shutil.rmtree(Path(table.uri, FENCES))
+    commit(table, grants, 1, numbers(11), attempt=2)
+    assert held(table) == [(1, 11)]
 
 
 # --- release ------------------------------------------------------------------------------------------------------
@@ -596,7 +688,7 @@ def test_a_restatement_takes_the_rows_of_the_earlier_transaction_out(
     grant = restating(grants(4), 2)
     table.raise_and_write(grant, staged(table, grant.attempt, numbers(21, 22)))
     assert held(table) == [(1, 10), (3, 30), (4, 21), (4, 22)]
-    assert deltalake.DeltaTable(table.uri).version() == versions + 2
+    assert deltalake.DeltaTable(table.uri).version() == versions + 1
     again = restating(grants(4, 2), 2)
     table.raise_and_write(again, staged(table, again.attempt, numbers(23)))
     assert held(table) == [(1, 10), (3, 30), (4, 23)]

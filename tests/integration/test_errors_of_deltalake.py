@@ -161,15 +161,25 @@ def test_a_store_that_does_not_answer_passes(grants: Grants, listens: bool) -> N
             on(f"http://127.0.0.1:{server.getsockname()[1]}").raise_fence(grants(1))
 
 
+def full(*args: Any, **named: Any) -> None:
+    """Write to a disk that is full."""
+    with open("/dev/full", "wb", buffering=0) as out:
+        out.write(b"0")
+
+
 def test_a_disk_that_is_full_passes_with_an_unknown_outcome(
     table: DeltaTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = rows(table, grants, 2)
-
-    def full(*args: Any, **named: Any) -> None:
-        with open("/dev/full", "wb", buffering=0) as out:
-            out.write(b"0")
-
     monkeypatch.setattr(DeltaStore, "publish", full)
     with pytest.raises(StateOutcomeUnknown, match="No space left on device"):
+        table.raise_and_write(grants(2), given)
+
+
+def test_a_disk_that_is_full_before_the_commit_passes_and_nothing_was_committed(
+    table: DeltaTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = rows(table, grants, 2)
+    monkeypatch.setattr(DeltaStore, "name_fence", full)
+    with pytest.raises(StateUnavailable, match="No space left on device"):
         table.raise_and_write(grants(2), given)

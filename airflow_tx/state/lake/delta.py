@@ -444,25 +444,32 @@ class DeltaStore:
         :param number: of the raise, one more than in the version before.
         :param applied: whether the updates under it are in the table already.
         """
-        from deltalake import DeltaTable, Schema as DeltaSchema, Transaction
+        from deltalake import Transaction
 
-        raised = self._raise_of(text, number)
+        raised = self.name_fence(text, number)
         once = _once(app_transactions=raised + [Transaction(_APPLIED, number)] * applied)
         if at is not None:
             return self._commit(at, [], once)
         # The columns of the first rows replace this schema. Delta takes no table without columns.
+        self._create(struct([TXID_FIELD]), (), once)
+
+    def _create(self, schema: Schema, partition_by: Sequence[str], once: CommitProperties) -> None:
+        from deltalake import DeltaTable, Schema as DeltaSchema
+
         DeltaTable.create(
             self._uri,
-            DeltaSchema.from_json(json.dumps(struct([TXID_FIELD]))),
+            DeltaSchema.from_json(json.dumps(schema)),
             mode="error",
+            partition_by=list(partition_by) or None,
             storage_options=self._options,
             commit_properties=once,
         )
 
-    def _raise_of(self, text: str, number: int) -> list[Transaction]:
-        """Write the text of a fence, and make the numbers that name it.
+    def name_fence(self, text: str, number: int) -> list[Transaction]:
+        """Write the text of a fence before the commit that has it, and make the numbers that name it.
 
         :param text: "" leaves no fence.
+        :param number: of the raise.
         """
         from deltalake import Transaction
 
@@ -489,16 +496,20 @@ class DeltaStore:
         :param owned: whether a row has a txid; each file with such a row is written again.
         """
         note = {COMMIT_NOTE: json.dumps(RELEASED)}
-        once = _once(app_transactions=self._raise_of("", number), custom_metadata=note)
+        once = _once(app_transactions=self.name_fence("", number), custom_metadata=note)
         if not owned:
             # An update without rows commits nothing.
             return self._commit(at, [], once)
         at.handle.update(NOBODYS, predicate=OWNED, commit_properties=once)
 
-    def define(self, at: TableVersion, *, schema: Schema, partition_by: Sequence[str]) -> None:
-        """Replace the columns of a table without files; nothing else can change its partition columns."""
+    def define(
+        self, at: TableVersion | None, *, schema: Schema, partition_by: Sequence[str] = ()
+    ) -> None:
+        """Replace the columns of a table without files, or make it; nothing else can change its partition columns."""
         from deltalake import Schema as DeltaSchema, write_deltalake
 
+        if at is None:
+            return self._create(schema, partition_by, _once())
         empty = pa.schema(DeltaSchema.from_json(json.dumps(schema)).to_arrow()).empty_table()
         write_deltalake(
             at.handle,
@@ -513,6 +524,7 @@ class DeltaStore:
         self,
         at: TableVersion,
         *,
+        raised: Sequence[Transaction],
         added: Sequence[TableFile],
         removed: Sequence[LiveFile],
         applied: int,
@@ -522,6 +534,7 @@ class DeltaStore:
     ) -> None:
         """Put files in and take files out.
 
+        :param raised: the numbers of a raise that this commit is as well, of `name_fence`; (): the table has it.
         :param applied: the number of the raise whose updates are complete with it.
         :param written: how many rows are put in, without rows that are only moved.
         :param given: the digest of the files of the update, of 63 bits.
@@ -540,7 +553,7 @@ class DeltaStore:
             RemoveAction(each.path, True, now, each.size, dict(each.partition)) for each in removed
         ]
         numbers = {_APPLIED: applied, _WRITTEN: written, _GIVEN: given}
-        marks = [Transaction(name, number) for name, number in numbers.items()]
+        marks = [*raised, *(Transaction(name, number) for name, number in numbers.items())]
         once = _once(app_transactions=marks, custom_metadata={COMMIT_NOTE: json.dumps(note)})
         self._commit(at, [*removes, *adds], once)
 

@@ -657,7 +657,7 @@ class DeltaTable(StoredState, AppendTable):
 
 
 class _TableTransaction:
-    """One write: a raise of the fence, a commit of files, or both after each other."""
+    """One write: a raise of the fence, a commit of files, or both as one commit."""
 
     def __init__(
         self, state: DeltaTable, store: DeltaStore, write: StateWrite, files: list[TableFile]
@@ -668,26 +668,27 @@ class _TableTransaction:
         self._files = files
         self._given = names_digest(files)
         self._fit = TableFit(state.name, state.partition_by, write.grant.attempt, store)
-        if write.raising:
-            self._raise()
-        at = store.load()
-        held = None if at is None else state._raised(at)
+        self._at = store.load()
+        held = None if self._at is None else state._raised(self._at)
+        raised = self._next_raise(held) if write.raising else None
+        self._is_raising = raised is not None
+        if raised is not None:
+            self._raise(raised)
+            held = raised
         fence.check_write(None if held is None else held.fence, write.grant, state=state.name)
-        assert at is not None
         assert held is not None
-        self._at = at
         self._held = held
         self._added: Sequence[TableFile] = ()
         self._taken = TakenBack()
 
     @property
     def _has_written(self) -> bool:
-        return self._at.applied == self._held.number
+        return self._at is not None and self._at.applied == self._held.number
 
     @property
     def _is_done(self) -> bool:
         # A committer of a phase that runs again has the same grant, and may have other rows.
-        return self._has_written and self._at.given == self._given
+        return self._at is not None and self._has_written and self._at.given == self._given
 
     def put(self) -> int:
         if not self._write.complete:
@@ -697,32 +698,31 @@ class _TableTransaction:
             raise StateError(
                 state=self._state.name, problem=problem, remedy="Give all files at once."
             )
-        if self._is_done:
+        if self._at is not None and self._is_done:
             return self._at.written
-        change = self._fit.change(self._at, self._files)
-        if change is not None:
-            self._store.cas(self._at, change)
-            raise FenceMoved  # begin again on the version that has the columns
+        if not self._is_raising:
+            self._change_columns(self._fit.change(self._at, self._files))
         return sum(each.rows for each in self._files)
 
     def end(self, receipt: Receipt | None) -> None:
         if self._is_done or not self._write.complete:
             return
-        self._take_back()
+        assert self._at is not None
+        self._take_back(self._at)
         self._store.cas(self._at, self._published(receipt), outcome_known=False)
         if self._held.number % SWEPT_EVERY == 0:
             self._state.sweep(self._write.grant.txid)
 
-    def _raise(self) -> None:
-        at = self._store.load()
+    def _next_raise(self, held: RaisedFence | None) -> RaisedFence | None:
+        """Make what the raise of this grant leaves; None: the fence holds it already."""
+        at = self._at
         grant = self._write.grant
-        held = None if at is None else self._state._raised(at)
         stored = None if held is None else held.fence
         raised = fence.raised(stored, grant, state=self._state.name, holds=lambda: False)
         if at is not None and held is None and not fence.owns(grant, state=self._state.name):
             self._state.check_numbers(at)
         if held is not None and held.is_held_by(grant):
-            return
+            return None
         token = grant.token
         if (
             held is not None
@@ -730,13 +730,30 @@ class _TableTransaction:
             and held.took_out(token.txid, token.birth, grant.incarnation)
         ):
             raise _skip_refused(grant.txid, self._state.name)
-        # Refuse files that do not fit while nothing has changed.
-        self._fit.change(at, self._files)
         number = 1 if at is None else at.number + 1
-        text = next_raise(held, raised, grant, number=number).text
-        self._store.cas(at, partial(self._store.raise_fence, text=text, number=number))
+        return next_raise(held, raised, grant, number=number)
 
-    def _take_back(self) -> None:
+    def _raise(self, raised: RaisedFence) -> None:
+        """Raise the fence without an update, or leave it to the commit of the files, which raises it as well.
+
+        Columns come before both. Until the table has them, every other attempt finds the fence as it was.
+        """
+        # Refuse files that do not fit while nothing has changed.
+        change = self._fit.change(self._at, self._files)
+        if not self._write.complete:
+            change = partial(self._store.raise_fence, text=raised.text, number=raised.number)
+            self._store.cas(self._at, change)
+        elif change is None and self._at is None:
+            self._change_columns(partial(self._store.define, schema=struct([TXID_FIELD])))
+        else:
+            self._change_columns(change)
+
+    def _change_columns(self, change: TableChange | None) -> None:
+        if change is not None:
+            self._store.cas(self._at, change)
+            raise FenceMoved  # begin again on the version that has the columns
+
+    def _take_back(self, at: TableVersion) -> None:
         """Find what goes out with this commit: rows of an outranked attempt, or of a restated transaction."""
         txids = set[int]()
         if self._held.again or self._has_written:
@@ -746,14 +763,14 @@ class _TableTransaction:
         self._added = self._files
         if not txids:
             return
-        found = self._store.files_of(self._at, txids)
+        found = self._store.files_of(at, txids)
         # An earlier grant of this attempt has put these very files in.
         live = {each.path for each in found}
         same = {each.path for each in self._files} & live
         self._added = [each for each in self._files if each.path not in same]
         others = [each for each in found if each.path not in same]
         try:
-            self._taken = self._taking(txids).of(others)
+            self._taken = self._taking(at, txids).of(others)
         except Misfit as error:
             shown = ", ".join(map(str, sorted(txids)))
             raise StateError(
@@ -762,14 +779,14 @@ class _TableTransaction:
                 remedy=rewritten(self._state.uri, f"{TXID} IN ({shown})"),
             ) from None
 
-    def _taking(self, txids: Collection[int]) -> TakeBack:
-        fields = {each["name"]: each for each in self._at.schema["fields"]}
+    def _taking(self, at: TableVersion, txids: Collection[int]) -> TakeBack:
+        fields = {each["name"]: each for each in at.schema["fields"]}
         return TakeBack(
             self._store.folder,
             frozenset(txids),
             f"{STAGED}/{self._write.grant.attempt}.{uuid.uuid4().hex[:16]}",
-            [fields[name] for name in self._at.partition_by],
-            pa.schema(self._at.handle.schema().to_arrow()),
+            [fields[name] for name in at.partition_by],
+            pa.schema(at.handle.schema().to_arrow()),
         )
 
     def _published(self, receipt: Receipt | None) -> TableChange:
@@ -787,11 +804,13 @@ class _TableTransaction:
             note |= dict(
                 zip(_RECEIPT, astuple(StoredReceipt.of(receipt))[: len(_RECEIPT)], strict=True)
             )
+        held = self._held
         return partial(
             self._store.publish,
+            raised=self._store.name_fence(held.text, held.number) if self._is_raising else (),
             added=[*self._added, *self._taken.kept],
             removed=self._taken.removed,
-            applied=self._held.number,
+            applied=held.number,
             written=written,
             given=self._given,
             note=note,
