@@ -235,6 +235,8 @@ class FencedState(Described, ABC):
     columns: Columns | None = None
     # Whether an opaque state takes back every key that a replaced attempt wrote.
     can_roll_back: bool = True
+    # Whether a raise of its own takes as long as a write, which it is a part of otherwise.
+    slow_to_raise: bool = False
     # Whether each row has its txid: a write takes out the rows of replaced attempts and of the restated transaction.
     takes_back_by_txid: bool = False
     # Whether the journal keeps the rows of a table, so that a roll forward can write them again.

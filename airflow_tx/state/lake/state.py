@@ -409,6 +409,7 @@ class DeltaTable(StoredState, AppendTable):
     """
 
     kind = StateKind.OPAQUE
+    slow_to_raise = True
     takes_back_by_txid = True
     restored_by = "RESTORE the table to its newest version"
     left_out = ("storage_options",)

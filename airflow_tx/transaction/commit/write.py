@@ -566,7 +566,8 @@ def moment_of(found: Sequence[UpdateRows]) -> list[UpdateRows]:
     if promised:
         return promised
     fitting = [each for each in found if each.fits()]
-    groups = sharing_a_store(each.state for each in fitting)
+    states = sorted((each.state for each in fitting), key=lambda each: not each.slow_to_raise)
+    groups = sharing_a_store(states)
     names = {state.name for state in groups[0]} if groups else set()
     moment = [each for each in fitting if each.state.name in names]
     if len(moment) < len(found):

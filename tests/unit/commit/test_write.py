@@ -15,7 +15,7 @@ from airflow_tx.ledger.attempt import Grant, TaskTry, Written
 from airflow_tx.outputs.staging.area import StagingArea, write_manifest, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.spark.writers import rebuilt_error, total
-from airflow_tx.state import Avg, Count, MemoryState, SqlState
+from airflow_tx.state import Avg, Count, DeltaTable, MemoryState, SqlState, SqlTable
 from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import write
@@ -146,6 +146,20 @@ class _Output:
 def written_at_once(how: Update, grant: Grant, rows: Any, output: Any = None) -> Written:
     found = write.write_moment([UpdateRows(how, rows)], grant, _Output(output))  # type: ignore[arg-type]
     return found[how.state.name]
+
+
+def moment(*states: Any) -> list[Any]:
+    """The states that are written together with the raise of their fences."""
+    rows = [UpdateRows(Update(None, state), []) for state in states]
+    return [each.state for each in write.moment_of(rows)]
+
+
+def test_the_table_whose_raise_is_a_version_is_raised_with_its_rows_unless_two_states_share_a_database() -> None:
+    lake = DeltaTable("/lake/words")
+    one, two = (SqlTable.from_url("sqlite:///nowhere.db", table=table) for table in ("one", "two"))
+    assert moment(POSTGRES, lake, one) == [lake]
+    assert moment(POSTGRES, lake, one, two) == [one, two]
+    assert moment(POSTGRES, one) == [POSTGRES]
 
 
 def test_few_rows_are_compared_within_the_store_transaction_that_writes_them(area: StagingArea) -> None:
