@@ -1,0 +1,172 @@
+"""What a commit writes into one database becomes visible together; each rule of that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.model.moment import (
+    DEAD_END,
+    INEXACT,
+    LACKING,
+    ONLY_WITH_ROWS,
+    RIGHT,
+    TORN,
+    WROTE,
+    Case,
+    Found,
+    Rules,
+    every_case,
+    explore,
+)
+
+CASES = tuple(every_case())
+ONE_BY_ONE, MOMENT, RAISE_ALL = "one by one", "moment", "raise all, then write all"
+AFTER = "moment after the other database"
+QUICK = 7
+"""Of the cases, each so-many-th is explored at once, the others take long."""
+SOME_OR_ALL = [pytest.param(CASES[::QUICK], id="some"), pytest.param(CASES, id="all", marks=pytest.mark.long)]
+
+
+def promises_broken(cases: Sequence[Case], older: str, newer: str, rules: Rules = RIGHT) -> set[str]:
+    """Name the promises that are broken in some case."""
+    return {promise for case in cases for promise in explore(case, older, newer, rules).broken}
+
+
+def some_case_breaks(promises: set[str], older: str, newer: str, rules: Rules = RIGHT) -> bool:
+    """Look through the cases until each promise was broken."""
+    left = set(promises)
+    for case in CASES:
+        left -= set(explore(case, older, newer, rules).broken)
+        if not left:
+            return True
+    return False
+
+
+def torn_cases(found: dict[Case, Found]) -> list[Case]:
+    return [case for case, each in found.items() if each.torn]
+
+
+# --- the plan that was chosen -------------------------------------------------------------------------------------
+
+
+def test_one_moment_is_never_torn_always_exact_and_can_go_on() -> None:
+    assert promises_broken(CASES, MOMENT, MOMENT) == set()
+
+
+@pytest.mark.parametrize("cases", SOME_OR_ALL)
+def test_states_that_are_written_one_by_one_are_torn_in_every_case_and_exact(cases: Sequence[Case]) -> None:
+    for case in cases:
+        assert set(explore(case, ONE_BY_ONE, ONE_BY_ONE).broken) == {TORN}
+
+
+def test_a_value_that_the_second_state_refuses_leaves_the_first_one_torn_at_rest() -> None:
+    case = Case(("value", "value", "value"), refused=(1, "write", "B"))
+    found = explore(case, ONE_BY_ONE, ONE_BY_ONE)
+    assert found.broken[TORN] == (1, 1, 1, 1), "A, B and C are raised, then A is written"
+    # Attempt 1 has ended: nothing moves until somebody replays it.
+    assert any(world.granted == 1 and world.places == (-1, 0, 0) for world in found.torn)
+    assert not explore(case, MOMENT, MOMENT).torn
+
+
+# --- attempts of different releases -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cases", SOME_OR_ALL)
+def test_an_older_attempt_that_writes_one_by_one_is_torn_until_the_moment_of_the_newer(cases: Sequence[Case]) -> None:
+    found = {case: explore(case, ONE_BY_ONE, MOMENT) for case in cases}
+    assert torn_cases(found)
+    for each in found.values():
+        assert set(each.broken) <= {TORN}
+        assert all(world.places[1] <= 1 for world in each.torn), "its raise of C, then the moment"
+
+
+@pytest.mark.parametrize("cases", SOME_OR_ALL)
+def test_an_older_attempt_that_writes_in_a_moment_is_torn_by_the_newer_one_alone(cases: Sequence[Case]) -> None:
+    found = {case: explore(case, MOMENT, ONE_BY_ONE) for case in cases}
+    assert len(torn_cases(found)) == len(cases)
+    for each in found.values():
+        assert set(each.broken) == {TORN}
+        assert all(world.granted == 2 or world.marked for world in each.torn)
+
+
+# --- raises before the moment -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"), [(RAISE_ALL, RAISE_ALL), (MOMENT, AFTER)], ids=["of both", "of the newer attempt"]
+)
+@pytest.mark.parametrize("cases", SOME_OR_ALL)
+def test_raises_of_their_own_are_torn_where_kinds_differ_and_nowhere_else(
+    cases: Sequence[Case], older: str, newer: str
+) -> None:
+    """Such a raise rolls a SqlState back, while a SqlTable keeps its rows until the write."""
+    found = {case: explore(case, older, newer) for case in cases}
+    assert torn_cases(found)
+    assert all(case.kinds[0] != case.kinds[1] for case in torn_cases(found))
+    assert all(set(each.broken) <= {TORN} for each in found.values())
+
+
+def test_a_table_that_loses_its_rows_at_the_raise_is_torn_by_a_restatement() -> None:
+    rules = Rules(table_taken_out_at="raise")
+    torn = [case for case in CASES if explore(case, RAISE_ALL, RAISE_ALL, rules).torn]
+    assert any(case.restates and "transactional" not in case.kinds for case in torn)
+
+
+# --- a rule that a plan lacks -------------------------------------------------------------------------------------
+
+BREAKS = {
+    "no raise in the other database first": {WROTE},
+    "one fence for the group": {TORN, INEXACT, DEAD_END},
+    "DDL commits in the middle": {TORN},
+    "a member begins again alone": {TORN},
+    "marked after the moment": {INEXACT},
+    "the moment trusts an earlier raise": {TORN, INEXACT, DEAD_END},
+    "a member is raised alone": {TORN},
+    ONLY_WITH_ROWS: {TORN, INEXACT},
+}
+AFTER_ANOTHER = [
+    (ONE_BY_ONE, "one fence for the group", {TORN, INEXACT, DEAD_END}),
+    (ONE_BY_ONE, ONLY_WITH_ROWS, {TORN, INEXACT}),
+    (MOMENT, ONLY_WITH_ROWS, {TORN, INEXACT}),
+    (AFTER, "no raise in the other database first", {DEAD_END}),
+]
+"""Rules that a newer attempt lacks, after one that follows another plan."""
+NO_ROLL_BACK = Rules(rolls_back="AC")
+
+
+def test_every_plan_that_lacks_a_rule_is_looked_at() -> None:
+    assert set(BREAKS) == {*LACKING, ONLY_WITH_ROWS}
+
+
+@pytest.mark.parametrize("lacking", BREAKS)
+def test_a_plan_that_lacks_a_rule_breaks_a_promise(lacking: str) -> None:
+    assert some_case_breaks(BREAKS[lacking], lacking, lacking)
+
+
+@pytest.mark.parametrize(("older", "newer", "promises"), AFTER_ANOTHER)
+def test_a_plan_that_lacks_a_rule_breaks_one_after_another_plan(older: str, newer: str, promises: set[str]) -> None:
+    assert some_case_breaks(promises, older, newer)
+
+
+def test_a_member_that_is_not_rolled_back_is_torn() -> None:
+    assert some_case_breaks({TORN, INEXACT}, MOMENT, MOMENT, NO_ROLL_BACK)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("older", "newer", "promises"), [*((name, name, found) for name, found in BREAKS.items()), *AFTER_ANOTHER]
+)
+def test_a_rule_that_is_lacking_breaks_exactly_these_promises(older: str, newer: str, promises: set[str]) -> None:
+    assert promises_broken(CASES, older, newer) == promises
+
+
+@pytest.mark.long
+def test_one_fence_for_a_group_is_mostly_found_after_an_attempt_that_wrote_one_by_one() -> None:
+    """Moments against moments hide it: a test of a mutant lets attempts of different plans meet."""
+    inexact = {
+        older: sum(INEXACT in explore(case, older, "one fence for the group").broken for case in CASES)
+        for older in (ONE_BY_ONE, MOMENT)
+    }
+    assert inexact == {ONE_BY_ONE: 116, MOMENT: 22}
