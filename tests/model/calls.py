@@ -15,7 +15,7 @@ from airflow_tx.transaction.commit.turn import read_line
 from airflow_tx.transaction.processing.begin import room
 from tests.model.machine import STATE_READS, Answer, Machine, Place, Reply
 from tests.model.product import memory_state, run_id
-from tests.model.promises import became_final, check_phases
+from tests.model.promises import became_final, check_phases, offered
 from tests.model.shapes import PATHS, TASK, Shape
 from tests.model.world import Actor, ModelStore, Violation, World, put
 
@@ -154,7 +154,7 @@ class Calls:
             return world, Reply.of_error(error)
         after = replace(world.with_nodes(self.store.nodes), behind=world.nodes if self.shape.lags else None)
         check_phases(world, after)
-        after = self._backed_up(world, after)
+        after = offered(self.shape, world, self._backed_up(world, after))
         if after.current > world.current:
             after = self._without_run(became_final(world, after))
         return after, Reply()

@@ -29,7 +29,10 @@ COMMITTERS = ("commit", "acquire")
 
 @dataclass(frozen=True)
 class Report:
-    """What an exploration saw."""
+    """What an exploration saw.
+
+    :param torn: in how many worlds a reader sees a transaction in one state and not in another one.
+    """
 
     shape: Shape
     worlds: int
@@ -37,10 +40,12 @@ class Report:
     finals: int
     seconds: float
     endings: frozenset[Any] = frozenset()
+    torn: int = 0
 
     def __str__(self) -> str:
         return (
-            f"{self.shape}: {self.worlds:,} states, {self.steps:,} steps, {self.finals:,} final, {self.seconds:.1f} s"
+            f"{self.shape}: {self.worlds:,} states, {self.torn:,} torn, {self.steps:,} steps, {self.finals:,} final, "
+            f"{self.seconds:.1f} s"
         )
 
 
@@ -62,7 +67,7 @@ def _explore(rules: Rules, most: int | None, reduce: bool) -> Report:
     endings: set[Any] = set()
     before: dict[int, list[int]] = {}
     ends: list[int] = []
-    steps = 0
+    steps = torn = 0
     while stack and (most is None or len(seen) < most):
         world, trail = stack.pop()
         try:
@@ -78,6 +83,8 @@ def _explore(rules: Rules, most: int | None, reduce: bool) -> Report:
                 if after.key not in seen:
                     seen.add(after.key)
                     stack.append((after, (label, trail)))
+                    torn += promises.is_torn(rules.shape, after)
+                    promises.check_together(rules.shape, after)
                     promises.check_outputs(rules.shape, after)
                     promises.check(rules.shape, after)
         except Violation as violation:
@@ -85,7 +92,7 @@ def _explore(rules: Rules, most: int | None, reduce: bool) -> Report:
             raise
     if not stack:
         _check_ends(seen, before, ends)
-    return Report(rules.shape, len(seen), steps, len(ends), time.process_time() - began, frozenset(endings))
+    return Report(rules.shape, len(seen), steps, len(ends), time.process_time() - began, frozenset(endings), torn)
 
 
 def _check_ends(seen: set[int], before: dict[int, list[int]], ends: list[int]) -> None:

@@ -15,7 +15,7 @@ from airflow_tx.ledger.steps.step import Reader
 from tests.model.product import memory_state
 from tests.model.programs import spans
 from tests.model.shapes import PATHS, Shape
-from tests.model.world import Final, ModelStore, Violation, World
+from tests.model.world import Final, ModelStore, Offer, Violation, World
 
 ALLOWED = {
     Phase.PROCESSING: (Phase.PROCESSED, Phase.FAILED),
@@ -75,6 +75,59 @@ def became_final(before: World, after: World) -> World:
     if taken & _rows(final):
         raise Violation(f"transaction {txid} has rows {final.spans}, of which others were final before")
     return replace(after, book=(*before.book, final))
+
+
+def offered(shape: Shape, before: World, after: World) -> World:
+    """Note what a grant has for the states: a reader who sees one of them with its rows expects them in the others.
+
+    Of a transaction that has become final nothing is expected any more.
+    """
+    if after.current != before.current:
+        return replace(after, offers=())
+    one, two = before.record(after.current), after.record(after.current)
+    if shape.states == 1 or two is None or not two.granted or (one is not None and one.epoch == two.epoch):
+        return after
+    store = ModelStore()
+    store.nodes = after.nodes
+    batches = [spans(RotatingTransactionalState(Reader(store), PATHS).get_state(after.current).rows)]
+    if two.replaces:
+        batches += [final.spans for final in after.book if final.txid == two.replaces["txid"]]
+    filled = {row % 2 % shape.states for batch in batches for _, low, high in batch for row in range(low, high)}
+    filled |= {0} if shape.varies else set()
+    offer = Offer(two.attempt, two.epoch, tuple(index in filled for index in range(shape.states)))
+    return replace(after, offers=(*after.offers, offer))
+
+
+def is_torn(shape: Shape, world: World) -> bool:
+    """Whether a reader who looks now sees rows of a transaction in one state, and in another one not.
+
+    Rows that were written under another grant are others, except in a transactional state.
+    """
+    if shape.states == 1:
+        return False
+    same = shape.source == "transactional"
+    shown = [_grants_shown(rows, world.current, same=same) for _, rows, _ in world.states]
+    for offer in world.offers:
+        own = {(0, 0) if same else (offer.attempt, offer.epoch)}
+        if all(found == (own if filled else set()) for found, filled in zip(shown, offer.rows, strict=True)):
+            return False
+    return any(shown)
+
+
+def _grants_shown(rows: Any, txid: int, *, same: bool) -> set[tuple[int, int]]:
+    """The grants whose rows of a transaction a state shows."""
+    tokens = (stored.token for _, stored in rows if stored.txid == txid and stored.token is not None)
+    return {(0, 0) if same else (token.attempt, token.epoch) for token in tokens}
+
+
+def check_together(shape: Shape, world: World) -> None:
+    """Check that a reader sees what was committed in all states of one store, or in none of them, in every world.
+
+    :raises Violation: it sees a part.
+    """
+    if shape.together and is_torn(shape, world):
+        shown = [_grants_shown(rows, world.current, same=False) for _, rows, _ in world.states]
+        raise Violation(f"of transaction {world.current} a reader sees attempts {shown}, granted are {world.offers}")
 
 
 def _check_receipts(before: World, after: World) -> None:

@@ -32,6 +32,7 @@ class Shape:
     :param varies: the output depends on the try that made it.
     :param lags: reads may be served by a follower that lags until it is told to catch up.
     :param replays: `max_replays` of the coordinator.
+    :param together: the states are in one store, and a reader looks at them at any time.
     :param restates: how often, in all, a person wants a committed transaction restated; this costs no disruption.
     """
 
@@ -50,6 +51,7 @@ class Shape:
     lags: bool = False
     replays: int = 3
     restates: int = 0
+    together: bool = False
 
     @property
     def staggered(self) -> bool:
@@ -78,6 +80,7 @@ class Shape:
         also += ["lagging readers"] if self.lags else []
         also += [f"{self.replays} replays"] if self.replays != 3 else []
         also += [f"{self.restates} restatements"] if self.restates else []
+        also += ["states of one store"] if self.together else []
         what += f" with {' and '.join(also)}" if also else ""
         return f"{self.source}, {self.states} state(s), {self.runs} transactions x {self.budget} {what}"
 

@@ -94,6 +94,26 @@ def test_every_interleaving_counts_each_row_once_in_order_and_can_go_on(
     assert report.endings
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("opaque", 2, 1, 0),
+        Shape("transactional", 2, 1, 0),
+        Shape("opaque", 2, 2, 0),
+        Shape("opaque", 2, 1, 0, restates=1),
+        Shape("opaque", 2, 1, 0, phase=True),
+        long(Shape("opaque", 2, 1, 1, people=("skip",))),
+    ],
+    ids=str,
+)
+def test_a_reader_may_see_a_transaction_in_the_first_of_two_stores_alone(shape: Shape) -> None:
+    assert explore(shape).torn
+
+
+def test_a_reader_of_one_state_sees_a_transaction_whole() -> None:
+    assert explore(Shape("opaque", 1, 2, 0)).torn == 0
+
+
 def test_every_rule_that_is_taken_out_stands_in_the_code() -> None:
     for mutant in MUTANTS:
         with applied(mutant):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_tx.ledger.records import Binding, Counter, Skipped, TopologyRecord, TransactionRecord, decode
 from airflow_tx.ledger.store.memory import MemoryStore
@@ -100,6 +100,18 @@ class Final:
         return 1 if self.replaces is None else self.txid
 
 
+class Offer(NamedTuple):
+    """What a grant has for the states.
+
+    :param attempt: and `epoch`: of the grant.
+    :param rows: per state, whether it gets some.
+    """
+
+    attempt: int
+    epoch: int
+    rows: tuple[bool, ...]
+
+
 class ModelStore(MemoryStore):
     """The in-memory store, swapped in and out of worlds. Its dictionary is replaced, never changed."""
 
@@ -122,6 +134,7 @@ class World:
     :param lost: the row that the source has lost.
     :param acted: the versions of transactions that a person has acted on.
     :param wished: how many restatements people have wanted.
+    :param offers: what each grant of the transaction whose turn it is has for the states.
     :param behind: the ledger as a follower has it that lags by one write; `lagging`: the next process reads from that.
     """
 
@@ -141,6 +154,7 @@ class World:
     restored: bool = False
     acted: frozenset[str] = frozenset()
     wished: int = 0
+    offers: tuple[Offer, ...] = ()
     behind: Any = None
     lagging: bool = False
 
@@ -153,7 +167,7 @@ class World:
         )
         runs = tuple((r.stage, r.tries, tuple((n, t.state, t.xcoms) for n, t in r.tasks)) for r in self.runs)
         rest: tuple[Any, ...] = (self.budget, self.book, self.backup_key, self.missing, self.lost, self.restored)
-        rest = (*rest, self.acted, self.wished)
+        rest = (*rest, self.acted, self.wished, self.offers)
         rest = (*rest, None if self.behind is None else store_key(self.behind))
         return hash((self.store_key, self.states, self.raised, frozenset(places), len(places), runs, rest))
 
