@@ -11,10 +11,11 @@ from airflow_tx.base.errors import FenceOutranked, OutcomeUnknown, StateUnavaila
 from airflow_tx.ledger.api import Node, Unchanged
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import Ack, decode
+from airflow_tx.state import write_together
 from airflow_tx.transaction.commit.turn import read_line
 from airflow_tx.transaction.processing.begin import room
-from tests.model.machine import STATE_READS, Answer, Machine, Place, Reply
-from tests.model.product import memory_state, run_id
+from tests.model.machine import Answer, Machine, Place, Reply
+from tests.model.product import Work, memory_state, run_id
 from tests.model.promises import became_final, check_phases, offered
 from tests.model.shapes import PATHS, TASK, Shape
 from tests.model.world import Actor, ModelStore, Violation, World, put
@@ -82,7 +83,8 @@ class Calls:
             paths = ", ".join(sorted(write.path for write in call[2]))
             reply = Reply.of_error(OutcomeUnknown(paths=paths, reason="lost"))
         elif lost:
-            reply = Reply.of_error(StateUnavailable(state=f"s{call[1]}", where="model", reason="lost"))
+            names = ", ".join(f"s{work.number}" for work in call[1]) if call[0] == "write" else f"s{call[1]}"
+            reply = Reply.of_error(StateUnavailable(state=names, where="model", reason="lost"))
         assert reply is not None
         here, given = actor.place, reply
         moved = self._read_on(world, replace(actor, view=view), lambda answer: self.machine.resume(here, given, answer))
@@ -93,9 +95,7 @@ class Calls:
             nodes = world.nodes
             required = [r for r in call[1] if isinstance(r, Unchanged)]
             return any(r.path not in nodes or nodes[r.path].version != r.version for r in required)
-        if call[0] != "state" or call[2] in STATE_READS:
-            return False
-        return self._state_call(world, call)[1].refused_by(FenceOutranked)
+        return call[0] == "write" and self._written(world, call[1])[1].refused_by(FenceOutranked)
 
     # --- one call
 
@@ -119,8 +119,10 @@ class Calls:
             # Refused or not, its answer comes after all that went before it.
             self._check_ack(actor, call)
             return *self._multi(world, call), None
-        if kind == "state":
-            return *self._state_call(world, call), view
+        if kind == "write":
+            return *self._written(world, call[1]), view
+        if kind in ("fence", "holds", "multi_get", "clear"):
+            return *self._state_call(world, *call), view
         return *self._airflow(world, actor, call), view
 
     def _check_ack(self, actor: Actor, call: tuple[Any, ...]) -> None:
@@ -177,31 +179,35 @@ class Calls:
             return world.with_run(replace(world.runs[number], stage="green"))
         return world
 
-    def _state_call(self, world: World, call: tuple[Any, ...]) -> tuple[World, Reply]:
-        _, index, method, grant, arguments = call
+    def _state_call(self, world: World, method: str, index: int, *arguments: Any) -> tuple[World, Reply]:
         state = memory_state(index, self.shape.source)
         state.database.restore(world.states[index])
-        if method in STATE_READS:
-            found = getattr(state, method)(*arguments)
+        found = getattr(state, method)(*arguments)
+        if method != "clear":
             return world, Reply(tuple(each is not None for each in found) if method == "multi_get" else found)
-        raised, highest = world.raised, world.raised[index]
+        states = put(world.states, index, state.database.snapshot())
+        return replace(world, states=states, raised=put(world.raised, index, None)), Reply()
+
+    def _written(self, world: World, works: tuple[Work, ...]) -> tuple[World, Reply]:
+        """One transaction of a store."""
+        pairs = [work.pair(self.shape.source) for work in works]
+        for work in works:
+            memory_state(work.number, self.shape.source).database.restore(world.states[work.number])
         try:
-            if method == "write":
-                rows, chunk, complete = arguments
-                given = state.write(grant, rows, chunk=chunk, complete=complete)
-            elif method == "clear":
-                given, highest = 0, None
-                state.clear()
-            else:
-                given = getattr(state, method)(grant, *arguments)
-                highest = max(highest or grant.token.rank, grant.token.rank)
+            write_together(pairs)
         except TxError as error:
             return world, Reply.of_error(error)
-        if method == "write" and highest is not None and grant.token.rank < highest:
-            raise Violation(f"token {grant.token} wrote to s{index}, which had seen {highest}")
-        raised = put(raised, index, highest)
-        states = put(world.states, index, state.database.snapshot())
-        return replace(world, states=states, raised=raised), Reply(given)
+        for work in works:
+            token, highest = work.write.grant.token, world.raised[work.number]
+            if not work.write.raising and highest is not None and token.rank < highest:
+                raise Violation(f"token {token} wrote to s{work.number}, which had seen {highest}")
+            database = memory_state(work.number, self.shape.source).database
+            world = replace(
+                world,
+                raised=put(world.raised, work.number, max(highest or token.rank, token.rank)),
+                states=put(world.states, work.number, database.snapshot()),
+            )
+        return world, Reply()
 
     def _airflow(self, world: World, actor: Actor, call: tuple[Any, ...]) -> tuple[World, Reply]:
         kind = call[0]

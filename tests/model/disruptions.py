@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from airflow_tx.ledger.api import Node
-from tests.model.machine import STATE_READS, Reply
+from tests.model.machine import Reply
 from tests.model.promises import begun_late
 from tests.model.repairs import rebuilt
 from tests.model.rules import Airflow
@@ -150,7 +150,7 @@ class Rules(Airflow):
 
     def _lost(self, spent: World, actor: Actor) -> Iterator[Step]:
         call = actor.place.call
-        if call is None or not (call[0] == "multi" or (call[0] == "state" and call[2] not in STATE_READS)):
+        if call is None or call[0] not in ("multi", "write", "clear"):
             return
         what = f"run {actor.run}: {actor.task} loses"
         yield f"{what} a reply", self.act(spent, actor, lost="done")

@@ -164,7 +164,9 @@ def _touches(world: World, actor: Actor) -> tuple[set[str], set[str]]:
         before = range(max(call[2] - 2, 1), call[2] + 1) if call[1] == "turn" else ()
         lines = {path(txid) for txid in before for path in (PATHS.transaction, world.acks)}
         return {PATHS.current, PATHS.allocated, *lines}, set()
-    if kind == "state":
+    if kind == "write":
+        return set(), {f"state {work.number}" for work in call[1]}
+    if kind in ("fence", "holds", "multi_get", "clear"):
         return set(), {f"state {call[1]}"}
     if kind == "multi":
         return {requirement.path for requirement in call[1]}, {write.path for write in call[2]}
@@ -199,6 +201,8 @@ def _may_touch(shape: Shape, world: World, run: int, other: int) -> tuple[frozen
 def _word(call: tuple[Any, ...]) -> str:
     if call[0] == "multi":
         return "multi " + ", ".join(f"{type(write).__name__} {write.path}" for write in call[2])
+    if call[0] == "write":
+        return "write " + ", ".join(map(str, call[1]))
     return " ".join(str(part) for part in call)
 
 

@@ -18,15 +18,25 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_tx.base.errors import RequirementFailed, TxError
 from tests.model.showing import shown, variables
 
-READS = ("get", "children", "versions", "sync", "xcom", "tasks", "run", "lost", "current")
-STATE_READS = ("fence", "holds", "multi_get")
+READS = (
+    "get",
+    "children",
+    "versions",
+    "sync",
+    "fence",
+    "holds",
+    "multi_get",
+    "xcom",
+    "tasks",
+    "run",
+    "lost",
+    "current",
+)
 EPOCH = datetime(2013, 1, 1, tzinfo=timezone.utc)
 
 
 def only_reads(call: tuple[Any, ...]) -> bool:
     """Whether a call changes nothing."""
-    if call[0] == "state":
-        return call[2] in STATE_READS
     return call[0] in READS or (call[0] == "multi" and not call[2])
 
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from airflow_tx.base import compat
 from airflow_tx.base.compat import RunInfo
 from airflow_tx.base.config import Settings
+from airflow_tx.ledger import Receipt
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.operations.actions import skip
 from airflow_tx.sources.api import Batch, Source, SourceKind
 from airflow_tx.state import Sum
-from airflow_tx.state.api import QueryableState
+from airflow_tx.state.api import QueryableState, StatePart, StateWrite, StoredState
+from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.memory import MemoryDatabase, MemoryState
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.spec import PhaseSpec, TransactionSpec
@@ -35,48 +37,91 @@ LOG.setLevel(logging.CRITICAL)
 @lru_cache
 def memory_state(index: int, kind: str) -> MemoryState:
     """A real state; what it holds is put into it whenever it is used."""
-    return MemoryState(f"s{index}", keys=["key"], values={"n": Sum()}, kind=kind, database=MemoryDatabase())
+    return MemoryState(
+        f"s{index}", keys=["key"], values={"n": Sum()}, kind=kind, database=MemoryDatabase(), store="model"
+    )
 
 
-class ModelState(QueryableState):
-    """A state as a process has it: each call is one store transaction, made by the world on a real `MemoryState`."""
+class ModelState(StoredState, QueryableState):
+    """A state as a process has it: each call is one store transaction, made by the world on real `MemoryState`s.
+
+    :param store: states with an equal one may be written in one transaction.
+    """
 
     shown = "state"
     can_clear = True
 
-    def __init__(self, env: Env, index: int, kind: str) -> None:
+    def __init__(self, env: Env, index: int, kind: str, store: str | None = None) -> None:
         real = memory_state(index, kind)
         self.name, self.kind, self.columns = real.name, real.kind, real.columns
+        self.store_key = store
         self._env, self._index = env, index
 
-    def raise_fence(self, grant: Any) -> None:
-        self._env.ask("state", self._index, "raise_fence", grant, ())
-
-    def write(self, grant: Any, rows: Any, *, chunk: int = 0, complete: bool = True) -> int:
-        found: int = self._env.ask("state", self._index, "write", grant, (tuple(rows), chunk, complete))
-        return found
-
-    def raise_and_write(self, grant: Any, rows: Any) -> int:
-        found: int = self._env.ask("state", self._index, "raise_and_write", grant, (tuple(rows),))
-        return found
+    @contextmanager
+    def _transactions(self, writes: Sequence[tuple[StoredState, StateWrite]]) -> Iterator[list[StatePart]]:
+        pairs = [(state, write) for state, write in writes if isinstance(state, ModelState)]
+        parts = [_ModelPart(state._index, write) for state, write in pairs]
+        yield [*parts]
+        self._env.ask("write", tuple(part.work() for part in parts))
 
     def holds(self, txid: int) -> bool:
-        found: bool = self._env.ask("state", self._index, "holds", None, (txid,))
+        found: bool = self._env.ask("holds", self._index, txid)
         return found
 
     def fence(self) -> Any:
-        return self._env.ask("state", self._index, "fence", None, ())
+        return self._env.ask("fence", self._index)
 
     def key_types(self) -> dict[str, str]:
         return {"key": "text"}
 
     def multi_get(self, keys: Any) -> list[dict[str, Any] | None]:
         """Which keys there are; their values nobody asks for."""
-        found = self._env.ask("state", self._index, "multi_get", None, (tuple(map(tuple, keys)),))
+        found = self._env.ask("multi_get", self._index, tuple(map(tuple, keys)))
         return [{} if there else None for there in found]
 
     def clear(self) -> None:
-        self._env.ask("state", self._index, "clear", None, ())
+        self._env.ask("clear", self._index)
+
+
+class Work(NamedTuple):
+    """What one state is given in a store transaction.
+
+    :param number: of the state.
+    :param write: without its rows; `portions`: these, each with its chunk.
+    """
+
+    number: int
+    write: StateWrite
+    portions: tuple[tuple[int, tuple[Any, ...]], ...]
+
+    def pair(self, kind: str) -> tuple[StoredState, StateWrite]:
+        """Give the real state, and what it is to do."""
+        state = memory_state(self.number, kind)
+        parts = [(chunk, RowTally(rows, state.added_up)) for chunk, rows in self.portions]
+        return state, replace(self.write, parts=lambda: parts)
+
+    def __str__(self) -> str:
+        what = [name for name in ("raising", "undoing", "complete") if getattr(self.write, name)]
+        return f"s{self.number} {' '.join(what)} {[rows for _, rows in self.portions]}"
+
+
+class _ModelPart:
+    """Notes what is written; the store transaction itself is one call, at its end."""
+
+    def __init__(self, index: int, write: StateWrite) -> None:
+        self._index, self._write = index, replace(write, rows=None, parts=None)
+        self._portions: list[tuple[int, tuple[Any, ...]]] = []
+
+    def put(self, write: StateWrite) -> int:
+        rows = tuple(write.rows or ())
+        self._portions.append((write.chunk, rows))
+        return len(rows)
+
+    def end(self, receipt: Receipt | None) -> None:
+        """Nothing: the world makes the same receipt."""
+
+    def work(self) -> Work:
+        return Work(self._index, self._write, tuple(self._portions))
 
 
 class ModelSource(Source):
@@ -207,7 +252,8 @@ def spec_of(env: Env, shape: Shape, size: tuple[tuple[str, int], ...] = ()) -> M
 
 def states_of(env: Env, shape: Shape) -> dict[str, Any]:
     """The states, as a process has them."""
-    made = [ModelState(env, index, shape.source) for index in range(shape.states)]
+    store = "model" if shape.together else None
+    made = [ModelState(env, index, shape.source, store) for index in range(shape.states)]
     return {state.name: state for state in made}
 
 
