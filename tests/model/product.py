@@ -252,8 +252,8 @@ def spec_of(env: Env, shape: Shape, size: tuple[tuple[str, int], ...] = ()) -> M
 
 def states_of(env: Env, shape: Shape) -> dict[str, Any]:
     """The states, as a process has them."""
-    store = "model" if shape.together else None
-    made = [ModelState(env, index, shape.source, store) for index in range(shape.states)]
+    stores = ("model", "model", None) if shape.together else (None, None, None)
+    made = [ModelState(env, index, shape.source, stores[index]) for index in range(shape.states)]
     return {state.name: state for state in made}
 
 

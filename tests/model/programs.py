@@ -110,6 +110,8 @@ def output(shape: Shape, begun: Begun, task_try: str) -> dict[str, list[dict[str
             count = sum(row % 2 == parity for row in range(low, high))
             if count:
                 found[f"s{parity % shape.states}"].append({"key": partition + word, "n": count * weight})
+        if shape.states == 3:
+            found["s2"].append({"key": partition + "rows", "n": (high - low) * weight})
     if shape.varies:
         found["s0"].append({"key": f"{begun.txid} by {task_try}", "n": 0})
     return found

@@ -15,7 +15,7 @@ class Shape:
     """One size of world.
 
     :param source: its kind, which is that of its states, too.
-    :param states: 1: even and odd rows in one state; 2: one in each.
+    :param states: 1: even and odd rows in one state; 2: one in each; 3: and all rows in a store of its own.
     :param budget: how many disruptions there are in all.
     :param clears_only: nobody crashes and no reply is lost.
     :param people: what else may happen. People "skip" (and re-admit at will) and "withdraw" skips; two
@@ -32,7 +32,7 @@ class Shape:
     :param varies: the output depends on the try that made it.
     :param lags: reads may be served by a follower that lags until it is told to catch up.
     :param replays: `max_replays` of the coordinator.
-    :param together: the states are in one store, and a reader looks at them at any time.
+    :param together: the first two states are in one store, and a reader looks at them at any time.
     :param restates: how often, in all, a person wants a committed transaction restated; this costs no disruption.
     """
 

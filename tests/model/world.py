@@ -104,12 +104,12 @@ class Offer(NamedTuple):
     """What a grant has for the states.
 
     :param attempt: and `epoch`: of the grant.
-    :param rows: per state, whether it gets some.
+    :param rows: of the first two states, whether each gets some.
     """
 
     attempt: int
     epoch: int
-    rows: tuple[bool, ...]
+    rows: tuple[bool, bool]
 
 
 class ModelStore(MemoryStore):
