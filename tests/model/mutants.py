@@ -33,6 +33,7 @@ from airflow_tx.state.trident.maps import OpaqueValue
 from airflow_tx.transaction.commit import committer as writing
 from airflow_tx.transaction.commit import handoff as taking
 from airflow_tx.transaction.commit import turn
+from airflow_tx.transaction.commit import write as moment
 from tests.model import (
     test_actions,
     test_answers,
@@ -62,6 +63,9 @@ LAGS = Shape("opaque", 1, 1, 1, lags=True)
 PRESS = Shape("opaque", 1, 1, 1, people=("press",))
 SET_BACK = Shape("transactional", 1, 1, 1, clears_only=True, people=("skip", "set back"))
 SET_BACK_VARIES = Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True)
+TOGETHER = Shape("opaque", 2, 1, 0, together=True)
+TOGETHER_CLEARED = Shape("opaque", 2, 1, 1, clears_only=True, together=True)
+TOGETHER_SKIPPED = Shape("opaque", 2, 1, 1, clears_only=True, people=("skip",), together=True)
 TWO_SKIP = Shape("opaque", 1, 2, 1, people=("skip",))
 RESTATED = Shape("opaque", 1, 1, 1, clears_only=True, restates=1)
 RESTATED_TWICE = Shape("opaque", 1, 1, 0, clears_only=True, restates=2)
@@ -176,10 +180,8 @@ MUTANTS = (
         (
             (
                 writing.write,
-                "for update in case.updates:\n        update.state.raise_fence(grant)",
-                "rows = [list(found) for found in prepared.rows]\n"
-                "    for update, found in zip(case.updates, rows):\n"
-                "        found and update.state.raise_fence(grant)",
+                "raise_fences(outside, grant)",
+                "raise_fences([each.state for each in others if list(each.rows)], grant)",
             ),
         ),
         ONE_OPAQUE,
@@ -292,10 +294,49 @@ MUTANTS = (
         ((turn._in_turn, "commit.forget()", "pass"),),
         _trace(test_answers, "test_a_waiting_committer_fails_when_its_own_transaction_has_failed"),
     ),
+    # --- one moment
+    Mutant(
+        "states of one store are written one after the other",
+        ((moment.moment_of, "for state in groups[0]", "for state in groups[0][:1]"),),
+        TOGETHER,
+    ),
+    Mutant(
+        "states of one store are raised one after the other before they are written",
+        (
+            (
+                writing.write,
+                "raise_fences(outside, grant)",
+                "raise_fences(outside, grant)\n    for each in moment:\n        each.state.raise_fence(grant)",
+            ),
+        ),
+        TOGETHER_CLEARED,
+    ),
+    Mutant(
+        "states of one store are raised and written one after the other",
+        (
+            (
+                moment.write_moment,
+                "write_together(list(zip(states, works, strict=True)))",
+                "[write_together([pair])[0] for pair in zip(states, works, strict=True)]",
+            ),
+        ),
+        TOGETHER,
+    ),
+    Mutant(
+        "a skip is taken from states of one store one after the other",
+        (
+            (
+                taking.take_skip,
+                "write_together([(each, StateWrite(each.name, grant, raising=True)) for each in moment])",
+                "[write_together([(each, StateWrite(each.name, grant, raising=True))]) for each in moment]",
+            ),
+        ),
+        TOGETHER_SKIPPED,
+    ),
     # --- skip, re-admission, yield
     Mutant(
         "a skip raises no fence",
-        ((taking.take_skip, "state.raise_fence(grant)", "pass"),),
+        ((taking.take_skip, "raise_fences(others, grant)", "pass"),),
         SKIP,
     ),
     Mutant(
@@ -338,7 +379,7 @@ MUTANTS = (
             (
                 taking.take_skip,
                 "state.undoes and state.holds_for_good",
-                "state.undoes and found[name] and state.holds_for_good",
+                "state.undoes and found[state.name] and state.holds_for_good",
             ),
         ),
         SET_BACK,
@@ -535,7 +576,7 @@ MUTANTS = (
     ),
     Mutant(
         "the whole output is added once more",
-        ((writing.write, "found = replacing.rows", "pass"),),
+        ((writing._rows_of_updates, "rows if difference is None else difference.rows", "rows"),),
         RESTATED,
     ),
     Mutant(
