@@ -122,6 +122,7 @@ if TYPE_CHECKING:
         StateComparison as StateComparison,
         compared as compared,
     )
+    from airflow_tx.state.fence import check_as_of as check_as_of
     from airflow_tx.state.lake.schema import check_columns as check_columns, empty_in as empty_in
     from airflow_tx.state.persisted import (
         AnyTrialState as AnyTrialState,

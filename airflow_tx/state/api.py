@@ -406,6 +406,16 @@ class FencedState(Described, ABC):
         """
         return []
 
+    def at(self, txid: int, newest: int) -> str:
+        """Word how its values are read as of a final transaction, in a line to paste; "": it has none.
+
+        The line stays right while later transactions commit, or reads no rows.
+
+        :param newest: the newest final transaction, which was read before.
+        :raises StateError: no line reads them as of that one.
+        """
+        return ""
+
     def totals(self, names: Collection[str]) -> dict[str, int]:
         """Add up value columns of whole numbers over all keys; none, if it cannot list its keys."""
         rows = self.read()

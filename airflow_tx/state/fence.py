@@ -17,6 +17,7 @@ from airflow_tx.base.errors import (
     SkipRefused,
     StateBehind,
     StateDiffers,
+    StateError,
 )
 from airflow_tx.ledger import BEGAN, CHANGE, Token, dumps, same_output, skip_refused
 from airflow_tx.state.api import COVERS, Fence, Grant
@@ -183,6 +184,30 @@ def with_change(stored: Fence, change: int) -> Fence:
     if stored.token.is_look or change <= stored.change:
         return stored
     return replace(stored, batch=_noting(stored.batch, {CHANGE: change}))
+
+
+def check_as_of(stored: Fence | None, txid: int, newest: int, *, state: str, kept: int = 0) -> None:
+    """Refuse to read values as of a final transaction, if a later one has replaced them.
+
+    :param newest: the newest final transaction.
+    :param kept: of how many transactions the values before them are kept.
+    :raises StateError: saying until when.
+    """
+    if stored is not None and stored.txid > txid + kept:
+        why = (
+            "it keeps the values before its last transaction" if kept else "it keeps none of before"
+        )
+        raise not_as_of(txid, newest, later=stored.txid, why=why, state=state)
+
+
+def not_as_of(txid: int, newest: int, *, later: int, why: str, state: str) -> StateError:
+    """Make the refusal to read values as of a final transaction, which a later one has changed."""
+    is_open = later > newest
+    problem = (
+        f"it is not readable as of {txid}{f' while {later} commits' if is_open else ''}: {why}"
+    )
+    remedy = f"Read it as of {later}{' when that one has ended' if is_open else ''}."
+    return StateError(state=state, problem=problem, remedy=remedy)
 
 
 def applied(stored: Fence) -> Fence:

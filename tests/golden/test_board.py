@@ -97,6 +97,7 @@ READS = (
     "list", "list trace", "list trace --status failed", "list --no-lag", "show trace", "show nothing",
     *(f"show trace {txid}" for txid in range(9)),
     "find trace 2", "receipts trace", "verify trace", "verify trace --values", "state get trace url.totals",
+    "at trace", "at trace 3", "at trace 2", "at trace 9",
 )  # fmt: skip
 DEEDS = (
     "skip trace 6", "readmit trace 3", "replay trace 7", "replay trace 7 99", "replay trace --failed",

@@ -64,6 +64,9 @@ ARG_TXID = _arg("txid", type=int, help="The transaction id")
 ARG_TXID_OR_TOPOLOGY = _arg(
     "txid", type=int, nargs="?", help="The transaction id; without it, the topology itself is shown"
 )
+ARG_TXID_OR_NEWEST = _arg(
+    "txid", type=int, nargs="?", help="A final transaction (default: the newest one)"
+)
 ARG_NO_LAG = _flag("--no-lag", "Do not ask the sources for their lag, and parse no DAG file")
 ARG_WIDE = _flag("--wide", "Print every column of the table, however wide it gets")
 ARG_STATUS = _arg(
@@ -398,6 +401,19 @@ TX_COMMANDS = (
         func=_command("commands.show"),
         epilog=_examples("show flights", "show flights 7"),
         args=(ARG_TOPOLOGY, ARG_TXID_OR_TOPOLOGY, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="at",
+        help="Print how each state is read as of a final transaction",
+        description=(
+            "Prints a line to paste for each state of the DAG, or why none reads it as of that transaction, and until "
+            "when. A query of SQL stays right while later transactions commit, or it reads no rows: then type the "
+            "command again. After `airflow tx state get`, compare the transaction that it names. The command changes "
+            "nothing."
+        ),
+        func=_command("values.read_at"),
+        epilog=_examples("at flights", "at flights 7 --output json"),
+        args=(ARG_TOPOLOGY, ARG_TXID_OR_NEWEST, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="verify",

@@ -1,4 +1,4 @@
-"""`airflow tx ddl | state get | diff | receipts | verify | find`: what is stored, read and not changed."""
+"""`airflow tx ddl | state get | at | diff`: what is stored, read and not changed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from typing import Any
 from airflow_tx.base.errors import (
     ConfigError,
     NotComparableNow,
+    StateError,
     without_controls,
 )
-from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger import ReadOnlyLedger
+from airflow_tx.base.remedy import Command, Remedy
+from airflow_tx.ledger import LedgerView, ReadOnlyLedger, TopologyRecord
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
     command,
     comparison,
+    dag_of,
     paths_of,
     store_of,
 )
@@ -32,6 +34,7 @@ from airflow_tx.state import (
     KeyDifferences,
     QueryableState,
     StateComparison,
+    check_as_of,
     compared,
     from_plain,
     json_text,
@@ -81,7 +84,7 @@ def get_values(args: Namespace) -> None:
             remedy=f"A {type(state).__name__} cannot be asked for keys: leave it out.",
         )
     # Beside the values, which may be piped into another program.
-    print(_last(state.name, fence), file=sys.stderr)
+    print(_last(state.name, fence, state.fence()), file=sys.stderr)
     render.print_rows(rows, args.output)
     if missing:
         what = "rows of transaction" if state.takes_back_by_txid else "key"
@@ -132,10 +135,78 @@ def _known_dag(args: Namespace) -> str:
         return ReadOnlyLedger(store, paths_of(args)).existing_topology().dag_id
 
 
-def _last(name: str, fence: Fence | None) -> str:
-    if fence is None:
+def _last(name: str, before: Fence | None, after: Fence | None) -> str:
+    if after is None:
         return f"State {name}: no transaction noted"
-    return f"State {name}: {'' if fence.applied else 'in the middle of '}transaction {fence.token.txid}"
+    is_whole = after.applied and before == after
+    return f"State {name}: {'' if is_whole else 'in the middle of '}transaction {after.txid}"
+
+
+# --- as of a transaction -----------------------------------------------------------------------------------------
+
+
+@command
+def read_at(args: Namespace) -> None:
+    """`airflow tx at TOPOLOGY [TXID]`."""
+    with store_of(args) as store:
+        ledger = LedgerView(store, paths_of(args))
+        record = ledger.existing_topology()
+        _, states = dag_of(args, record.dag_id)
+        # First what is final, then the states: a fence that is one further proves it.
+        newest = ledger.current() - 1
+        txid = newest if args.txid is None else args.txid
+        if not 1 <= txid <= newest:
+            final = f"Transactions 1 to {newest} are final." if newest else "None is final yet."
+            raise ConfigError(option="TXID", value=txid, remedy=final)
+        view = ledger.final_transaction(txid)
+    ended = view and view.ended and view.ended.isoformat()
+    told = {"transaction": txid, "ended": ended, "run_id": view and view.run_id}
+    rows: list[render.TableRow] = [
+        {"state": name, **told, **_reading_of(args, state, record, newest=newest, txid=txid)}
+        for name, state in states.items()
+    ]
+    if args.output != "table":
+        return render.print_rows(rows, args.output)
+    of = "" if view is None else f": {view.status} {ended}, run {view.run_id}"
+    print(without_controls(f"-- {args.topology} as of transaction {txid}{of}"))
+    for row in rows:
+        print(without_controls(f"-- {row['why'] or row['state']}"))
+        if row["line"]:
+            print(row["line"] + ";" * row["line"].startswith("SELECT"))
+
+
+def _reading_of(
+    args: Namespace, state: FencedState, record: TopologyRecord, *, newest: int, txid: int
+) -> render.TableRow:
+    """Give the line that reads a state as of a transaction, or why there is none."""
+    typed = str(Command("state get", args.topology, (state.name,)))
+    try:
+        held = _matching_fence(state, record, args.topology)
+        line = state.at(txid, newest)
+        if not line:
+            check_as_of(held, txid, newest, state=state.name)
+    except StateError as error:
+        return {"line": None, "why": str(error)}
+    return {"line": line or typed, "why": None}
+
+
+def _matching_fence(state: FencedState, record: TopologyRecord, topology: str) -> Fence:
+    """Read a fence that has what the ledger has committed to the state, as the values then have.
+
+    :raises StateError: it has not.
+    """
+    last = record.states.get(state.name)
+    held = state.fence()
+    if held is not None and last is not None and not held.token.is_look:
+        if held.incarnation == record.incarnation and held.txid >= last:
+            return held
+    found = "none" if held is None else held.txid
+    problem = f"its last transaction is {found} by its fence, and {last or 'none'} by the ledger"
+    raise StateError(
+        state=state.name,
+        problem=problem if state.has_fence else "it has no fence, so its transaction is unknown",
+        remedy=Remedy.of("Compare them: <airflow tx verify {topology}>", topology=topology),
+    )
 
 
 # --- keys --------------------------------------------------------------------------------------------------------

@@ -531,6 +531,19 @@ class DeltaTable(StoredState, AppendTable):
         limited = "" if limit is None else f" LIMIT {int(limit)}"
         return store.asked(at, f"SELECT * FROM {QUERIED}{limited}")
 
+    def at(self, txid: int, newest: int) -> str:
+        commits = self._store.history()
+        # The newest first. A release has no txid: what came before it is of another ledger.
+        notes = [(int(commit["version"]), _note_of(commit)) for commit in commits]
+        later = list(takewhile(lambda each: not each[1] or each[1].get("txid", 0) > txid, notes))
+        after = [version for version, note in later if note]
+        version = after[-1] - 1 if after else notes[0][0]
+        if len(later) == len(notes) and (notes[-1][0] > 0 or version < 0):
+            problem = f"its log begins with version {notes[-1][0]}, after transaction {txid}"
+            raise StateError(state=self.name, problem=problem, remedy="Name a later one.")
+        uri = self.uri.replace("`", "``")
+        return f"SELECT * FROM delta.`{uri}` VERSION AS OF {version}"
+
     def rows_by_txid(self) -> dict[int | None, int]:
         store = self._store
         at = store.load()

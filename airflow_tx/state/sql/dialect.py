@@ -137,7 +137,7 @@ def _given(table: sa.Table, names: Iterable[str], prefix: str) -> Constants:
 def statement_text(sql: sa.Dialect, statement: Any) -> str:
     """Write a statement in one line, as a person types it."""
     text = str(statement.compile(dialect=sql, compile_kwargs={"literal_binds": True}))
-    return " ".join(as_typed(sql, text).splitlines())
+    return " ".join(map(str.rstrip, as_typed(sql, text).splitlines()))
 
 
 def as_typed(sql: sa.Dialect, text: str) -> str:

@@ -399,6 +399,25 @@ class FencedStore(StateDatabase):
             values |= inserted(row_of(receipt, self._identity))
             self._dialect.update_and_put(connection, update, self._receipts, values)
 
+    def at(self, connection: Connection, txid: int, newest: int) -> str:
+        """Word the query of the values as of a final transaction, see `FencedState.at`."""
+        raise NotImplementedError
+
+    def _is_of(self, connection: Connection, txid: int, newest: int, kept: int = 0) -> Any:
+        """Write SQL that holds until the values as of a transaction are replaced.
+
+        :param kept: of how many transactions the values before them are kept.
+        :raises StateError: they are.
+        """
+        held = self.read_fence(connection)
+        fence.check_as_of(held, txid, newest, state=self.state, kept=kept)
+        return self._of_fence("txid") <= txid + kept
+
+    def _of_fence(self, column: str) -> sa.ScalarSelect[Any]:
+        """Write SQL for a column of the fence row."""
+        own = self._fence.c.state == self._identity
+        return sa.select(self._fence.c[column]).where(own).scalar_subquery()
+
     def receipts(self, connection: Connection) -> list[StoredReceipt]:
         """Read the receipts that are kept, in the order of their txids."""
         if not self._has_table(connection, RECEIPTS_TABLE):

@@ -14,7 +14,7 @@ from airflow_tx.base.errors import StateError, TxidBehind
 from airflow_tx.ledger import holds_for_good
 from airflow_tx.state.api import Grant, StateWrite
 from airflow_tx.state.sql.database import NOTHING, check_durable
-from airflow_tx.state.sql.dialect import inserted
+from airflow_tx.state.sql.dialect import inserted, statement_text
 from airflow_tx.state.sql.fence import FencedStore, Imprint
 from airflow_tx.state.sql.schema import NAME
 
@@ -159,6 +159,13 @@ class GuardStore(FencedStore):
             self._check_open(connection, grant.txid)
             self._note(connection, grant.txid)
         return len(rows)
+
+    def at(self, connection: Connection, txid: int, newest: int) -> str:
+        # Which tables its statements write, the person knows who asks.
+        query = sa.select(sa.text("...")).select_from(sa.text("..."))
+        return statement_text(
+            connection.dialect, query.where(self._is_of(connection, txid, newest))
+        )
 
     def take_over(self, connection: Connection, place: str) -> None:
         super().take_over(connection, place)

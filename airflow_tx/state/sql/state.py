@@ -62,6 +62,10 @@ class FencedInSql(Addressed[_Store], StoredState):
     def fence(self) -> Fence | None:
         return self._asked(self._store.read_fence)
 
+    def at(self, txid: int, newest: int) -> str:
+        with self._store.transaction(reading=True, frozen=True) as connection:
+            return self._store.at(connection, txid, newest)
+
     def receipts(self) -> list[StoredReceipt]:
         return self._asked(self._store.receipts)
 

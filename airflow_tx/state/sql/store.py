@@ -26,6 +26,7 @@ from airflow_tx.state.sql.dialect import (
     SumRefused,
     ValueRefused,
     check_lengths,
+    statement_text,
 )
 from airflow_tx.state.sql.fence import ROWS_AT_ONCE, Imprint, StateTable, sampled
 from airflow_tx.state.sql.schema import (
@@ -159,6 +160,27 @@ class SqlStore(StateTable):
             replacing = replaces(writer.chunk)
             after.append(self.columns.combined(key, base, delta, replacing=replacing))
         return list(zip(*after, strict=True))
+
+    def at(self, connection: Connection, txid: int, newest: int) -> str:
+        found = self._found(connection)
+        if found is None:
+            raise StateError(
+                state=self.state, problem="it has no table", remedy="No row was written yet."
+            )
+        table = found[0]
+        kept = int(self.kind is StateKind.OPAQUE)
+        values: list[Any] = [table.c[name] for name in self.columns.values]
+        asked = [self._is_of(connection, txid, newest, kept)]
+        if kept:
+            # Of the one transaction after it, which may be undone, and written again.
+            wrote = sa.and_(table.c.tx_txid == txid + 1, table.c.tx_epoch != 0)
+            values = [
+                sa.case((wrote, table.c[PREV + name]), else_=table.c[name]).label(name)
+                for name in self.columns.values
+            ]
+            asked.append(~sa.and_(wrote, table.c.tx_created))
+        keys = [table.c[name] for name in self.columns.keys]
+        return statement_text(connection.dialect, sa.select(*keys, *values).where(*asked))
 
     def holds(self, connection: Connection, txid: int) -> bool:
         found = self._found(connection)

@@ -42,6 +42,8 @@ from airflow_tx.state.sql.schema import RECEIPTS_TABLE, SAMPLE
 ROW = "tx_row"
 """The column with the number of a row in the output of its transaction."""
 _OURS = {TXID: "bigint", ROW: "bigint"}
+# The receipts of restatements have it.
+_RESTATING = '"replaces":{'
 _FILLED = "the table has rows"
 _AGAIN = "then clear the commit task"
 _CHANGED = f"{NOTHING} Look at the triggers, rules and conflict clauses of the table: take out what changes rows."
@@ -365,6 +367,36 @@ class TableStore(OneTableStore[FoundTable]):
             connection, txid, last.birth, last.incarnation
         )
 
+    def at(self, connection: Connection, txid: int, newest: int) -> str:
+        found = self._found(connection)
+        if found is None:
+            raise StateError(
+                state=self.state, problem="it has no table", remedy="No row was written yet."
+            )
+        receipts = self._receipts.c
+        mine = (
+            receipts.state == self._identity,
+            receipts.incarnation == self._of_fence("incarnation"),
+        )
+        later = sa.select(receipts.receipt).where(*mine, receipts.txid > txid)
+        for text in connection.execute(later.order_by(receipts.txid)).scalars():
+            self._check_kept(Receipt.from_json(json.loads(text)), txid, newest)
+        # A restatement that is not final yet may have taken rows out, or do so at any time.
+        restating = sa.func.replace(receipts.receipt, _RESTATING, "") != receipts.receipt
+        taken = sa.select(receipts.txid).where(*mine, receipts.txid > newest, restating)
+        is_of = found.table.c[TXID] <= txid
+        if TXID not in found.filled:
+            is_of = sa.or_(is_of, found.table.c[TXID].is_(None))
+        query = sa.select(sa.text("*")).select_from(found.table).where(is_of, ~taken.exists())
+        return statement_text(connection.dialect, query)
+
+    def _check_kept(self, later: Receipt, txid: int, newest: int) -> None:
+        """Refuse to read rows as of a transaction, if a later one has taken out some of them."""
+        restated = int((later.replaces or {}).get("txid", 0))
+        if restated and (later.txid > newest or (later.takes_out and restated <= txid)):
+            why = f"{later.txid} restates {restated}, whose rows are gone"
+            raise fence.not_as_of(txid, newest, later=later.txid, why=why, state=self.state)
+
     def rows_by_txid(self, connection: Connection) -> dict[int | None, int]:
         found = self._found(connection)
         if found is None:
@@ -447,7 +479,7 @@ class TableStore(OneTableStore[FoundTable]):
             self.state,
             table,
             types,
-            filled - own,
+            filled,
             required - own,
             self._dialect.lengths(connection, self._bare),
             self._dialect.changes_others(connection, self._bare),

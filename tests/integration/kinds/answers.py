@@ -32,6 +32,7 @@ OF_COMMANDS = (
     Exempt(PER_RUN, "(list|receipts|show TXID): size", "the source counts no rows: a run has all of its own"),
     Exempt(PER_RUN, "show: (lag|pace)", "how many runs will come is not known, nor how many rows one has"),
     Exempt(f"(?!({PARTITIONED})$).*", "show TXID: partitions", "its source has no partitions"),
+    Exempt(".*", "at: (line|why)", "a line reads the state, or it says why none does"),
     Exempt("snapshot_map", "state get: key", "the state has one value, and no key"),
     Exempt(FILES, "(list|receipts|show TXID): digest", COUNTED),
 )

@@ -60,6 +60,10 @@ def _receipts(of: Asked) -> list[Line]:
     return [(of.kind.name,)]
 
 
+def _at(of: Asked) -> list[Line]:
+    return [(of.kind.name,), *((of.kind.name, str(txid)) for txid in of.txids)]
+
+
 def _diff(of: Asked) -> list[Line]:
     return [(f"{of.kind.name}:{name}", OTHER) for name in of.states]
 
@@ -82,6 +86,7 @@ QUESTIONS: Mapping[str, Callable[[Asked], list[Line]]] = {
     "verify": _verify,
     "find": _find,
     "receipts": _receipts,
+    "at": _at,
     "diff": _diff,
     "lint": _lint,
     "ddl": _ddl,

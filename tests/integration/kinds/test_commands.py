@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from airflow_tx.operations.cli.render import TOPOLOGY_STATUSES, TRANSACTION_STATUSES
+from tests.integration.databases import query
 from tests.integration.kinds.answers import check_data, check_filled_by_commands, check_same, check_told, rows_of
 from tests.integration.kinds.ledger import Ledger
 from tests.integration.kinds.questions import QUESTIONS, commands_that_read
@@ -46,6 +48,18 @@ def test_a_program_reads_numbers_as_numbers(ledger: Ledger, kind: Kind) -> None:
 
 def test_no_cell_is_empty_that_topologies_of_other_kinds_fill(ledger: Ledger) -> None:
     check_filled_by_commands(ledger, KINDS)
+
+
+def test_every_query_as_of_a_transaction_runs_and_leaves_out_what_is_not_final(ledger: Ledger) -> None:
+    asked = [row for kind in KINDS for told in ledger.told(kind) if told.command == "at" for row in rows_of(told)]
+    queries = {row["state"]: row["line"] for row in asked if str(row["line"]).startswith("SELECT")}
+    url = f"sqlite:///{ledger.commands.database}"
+    found = {name: query(url, line) for name, line in queries.items() if not re.search(r"\.\.\.|delta\.`", line)}
+    assert len(found) > 20
+    half = found["tx_state.half_committed"]
+    (now,) = query(url, 'SELECT "key", n FROM half_committed')
+    assert half[0][0] == now[0]
+    assert 0 < half[0][1] < now[1]
 
 
 def test_every_status_that_a_list_can_be_asked_for_is_in_the_ledger(ledger: Ledger) -> None:
