@@ -430,13 +430,14 @@ def write(
     raise_fences(outside, grant)
     take_other_output(case.ledger, outside, granted, prepared.outputs)
     check_taken(outside, prepared.replacing.differences)
+    _before_writes(case, moment)
     written = write_moment(moment, grant, staged)
     if len(moment) > 1:
         case.log.info("One transaction of the database: %s", ", ".join(written))
     # The fences have decided, so it is noted behind them.
     take_other_output(case.ledger, inside, granted, prepared.outputs)
     for each in sorted(others, key=attrgetter("for_good")):
-        failpoint("commit.before_write", state=each.state.name, **case.where)
+        _before_writes(case, [each])
         own = grant
         output = staged.of(each.update)
         if each.require is not None:
@@ -460,6 +461,11 @@ def _rows_of_updates(case: CommitCase, prepared: Prepared) -> list[UpdateRows]:
             given = UpdateRows(update, difference.rows, difference.instead, require)
         found.append(replace(given, for_good=_cannot_be_undone(case, update)))
     return found
+
+
+def _before_writes(case: CommitCase, found: Sequence[UpdateRows]) -> None:
+    for each in found:
+        failpoint("commit.before_write", state=each.state.name, **case.where)
 
 
 def _cannot_be_undone(case: CommitCase, update: Update) -> bool:
@@ -738,10 +744,11 @@ def _write_own(
     ]
     moment = [each for each in moment_of(found) if each.state.store_key is not None]
     # An earlier try of this committer may have written keys that this one does not.
+    _before_writes(case, moment)
     written = write_moment(moment, grant, staged, raising=False)
     others = (each for each in found if each not in moment)
     for each in sorted(others, key=attrgetter("for_good")):
-        failpoint("commit.before_write", state=each.state.name, **case.where)
+        _before_writes(case, [each])
         each.state.undo(grant)
         written[each.state.name] = write_update(
             each.update,
