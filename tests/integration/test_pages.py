@@ -8,14 +8,19 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
+from airflow_tx.state import SqlTable
 from airflow_tx.testing.dag_trial import trial
+from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.alarms import Alarm, AlarmKind
+from tests.servers.postgres import LocalPostgres
+from tests.servers.redis import LocalRedis
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 FILE = re.compile(r"^```python\n# (?:dags/)?(\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -126,6 +131,35 @@ def test_the_task_of_a_page_appends_its_rows_to_a_table(folder: Path) -> None:
         {"id": 1, "price": "2.50", "note": None},
         {"id": 2, "price": "1", "note": "new"},
     ]
+
+
+def test_the_report_of_a_page_leaves_out_a_transaction_that_is_not_final(
+    folder: Path, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url(postgres.new_database())
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", url.replace("+psycopg2", ""))
+    grants, orders = Grants(), SqlTable.from_url(url, table="orders")
+    for txid in (1, 2):
+        grants.commit_rows(txid, orders, [{"price": 10 * txid}])
+    orders.raise_and_write(grants(3), [{"price": 500}])
+    named: dict[str, Any] = {}
+    (code,) = [
+        code for name, code in FILE.findall((HOWTO / "read-several-stores.md").read_text()) if name == "report.py"
+    ]
+    exec(code, named)
+    event = SimpleNamespace(extra={"payload": {"first": 2, "last": 2}})
+    assert named["report"].function({named["SALES"]: [event]}) == (30,)
+
+
+def test_the_summary_of_a_page_stands_behind_the_committer_in_the_phase(
+    folder: Path, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": f"{folder}/orders.db"}))
+    monkeypatch.setenv("AIRFLOW_CONN_REDIS", redis.url())
+    dag = dags_of("read-several-stores.md", folder)["sales"]
+    result = trial(dag, rows=[{"product": "tea", "price": "3"}, {"product": "salt", "price": "4"}], states={})
+    assert result.state == "success"
+    assert "commit_phase.commit" in dag.get_task("commit_phase.summary").upstream_task_ids
 
 
 FLIGHTS = [

@@ -415,8 +415,8 @@ class FencedStore(StateDatabase):
 
     def _of_fence(self, column: str) -> sa.ScalarSelect[Any]:
         """Write SQL for a column of the fence row."""
-        own = self._fence.c.state == self._identity
-        return sa.select(self._fence.c[column]).where(own).scalar_subquery()
+        row = self._fence.alias("f").c
+        return sa.select(row[column]).where(row.state == self._identity).scalar_subquery()
 
     def receipts(self, connection: Connection) -> list[StoredReceipt]:
         """Read the receipts that are kept, in the order of their txids."""

@@ -373,7 +373,7 @@ class TableStore(OneTableStore[FoundTable]):
             raise StateError(
                 state=self.state, problem="it has no table", remedy="No row was written yet."
             )
-        receipts = self._receipts.c
+        receipts = self._receipts.alias("r").c
         mine = (
             receipts.state == self._identity,
             receipts.incarnation == self._of_fence("incarnation"),
