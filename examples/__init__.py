@@ -10,6 +10,7 @@ from examples.kafka_counts import KafkaCounts
 from examples.lake import Lake
 from examples.locations import Locations
 from examples.memcached_words import MemcachedWords
+from examples.order_summary import OrderSummary
 from examples.orders import Orders
 from examples.quality import Quality
 from examples.queued_words import QueuedWords
@@ -29,6 +30,7 @@ EXAMPLES: dict[str, type[Example]] = {
         Lake,
         Locations,
         MemcachedWords,
+        OrderSummary,
         Orders,
         Quality,
         QueuedWords,

@@ -80,6 +80,17 @@ def test_orders_are_added_up_by_region_and_product() -> None:
     assert result.states["tx_state.order_totals"].read() == wanted
 
 
+def test_orders_and_totals_are_added_and_the_summary_would_be_given_the_rows() -> None:
+    rows = [{"product": "tea", "amount": "3"}, {"product": "tea", "amount": "4"}]
+    result = trial(example("order_summary"), rows=rows)
+    assert result.state == "success", result.text()
+    wanted = [{"product": "tea", "orders": 2, "amount": 7}]
+    assert result.states["tx_state.summed_totals"].read() == wanted
+    appended, summary = (result.states[name].rows for name in ("tx_state.summed_orders", "tx_state.order_summary"))  # type: ignore[union-attr]
+    assert [row["amount"] for row in appended] == [3, 4]
+    assert summary == wanted
+
+
 def test_a_database_of_locations_would_be_given_the_rows() -> None:
     result = trial(example("locations"), rows=[{"user": "7", "location": "Rome"}])
     assert result.state == "success", result.text()

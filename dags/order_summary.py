@@ -1,0 +1,72 @@
+"""Orders of a shop, their totals, and a summary that SQL makes of both: all three change in the same moment.
+
+A reader who asks in one statement, or in one transaction of REPEATABLE READ, never finds a summary of other orders.
+Make the table of the summary first:
+
+    CREATE TABLE order_summary (product TEXT, orders BIGINT, amount BIGINT, largest BIGINT)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_tx import (
+    CommitOperator,
+    FileSource,
+    Transaction,
+    append,
+    current_batch,
+    partition_persist,
+    persistent_aggregate,
+)
+from airflow_tx.state import Count, SqlGuard, SqlState, SqlTable, Sum
+
+orders = SqlTable("tx_state", table="summed_orders", types={"product": "text", "amount": "bigint"})
+totals = SqlState("tx_state", table="summed_totals", keys=["product"], values={"orders": Count(), "amount": Sum()})
+# It comes last, and finds the rows of the updates before it. REFRESH MATERIALIZED VIEW CONCURRENTLY does, too. What
+# replaces a whole table, as TRUNCATE does and REFRESH without CONCURRENTLY, changes it for older snapshots as well.
+summary = SqlGuard(
+    "tx_state",
+    name="order_summary",
+    statements=[
+        (
+            "DELETE FROM order_summary WHERE product IN (SELECT product FROM summed_orders WHERE tx_txid = :txid)",
+            {},
+        ),
+        (
+            "INSERT INTO order_summary SELECT product, orders, amount,"
+            " (SELECT max(amount) FROM summed_orders WHERE summed_orders.product = summed_totals.product)"
+            " FROM summed_totals WHERE product IN (SELECT product FROM summed_orders WHERE tx_txid = :txid)",
+            {},
+        ),
+    ],
+)
+
+
+@task(multiple_outputs=True)
+def read() -> dict[str, Any]:
+    """Read the orders, and add them up by product."""
+    found = [{"product": row["product"], "amount": int(row["amount"])} for row in current_batch().read()]
+    counts, amounts = Counter[str](), Counter[str]()
+    for order in found:
+        counts[order["product"]] += 1
+        amounts[order["product"]] += order["amount"]
+    added = [{"product": product, "orders": counts[product], "amount": amounts[product]} for product in counts]
+    return {"orders": found, "totals": added}
+
+
+with DAG("order_summary", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
+    with Transaction(source=FileSource("shop/*.csv", files_per_batch=1), max_pending=4):
+        found: Any = read()
+        CommitOperator(
+            task_id="commit",
+            together=True,
+            updates=[
+                append(found["orders"], state=orders),
+                persistent_aggregate(found["totals"], state=totals),
+                partition_persist(found["totals"], state=summary),
+            ],
+        )
