@@ -18,7 +18,7 @@ from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.ahead import Ahead
 from tests.airflow.client import TriedAirflow
-from tests.airflow.stack import DAGS, Stack, environment, write_numbers
+from tests.airflow.stack import DAGS, Stack, environment, warehouse, write_numbers
 from tests.budget import BUDGET
 from tests.servers.postgres import LocalPostgres
 
@@ -92,6 +92,7 @@ def stack(
             **environment(folder, zookeeper.hosts),
             **failpoints.environment,
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.url(postgres.new_database()),
+            "AIRFLOW_CONN_WAREHOUSE": warehouse(postgres),
         }
         # In a folder to which tests may add DAG files.
         dags = shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))

@@ -17,7 +17,7 @@ from typing import Any
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
-from sqlalchemy import create_engine, text
+from sqlalchemy import URL, create_engine, text
 
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.testing.airflow import connection
@@ -27,6 +27,7 @@ from airflow_tx.testing.servers.server import free_ports
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from examples.servers import spark_environment
 from tests.airflow.client import TriedAirflow
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 DAGS = Path(__file__).parent / "dags"
 SIZE = 10
@@ -56,6 +57,13 @@ class Stack:
     airflow: TriedAirflow
     zookeeper: LocalZooKeeper
     failpoints: Failpoints
+
+    @property
+    def warehouse(self) -> str:
+        """The URL of a PostgreSQL database beside Airflow's own."""
+        told = json.loads(self.airflow.environment["AIRFLOW_CONN_WAREHOUSE"])
+        place = told["login"], told["password"], told["host"], told["port"], told["schema"]
+        return URL.create("postgresql+psycopg2", *place).render_as_string(hide_password=False)
 
     @property
     def airflow_dags(self) -> Path:
@@ -274,6 +282,12 @@ def environment(folder: Path, hosts: str) -> dict[str, str]:
         "AIRFLOW_TX_DATA": str(folder),
         **spark_environment(folder / "spark"),
     }
+
+
+def warehouse(server: LocalPostgres) -> str:
+    """The connection of a new database."""
+    login = {"login": POSTGRES_USER, "password": POSTGRES_PASSWORD}
+    return connection("postgres", host="127.0.0.1", port=server.port, schema=server.new_database(), **login)
 
 
 def write_numbers(folder: Path) -> None:

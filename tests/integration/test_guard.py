@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_tx.base.errors import (
     ConfigError,
@@ -27,6 +28,7 @@ from airflow_tx.state.sql.guard import SqlGuard, Statements
 from airflow_tx.state.sql.guard_store import GuardStore
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip, about_to_write
 from tests.integration.databases import query
+from tests.servers.postgres import LocalPostgres
 
 ROWS = [{"who": "man", "n": 2}, {"who": "dog", "n": 1}]
 INSERT = "INSERT INTO {} (txid, who, n) VALUES (:txid, :who, :n)"
@@ -332,3 +334,26 @@ def test_a_guard_is_a_fenced_state_that_shows_no_values() -> None:
 def test_statements_that_are_none_are_refused_at_once(statements: Any) -> None:
     with pytest.raises(ConfigError, match=r"list of \(sql, parameters\)"):
         SqlGuard("tx_state", name="g", statements=statements)
+
+
+@pytest.mark.parametrize(
+    ("refresh", "seen"), [("MATERIALIZED VIEW CONCURRENTLY", (1, 1)), ("MATERIALIZED VIEW", (1, 2))]
+)
+def test_only_a_view_that_is_refreshed_concurrently_stays_as_it_was_for_a_reader_who_began_before(
+    postgres: LocalPostgres, grants: Grants, refresh: str, seen: tuple[int, int]
+) -> None:
+    url, table = postgres.url(), f"t{uuid.uuid4().hex[:10]}"
+    for statement in (
+        f"CREATE TABLE {table} (txid BIGINT, who VARCHAR(20), n BIGINT)",
+        f"INSERT INTO {table} VALUES (0, 'man', 1)",
+        f"CREATE MATERIALIZED VIEW {table}_rows AS SELECT count(*) AS rows FROM {table}",
+        f"CREATE UNIQUE INDEX ON {table}_rows (rows)",
+    ):
+        query(url, statement)
+    state, grant = _guard(url, table, [INSERT.format(table), (f"REFRESH {refresh} {table}_rows", {})]), grants(1)
+    engine = sa.create_engine(url, poolclass=sa.pool.NullPool, isolation_level="REPEATABLE READ")
+    with engine.connect() as reader:
+        before = reader.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one()
+        state.raise_and_write(grant, ROWS[:1])
+        assert (before, reader.exec_driver_sql(f"SELECT rows FROM {table}_rows").scalar_one()) == seen
+    assert query(url, f"SELECT rows FROM {table}_rows") == [(2,)]
