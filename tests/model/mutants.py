@@ -576,7 +576,7 @@ MUTANTS = (
     ),
     Mutant(
         "the whole output is added once more",
-        ((writing._rows_of_updates, "rows if difference is None else difference.rows", "rows"),),
+        ((writing._rows_of_updates, "UpdateRows(update, difference.rows, difference.instead, require)", "given"),),
         RESTATED,
     ),
     Mutant(

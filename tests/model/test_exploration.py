@@ -72,6 +72,7 @@ SHAPES: list[Any] = [
     lead(Shape("transactional", 2, 1, 1, varies=True, together=True)),
     lead(Shape("opaque", 2, 1, 1, people=("skip", "withdraw"), together=True)),
     long(Shape("opaque", 2, 1, 1, clears_only=True, restates=1, together=True)),
+    long(Shape("opaque", 2, 1, 1, clears_only=True, people=("lane",), together=True)),
     long(Shape("opaque", 3, 1, 1, together=True)),
     long(Shape("opaque", 2, 2, 1, clears_only=True, together=True)),
     lead(Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True)),
