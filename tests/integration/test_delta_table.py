@@ -252,6 +252,14 @@ def test_the_raise_of_a_table_that_is_not_there_makes_it(table: DeltaTable, gran
     assert made_by(table, lambda: table.raise_fence(grants(1))) == ["columns and raise"]
 
 
+def test_columns_of_rows_under_a_raise_alone_are_a_version_before_the_rows(table: DeltaTable, grants: Grants) -> None:
+    grant = grants(1)
+    table.raise_fence(grant)
+    files = staged(table, grant.attempt, numbers(10))
+    assert made_by(table, lambda: table.write(grant, files)) == ["columns", "update"]
+    assert held(table) == [(1, 10)]
+
+
 def test_rows_that_do_not_fit_leave_no_table(table: DeltaTable, grants: Grants) -> None:
     grant = grants(1)
     files = staged(table, grant.attempt, numbers(10))

@@ -181,5 +181,6 @@ def test_a_disk_that_is_full_before_the_commit_passes_and_nothing_was_committed(
 ) -> None:
     given = rows(table, grants, 2)
     monkeypatch.setattr(DeltaStore, "name_fence", full)
-    with pytest.raises(StateUnavailable, match="No space left on device"):
+    with pytest.raises(StateUnavailable, match="No space left on device") as refused:
         table.raise_and_write(grants(2), given)
+    assert not isinstance(refused.value, StateOutcomeUnknown)
