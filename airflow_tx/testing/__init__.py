@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_tx.testing.suites.map_suite import MapSuite as MapSuite
     from airflow_tx.testing.suites.source_suite import SourceSuite as SourceSuite
     from airflow_tx.testing.suites.state_suite import StateSuite as StateSuite
+    from airflow_tx.testing.suites.state_together import TogetherSuite as TogetherSuite
 
     __all__: list[str]
 else:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from airflow_tx.state import SqlTable
 from airflow_tx.state.api import FencedState
 from airflow_tx.testing.suites.state_fence import FenceSuite
 from airflow_tx.testing.suites.state_tools import Grants, is_applied, rows
+from tests.lake import summed
+
+
+class SummedSqlTable(SqlTable):
+    """Shows the sums of its rows, as a keyed state does."""
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        return summed(super().read())
 
 
 class AppendSuite(FenceSuite):

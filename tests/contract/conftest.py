@@ -39,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if (_class(item) in _ON_A_SERVER and not _is_first(item)) or (_class(item) == _WITHOUT_CASES and _case(item)):
             item.add_marker(pytest.mark.long)
+        if _class(item) in _TOGETHER_ON_A_SERVER and item.callspec.params["kinds_of_group"] not in _GROUPS:  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.long)
+
+
+_TOGETHER_ON_A_SERVER = ("TestStatesTogetherOnPostgres", "TestStatesTogetherOnMariaDB")
+# On SQLite, each kind is beside each other one.
+_GROUPS = (("opaque", "transactional"), ("opaque", "table", "guard"))
 
 
 def _is_first(item: pytest.Item) -> bool:

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_tx.state.api import FencedState
-from airflow_tx.state.sql.table import SqlTable
 from airflow_tx.testing.suites.state_tools import MakeState
-from tests.contract.append_suite import AppendSuite
-from tests.lake import summed
+from tests.contract.append_suite import AppendSuite, SummedSqlTable
 from tests.servers.mariadb import LocalMariaDB
 from tests.servers.mysql import LocalMySQL
 from tests.servers.postgres import LocalPostgres
-
-
-class SummedSqlTable(SqlTable):
-    """Shows the sums of its rows, as a keyed state does."""
-
-    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        return summed(super().read())
 
 
 def _tables(url: str) -> MakeState:

@@ -1,0 +1,56 @@
+"""States that are written in one moment by committers that are killed, or race."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.moment_fights import fight
+from tests.integration.moments import Moments
+
+ROOT = Path(__file__).parents[2]
+HOWS = ("new", "replay", "wider", "apart")
+
+
+def _kills(*given: object) -> int:
+    script = [sys.executable, "-m", "tests.integration.moment_kills", *map(str, given)]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.lead
+@pytest.mark.parametrize("how", HOWS)
+def test_a_moment_that_is_killed_at_a_statement_is_there_in_all_states_or_in_none(
+    url: str, table: str, how: str
+) -> None:
+    assert _kills(url, table, how, "statement", 7) >= 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", HOWS)
+def test_a_moment_that_is_killed_at_any_statement_is_there_in_all_states_or_in_none(
+    url: str, table: str, how: str
+) -> None:
+    assert _kills(url, table, how, "statement", 1) >= 30
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["new", "wider"])
+def test_a_moment_that_is_killed_at_a_line_is_there_in_all_states_or_in_none(url: str, table: str, how: str) -> None:
+    assert _kills(url, table, how, "line", 17) > 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["together", "mixed"])
+def test_two_attempts_at_once_neither_wait_for_each_other_for_ever_nor_leave_parts_of_two(
+    url: str, table: str, mode: str
+) -> None:
+    found = fight(Moments(url, table), lambda rounds: rounds < 150, mode=mode)
+    assert (found["rounds"], found["deadlocks"]) == (150, 0)
+    assert found["outranked"] > 0
+    if mode == "together":
+        assert found["torn"] == 0
