@@ -283,6 +283,17 @@ def test_values_are_read_as_of_the_transaction_before_the_last_and_of_none_befor
         store.state.at(1, 3)
 
 
+@pytest.mark.parametrize(("kind", "database"), _on_databases(opaque))
+def test_a_value_that_a_person_changed_after_the_next_transaction_was_undone_is_read(
+    kind: Make, url: str, tmp_path: Path, grants: Grants
+) -> None:
+    store = begun(kind, url, tmp_path, grants)
+    assert [world for world, _ in skipped(store, grants)][-1] == "marked"
+    assert isinstance(store.state, SqlState)
+    query(url, f"UPDATE {store.state.table} SET n = n + 40 WHERE tx_epoch = 0")
+    assert read_at(store, 2, 3) == AS_OF_2 + 40
+
+
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table))
 def test_a_restatement_is_named_that_took_out_rows_of_then(
     kind: Make, url: str, tmp_path: Path, grants: Grants
@@ -296,6 +307,8 @@ def test_a_restatement_is_named_that_took_out_rows_of_then(
         "Read it as of 3 when that one has ended.",
     ):
         store.state.at(2, 2)
+    with pytest.raises(StateError, match="not readable as of 1 while 3 commits: 3 restates 2"):
+        store.state.at(1, 2)
     grants.final(again, store.state)
     grants.commit_rows(4, store.state, given(store, {"a": 10}))
     with pytest.raises(StateError, match="not readable as of 2: 3 restates 2, whose rows are gone. Read it as of 3."):
@@ -313,6 +326,19 @@ def test_a_restatement_that_begins_after_a_line_was_printed_leaves_it_without_ro
     assert store.pasted(early) == AS_OF_1
     store.state.raise_and_write(restating(grants(4), 3), given(store, {"a": 10}))
     assert store.pasted(early) is None
+
+
+@pytest.mark.parametrize(("kind", "database"), _on_databases(table))
+def test_a_restatement_of_an_earlier_ledger_says_nothing_about_rows_of_now(
+    kind: Make, url: str, tmp_path: Path, grants: Grants
+) -> None:
+    earlier = begun(kind, url, tmp_path, grants)
+    earlier.state.raise_and_write(restating(grants(3), 1), given(earlier, {"a": 7}))
+    earlier.state.clear()
+    now = Grants()
+    for txid in (1, 2):
+        now.commit_rows(txid, earlier.state, given(earlier, {"a": txid}))
+    assert read_at(earlier, 2, 2) == 3
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table))
@@ -380,6 +406,33 @@ def test_a_table_of_a_lake_whose_log_begins_later_says_so(tmp_path: Path, grants
     assert read_at(store, 2, 2) == AS_OF_2
     with pytest.raises(StateError, match=r"its log begins with version \d+, after transaction 1. Name a later one."):
         store.state.at(1, 2)
+
+
+def test_versions_of_an_earlier_ledger_say_nothing_about_a_table_of_a_lake_that_was_released(
+    tmp_path: Path, grants: Grants
+) -> None:
+    store = begun(lake, "", tmp_path, grants)
+    grants.commit_rows(9, store.state, given(store, {"a": 10}))
+    store.state.release()
+    Grants().commit_rows(5, store.state, given(store, {"a": 100}))
+    assert [read_at(store, txid, 5) for txid in (3, 5)] == [AS_OF_2 + 10, AS_OF_2 + 110]
+
+
+def test_a_table_of_a_lake_that_was_taken_back_is_read_as_of_its_newest_transaction_of_a_number(
+    tmp_path: Path, grants: Grants
+) -> None:
+    store = lake("", tmp_path)
+    grants.commit_rows(1, store.state, given(store, {"a": AS_OF_1}))
+    of_1 = deltalake.DeltaTable(store.state.name.removeprefix("delta.")).version()
+    for txid in (2, 3):
+        grants.commit_rows(txid, store.state, given(store, {"a": 100}))
+    deltalake.DeltaTable(store.state.name.removeprefix("delta.")).restore(of_1)
+    grants.go_back(2)
+    grants.last.clear()
+    grants.generation += 1  # a person has accepted what the table holds
+    for txid in (2, 3):
+        grants.commit_rows(txid, store.state, given(store, {"a": 10}))
+    assert [read_at(store, txid, 3) for txid in (1, 2, 3)] == [AS_OF_1, AS_OF_1 + 10, AS_OF_1 + 20]
 
 
 def test_a_state_that_words_no_line_is_readable_until_the_next_transaction_raises_its_fence(grants: Grants) -> None:

@@ -34,13 +34,22 @@ days = SqlState("tx_state", table="days", keys=["number", "day"], values={"n": C
 total = SqlState("tx_state", table="total", keys=[], values={"n": Count()})
 empty = SqlState("tx_state", table="empty", keys=["word"], values={"n": Count()})
 
+class Moving(SqlState):
+    def read(self, limit=None):
+        found = super().read(limit)
+        with self._store.transaction() as connection:
+            connection.exec_driver_sql("UPDATE airflow_tx_fence SET txid = txid + 1 WHERE state = 'moving'")
+        return found
+
+moving = Moving("tx_state", table="moving", keys=["word"], values={"n": Count()})
+
 with DAG("dag", schedule=None, max_active_runs=16):
     with Transaction(source=FileSource("/nowhere/*.csv"), topology="flights"):
         @task
         def count():
             return []
         counted = count()
-        states = (words, days, total, empty)
+        states = (words, days, total, empty, moving)
         CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=state) for state in states])
 """
 
@@ -68,6 +77,10 @@ def root(airflow: Commands, zookeeper: LocalZooKeeper, zookeeper_root: str) -> I
                 url, table="days", keys=["number", "day"], values={"n": Count(), "mean": Avg()}, label="tx_state"
             ),
             [{"number": number, "day": day, "n": 1, "mean": number / 2} for number in (-1, 3)],
+        ),
+        (
+            SqlState.from_url(url, table="moving", keys=["word"], values={"n": Count()}, label="tx_state"),
+            [{"word": "dog", "n": 1}],
         ),
         (SqlState.from_url(url, table="total", keys=[], values={"n": Count()}, label="tx_state"), [{"n": 4}]),
     )
@@ -108,6 +121,11 @@ def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow
     assert "State tx_state.words: transaction 7" in airflow.told(*command, root=root)
     empty = ("tx", "state", "get", "flights", "tx_state.empty", "--dag-id", "dag")
     assert "State tx_state.empty: no transaction noted" in airflow.told(*empty, root=root)
+
+
+def test_values_that_were_read_while_a_transaction_began_are_of_its_middle(airflow: Commands, root: str) -> None:
+    told = airflow.told("tx", "state", "get", "flights", "tx_state.moving", root=root)
+    assert "State tx_state.moving: in the middle of transaction 8" in told
 
 
 def test_a_key_that_the_state_has_not_is_named(airflow: Commands, root: str) -> None:

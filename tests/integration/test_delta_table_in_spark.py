@@ -264,6 +264,15 @@ def test_a_release_of_a_table_that_spark_has_merged_keeps_every_row(
     assert table.rows_by_txid() == {None: 2, 1: 1}
 
 
+def test_spark_reads_a_table_by_the_line_of_a_transaction(sql: Sql, table: DeltaTable, grants: Grants) -> None:
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(10 * txid))
+    sql(f"OPTIMIZE delta.`{table.uri}`")
+    commit(table, grants, 3, numbers(30))
+    read = [sorted(row["n"] for row in sql(table.at(txid, 3))) for txid in (1, 2, 3)]
+    assert read == [[10], [10, 20], [10, 20, 30]]
+
+
 def test_rows_that_a_restore_takes_back_are_missing_in_the_rows_by_transaction(
     sql: Sql, table: DeltaTable, grants: Grants
 ) -> None:

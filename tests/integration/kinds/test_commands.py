@@ -62,6 +62,21 @@ def test_every_query_as_of_a_transaction_runs_and_leaves_out_what_is_not_final(l
     assert 0 < half[0][1] < now[1]
 
 
+@pytest.mark.parametrize("change", ["txid = txid - 1", "incarnation = 'another'"])
+def test_a_state_whose_fence_is_not_of_the_ledger_is_not_read(ledger: Ledger, change: str) -> None:
+    url = f"sqlite:///{ledger.commands.database}"
+    ((txid, incarnation),) = query(url, "SELECT txid, incarnation FROM airflow_tx_fence WHERE state = 'days'")
+    try:
+        query(url, f"UPDATE airflow_tx_fence SET {change} WHERE state = 'days'")
+        tried = ledger.type("at", ("days",), ("--output", "json"))
+    finally:
+        back = f"UPDATE airflow_tx_fence SET txid = {txid}, incarnation = '{incarnation}' WHERE state = 'days'"
+        query(url, back)
+    (row,) = json.loads(tried.output)
+    assert row["line"] is None
+    assert "Compare them: airflow tx verify days" in row["why"]
+
+
 def test_every_status_that_a_list_can_be_asked_for_is_in_the_ledger(ledger: Ledger) -> None:
     for status in TOPOLOGY_STATUSES:
         tried = ledger.type("list", ("--no-lag", "--status", status), ("--output", "json"))
