@@ -1,7 +1,7 @@
 """Commits to a table that are killed at a line, and finished by another process.
 
 Each process is forked before deltalake has started a thread. FOLDER|URI: on this disk, in a bucket, or the URL of a
-database and a #. Usage: table_kills.py FOLDER|URI STEP [FIRST [restate | take_out]]
+database and a #. Usage: table_kills.py FOLDER|URI STEP [FIRST [restate | take_out | new | apart]]
 """
 
 from __future__ import annotations
@@ -107,17 +107,22 @@ def begin(table: Table, grants: Sequence[Grant], *, writes: bool) -> None:
     table.compact()
 
 
-def finish(table: Table, grant: Grant, files: Rows, before: World, after: World) -> None:
+def finish(table: Table, grant: Grant, files: Rows, worlds: Sequence[World]) -> None:
     """Look at what a killed commit has left, let a later grant commit, and look at what the table holds then.
 
-    The raise and the rows are in one commit: a kill leaves all of it or nothing.
+    :param worlds: what a kill may leave; the last one is the whole commit.
     """
     left = world(table)
-    assert left in (before, after), left
+    assert left in worlds, left
     table.state.raise_and_write(grant, files)
-    held = table.held()
-    assert held == after.held, held
-    assert table.state.rows_by_txid() == Counter(txid for txid, _ in after.held)
+    held, wanted = table.held(), worlds[-1].held
+    assert held == wanted, held
+    assert table.state.rows_by_txid() == Counter(txid for txid, _ in wanted)
+
+
+def raise_then_write(table: Table, grant: Grant, files: Rows) -> None:
+    table.state.raise_fence(grant)
+    table.state.write(grant, files)
 
 
 def given_apart(table: Table, grant: Grant, given: Rows) -> Rows:
@@ -131,24 +136,37 @@ def given_apart(table: Table, grant: Grant, given: Rows) -> Rows:
 class Replay:
     """A replay that is about to commit to a table with two transactions before it, and the grants after it.
 
-    :param how: restate: the transaction takes the rows of another one out; take_out: the first attempt has not.
+    The raise and the rows are in one commit, so a kill leaves all of it or nothing.
+
+    :param how: restate: the transaction takes the rows of another one out; take_out: the first attempt has not;
+        new: the table is not there; apart: the raise is a commit of its own.
     """
 
     def __init__(self, uri: str, how: str = "") -> None:
         self.table = table_at(uri)
+        self.apart = how == "apart"
+        restates = how in ("restate", "take_out")
         grants = Grants()
         # They are made here, so that every process has the same ones.
         committed = list[Grant]()
-        for txid in (1, 2):
+        for txid in () if how == "new" else (1, 2):
             committed.append(grants(txid))
             grants.final(committed[-1], self.table.state)
+        txid = _OUTRANKED[0]
         first, self.grant, self.later, self.newer = (
-            _restating(grants(3, attempt)) if how else grants(3, attempt) for attempt in (1, 2, 2, 3)
+            _restating(grants(txid, attempt)) if restates else grants(txid, attempt) for attempt in (1, 2, 2, 3)
         )
-        kept = [each for each in _BEGUN if not how or each[0] != _RESTATED]
-        begun = _BEGUN if how == "take_out" else [*kept, _OUTRANKED]
-        self.before = World(begun, first.token, applied=how != "take_out")
-        self.after = World([*kept, *_COMMITTED], self.grant.token, applied=True)
+        if how == "new":
+            self.worlds = [World([]), World(_COMMITTED, self.grant.token, applied=True)]
+            return
+        kept = [each for each in _BEGUN if not restates or each[0] != _RESTATED]
+        before = _BEGUN if how == "take_out" else [*kept, _OUTRANKED]
+        raised = [World(before, self.grant.token, applied=False)] if self.apart else []
+        self.worlds = [
+            World(before, first.token, applied=how != "take_out"),
+            *raised,
+            World([*kept, *_COMMITTED], self.grant.token, applied=True),
+        ]
         beginning = partial(begin, self.table, [*committed, first], writes=how != "take_out")
         assert in_a_process(beginning) == 0
 
@@ -156,12 +174,13 @@ class Replay:
         """Kill it at a line, and let a later grant finish it; returns whether it was killed."""
         table = self.table
         files = given_apart(table, self.grant, wider(30, 31))
-        work = partial(table.state.raise_and_write, self.grant, files)
+        written = partial(raise_then_write, table) if self.apart else table.state.raise_and_write
+        work = partial(written, self.grant, files)
         ended = in_a_process(partial(killed_at, table.code, line, work))
         assert ended in (KILLED, 0)
         finisher = self.newer if line % 3 == 0 else self.later
         again = files if finisher is self.later else given_apart(table, self.newer, wider(30, 31))
-        assert in_a_process(partial(finish, table, finisher, again, self.before, self.after)) == 0, line
+        assert in_a_process(partial(finish, table, finisher, again, self.worlds)) == 0, line
         return ended == KILLED
 
 
@@ -179,6 +198,7 @@ def main(folder: str, step: int, first: int = 1, how: str = "") -> int:
     is_local = "://" not in folder
     if is_local:
         replay = Replay(f"{folder}/orders", how)
+        Path(f"{folder}/orders").mkdir(exist_ok=True)
         shutil.copytree(f"{folder}/orders", f"{folder}/begun")
     for kills, line in enumerate(range(first, 10_000, step)):
         if is_local:

@@ -108,6 +108,14 @@ def _fought(folder: Path, arena: str, kills: int, *how: str) -> dict[str, int]:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("how", ["new", "apart"])
+def test_a_first_commit_and_a_raise_of_its_own_that_are_killed_are_finished_by_the_next_grant(
+    place: str, how: str
+) -> None:
+    assert _kills(place, 23, how, shares=SHARES) > 20
+
+
+@pytest.mark.long
 def test_committers_that_race_and_are_killed_never_write_after_a_later_grant(tmp_path: Path, arena: str) -> None:
     found = _fought(tmp_path, arena, 200)
     assert (found["violations"], found["live"]) == (0, 1)
