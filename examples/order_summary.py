@@ -18,7 +18,7 @@ from examples.stored import rows
 
 PRODUCTS = ("bolts", "nuts", "screws")
 ROWS = 200
-KILLED = ("commit.before_acquire", "commit.after_acquire", "commit.before_mark", "commit.after_mark")
+KILLED = ("commit.after_acquire", "commit.before_write", "commit.before_mark", "commit.after_mark")
 """Where committers are killed, one transaction each."""
 _TABLES = ("orders", "totals", "summary")
 _QUERY = """
