@@ -750,7 +750,7 @@ class _TableTransaction:
     def _raise(self, raised: RaisedFence) -> None:
         """Raise the fence without an update, or leave it to the commit of the files, which raises it as well.
 
-        Columns come before both. Until the table has them, every other attempt finds the fence as it was.
+        Columns come before both. Until then every other attempt finds the fence unchanged.
         """
         # Refuse files that do not fit while nothing has changed.
         change = self._fit.change(self._at, self._files)
