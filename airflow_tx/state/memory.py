@@ -168,7 +168,8 @@ class MemoryState(StoredState, SoleWriterState):
 
     def key_types(self) -> dict[str, str] | None:
         with _LOCK:
-            return {**self._found_types(), **self.columns.types} if self.database.rows else None
+            types = {**self._found_types(self.database), **self.columns.types}
+        return types if self.database.rows else None
 
     def holds(self, txid: int) -> bool:
         with _LOCK:
@@ -211,18 +212,24 @@ class MemoryState(StoredState, SoleWriterState):
         with _LOCK:
             self.database.restore((None, frozenset(), ()))
 
-    def checked(self, given: Sequence[Mapping[str, Any]]) -> list[Cells]:
-        """Bring rows into cells, keys first; a StateError if one does not fit."""
+    def checked(
+        self, given: Sequence[Mapping[str, Any]], database: MemoryDatabase | None = None
+    ) -> list[Cells]:
+        """Bring rows into cells, keys first; a StateError if one does not fit.
+
+        :param database: says the types of the keys; None: the one of the state.
+        """
         checks = CheckedRows(self.columns)
         if not given:
             return []
-        types = {**checks.key_types(given[0]), **self._found_types()}
+        found = self._found_types(database or self.database)
+        types = {**checks.key_types(given[0]), **found}
         (columns,) = checks.portions(given, types, size=len(given))
         return list(zip(*columns, strict=True))
 
-    def _found_types(self) -> dict[str, str]:
+    def _found_types(self, database: MemoryDatabase) -> dict[str, str]:
         """Find the types of the key columns, which the first update decided."""
-        found = next(iter(self.database.rows), ())
+        found = next(iter(database.rows), ())
         return {
             name: kind
             for name, value in zip(self.columns.keys, found, strict=False)
@@ -313,7 +320,7 @@ class _MemoryTransaction:
     def put(self, write: StateWrite) -> int:
         split = len(self._state.columns.keys)
         self._writer = Writer(write.grant.txid, write.grant.token, write.chunk)
-        checked = self._state.checked(write.listed)
+        checked = self._state.checked(write.listed, self._draft)
         for row in checked:
             self._put_row(row[:split], row[split:])
         return len(checked)

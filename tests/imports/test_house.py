@@ -52,13 +52,13 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 47_667,
+    "statements": 47_824,
     "files": 251,
     "rooms": 13,
-    "names that rooms take from each other": 754,
+    "names that rooms take from each other": 755,
     "files that give these names": 24,
     "names that the ledger gives": 179,
-    "characters a line of code": 36.4,
+    "characters a line of code": 36.5,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,
     "chained comparisons with is": 0,

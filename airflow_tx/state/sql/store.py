@@ -5,40 +5,322 @@ Where SQL can express every aggregator, 10,000 keys take one statement; else two
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.base.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.ledger import holds_for_good
-from airflow_tx.state.aggregators import PUSHED_DOWN, Cells, explained
+from airflow_tx.state.aggregators import (
+    PUSHED_DOWN,
+    Cells,
+    Columns,
+    decode_key,
+    explained,
+    wanted_keys,
+)
 from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, replaces
-from airflow_tx.state.column_types import PREV
+from airflow_tx.state.column_types import PREV, split_table
 from airflow_tx.state.rows import CheckedRows
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import (
     Arrays,
     PrimaryKeys,
     SumRefused,
+    TextLength,
     ValueRefused,
     check_lengths,
     statement_text,
 )
-from airflow_tx.state.sql.fence import ROWS_AT_ONCE, Imprint, StateTable, sampled
+from airflow_tx.state.sql.fence import (
+    COUNTED,
+    ROWS_AT_ONCE,
+    Imprint,
+    OneTableStore,
+    SqlTransaction,
+    sampled,
+)
 from airflow_tx.state.sql.schema import (
     OWN_KEY,
     WRITER,
+    existing_table,
     has_own_key,
+    lost_key,
     may_update,
     own_values,
+    state_table,
     upsert,
     writer_of,
 )
 from airflow_tx.state.trident.maps import Writer
+
+# Half of the bits of a sum.
+_HALF = 2**32
+
+
+@lru_cache
+def _count(table: sa.Table, most: int, shape: sa.ScalarSelect[Any]) -> sa.Select[Any]:
+    """Count up to one more than `most` rows. Built once: that takes longer than to send it."""
+    some = sa.select(table.c.tx_txid).limit(most + 1).subquery()
+    numbers = [sa.func.coalesce(each(some.c.tx_txid), 0) for each in (sa.func.sum, sa.func.max)]
+    return sa.select(sa.func.count(), *numbers, shape).select_from(some)
+
+
+class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
+    """The table of a SqlState, inside transactions that `transaction()` opens."""
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        table: str,
+        columns: Columns,
+        kind: StateKind,
+        where: str,
+        keeps_connection: bool,
+    ) -> None:
+        self.keeps_connection = keeps_connection
+        definition = {name: aggregator.name for name, aggregator in columns.values.items()}
+        names = (*columns.keys, *(PREV + value for value in columns.values))
+        place = split_table(table, names, state=columns.state, also=PREV)
+        super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
+        self.columns = columns
+        self.kind = kind
+        self._made: dict[tuple[Any, ...], sa.Table] = {}
+        self._lengths: Mapping[str, TextLength] = {}
+
+    def begun(self, connection: Connection, write: StateWrite) -> SqlTransaction:
+        begun = super().begun(connection, write)
+        if write.require is not None:
+            write.require(partial(self.multi_get, connection))
+        return begun
+
+    def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
+        found = self._found(connection)
+        if found is None:
+            return []
+        names = (*self.columns.keys, *self.columns.values)
+        query = self._every_row(found[0]).order_by(
+            *[found[0].c[name] for name in self.columns.keys]
+        )
+        query = query.limit(limit)
+        return [
+            self.columns.completed(dict(zip(names, row, strict=True)))
+            for row in connection.execute(query)
+        ]
+
+    def each_row(self, connection: Connection) -> Iterator[Cells]:
+        """Read all rows, key columns first, in no order; the driver holds some of them at a time."""
+        found = self._found(connection)
+        if found is None:
+            return
+        query = self._every_row(found[0]).execution_options(yield_per=ROWS_AT_ONCE)
+        try:
+            yield from map(tuple, connection.execute(query))
+        except sa.exc.DBAPIError as error:
+            # Raised here: a caller that reads two states at once would take it for an error of the other state.
+            raise self._failure(error, committing=False) from None
+
+    def _every_row(self, table: sa.Table) -> sa.Select[Any]:
+        return sa.select(*[table.c[name] for name in (*self.columns.keys, *self.columns.values)])
+
+    def rows_by_grant(self, connection: Connection) -> dict[tuple[int, int, int], int]:
+        found = self._found(connection)
+        if found is None:
+            return {}
+        grant = [found[0].c[name] for name in ("tx_txid", "tx_attempt", "tx_epoch")]
+        query = sa.select(*grant, sa.func.count()).group_by(*grant)
+        return {
+            (txid, attempt, epoch): count
+            for txid, attempt, epoch, count in map(tuple, connection.execute(query))
+        }
+
+    def totals(
+        self, connection: Connection, names: Collection[str], without: int = 0
+    ) -> dict[str, int]:
+        """Add up columns.
+
+        :param without: leave out what this transaction wrote; 0: none.
+        """
+        found = self._found(connection)
+        if found is None or not names:
+            return dict.fromkeys(names, 0)
+        # In two parts: a total may leave 64 bits, in which SQLite adds up.
+        half = sa.literal(_HALF, sa.BigInteger())
+        columns = [_before(found[0], name, without) for name in names]
+        parts = [
+            sa.func.sum(part)
+            for each in columns
+            for part in ((each - each % half) // half, each % half)
+        ]
+        row = [int(each or 0) for each in connection.execute(sa.select(*parts)).one()]
+        return {
+            name: high * _HALF + low
+            for name, high, low in zip(names, row[::2], row[1::2], strict=True)
+        }
+
+    def multi_get(
+        self, connection: Connection, keys: Sequence[Sequence[Any]]
+    ) -> list[dict[str, Any] | None]:
+        result = list[dict[str, Any] | None]([None] * len(keys))
+        found = self._found(connection)
+        whole = wanted_keys(self.columns, keys, None if found is None else found[1])
+        if found is None:
+            return result
+        values = list(self.columns.values)
+        wanted = [found[0].c[name] for name in values]
+        for start in range(0, len(whole), ROWS_AT_ONCE):
+            portion = whole[start : start + ROWS_AT_ONCE]
+            primary = self._primary(*found, [key for _, key in portion])
+            for number, *row in self._dialect.look_up(connection, primary, wanted):
+                result[portion[number][0]] = self.columns.completed(
+                    dict(zip(values, row, strict=True))
+                )
+        return result
+
+    def sole_values(
+        self, connection: Connection, keys: Sequence[Cells], txids: Collection[int], own: int
+    ) -> list[Cells | None]:
+        """Read keys, see `SoleWriterState.sole_values`."""
+        nothing: Cells = (None,) * len(self.columns.values)
+        result = list[Cells | None]([nothing] * len(keys))
+        found = self._found(connection)
+        if found is None:
+            return result
+        names = ["tx_txid", "tx_chunk", "tx_created", *self.columns.values]
+        names += [PREV + name for name in self.columns.values]
+        wanted = [found[0].c[name] for name in names]
+        count = len(self.columns.values)
+        for start in range(0, len(keys), ROWS_AT_ONCE):
+            primary = self._primary(*found, keys[start : start + ROWS_AT_ONCE])
+            for number, txid, chunk, created, *row in self._dialect.look_up(
+                connection, primary, wanted
+            ):
+                if created and txid == own:
+                    continue  # an earlier try has made it
+                alone = replaces(chunk) or (created and txid in txids)
+                values = tuple(row[count:] if txid == own else row[:count])
+                result[start + number] = values if alone else None
+        return result
+
+    def _primary(
+        self, table: sa.Table, key_types: Mapping[str, str], keys: Sequence[Cells]
+    ) -> PrimaryKeys:
+        _, kinds = self._keys(table, key_types)
+        arrays: list[Sequence[Any]] = list(zip(*keys, strict=True))
+        if has_own_key(table):
+            arrays.insert(0, own_values(kinds[1:], arrays, len(keys)))
+        return PrimaryKeys.leading(table, kinds, arrays)
+
+    def key_types(self, connection: Connection) -> dict[str, str] | None:
+        found = self._found(connection)
+        return None if found is None else dict(found[1])
+
+    # --- the imprint ---------------------------------------------------------------------------------------------
+
+    def _has_nothing(self, connection: Connection) -> bool:
+        now = self.imprint(connection)
+        return now is None or now.rows == 0
+
+    def missing(self, connection: Connection, kept: Imprint) -> str:
+        found = self._found(connection)
+        if found is None:
+            return ""
+        if kept.rows is not None or not kept.keys or kept.types != found[1]:
+            return kept.missing(self._counted(connection, found[0]))
+        # The definition does not keep the order of the types.
+        kinds = [kept.types[name] for name in self.columns.keys]
+        keys = [decode_key(kinds, key.encode()) for key in kept.keys]
+        wanted = [found[0].c.tx_txid]
+        looked_up = self._dialect.look_up(connection, self._primary(*found, keys), wanted)
+        txids = dict(map(tuple, looked_up))
+        return kept.missing_keys([txids.get(number) for number in range(len(keys))])
+
+    def imprint(
+        self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
+    ) -> Imprint | None:
+        found = self._found(connection)
+        if found is None:
+            return None
+        now = kept or Imprint()
+        if kept is None or kept.rows is not None:
+            now = now.with_rows(self._counted(connection, found[0]))
+        else:
+            self.check_columns(connection)
+        return now if wrote is None else now.with_keys(wrote, found[1])
+
+    def _counted(self, connection: Connection, table: sa.Table) -> Imprint:
+        """Count the rows of a small table."""
+        rows, txids, last, shape = connection.execute(_count(table, COUNTED, self._shape)).one()
+        self._check_shape(shape)
+        return Imprint() if rows > COUNTED else Imprint(last, rows=rows, txids=int(txids))
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """Name the columns of ours and of the user that make a key, the primary key first, and their types."""
+        names = list(self.columns.keys)
+        kinds = [key_types[key] for key in names]
+        if not has_own_key(table):
+            return names, kinds
+        return [OWN_KEY, *names], ["bytes" if names else "bigint", *kinds]
+
+    def _make(self, key_types: Mapping[str, str]) -> sa.Table:
+        """Describe the table: the same object for the same types, by which statements are known that were compiled."""
+        types = tuple(key_types.items())
+        if types not in self._made:
+            self._made[types] = state_table(
+                self.columns,
+                key_types,
+                self.kind,
+                self._dialect,
+                schema=self._schema,
+                name=self._name,
+            )
+        return self._made[types]
+
+    def _own_table(self, connection: Connection) -> sa.Table | None:
+        known = self.columns.types.keys() >= {*self.columns.keys}
+        return self._make(self.columns.types) if known else None
+
+    def _own_changes(self, connection: Connection) -> Iterator[str]:
+        if self._has_table(connection, self._name):
+            yield from lost_key(
+                connection,
+                self.columns,
+                self._make,
+                self._dialect,
+                schema=self._schema,
+                name=self._name,
+            )
+        elif self._own_table(connection) is None:
+            untyped = [key for key in self.columns.keys if key not in self.columns.types]
+            yield f"-- table {self._name}: name the type of {', '.join(untyped)} in types= of the state"
+
+    def _look(self, connection: Connection) -> tuple[sa.Table, dict[str, str]]:
+        """Read the table, its key types and the lengths of its texts."""
+        self._lengths = self._dialect.lengths(connection, self._bare)
+        return existing_table(
+            connection,
+            self.columns,
+            self._make,
+            self._dialect,
+            schema=self._schema,
+            name=self._name,
+        )
+
+
+def _before(table: sa.Table, name: str, txid: int) -> Any:
+    """Write SQL for a value before a transaction wrote it."""
+    if not txid:
+        return table.c[name]
+    wrote = sa.and_(table.c.tx_txid == txid, table.c.tx_epoch != 0)
+    prev = sa.case((table.c.tx_created, sa.null()), else_=table.c[PREV + name])
+    return sa.case((wrote, prev), else_=table.c[name])
 
 
 class SqlStore(StateTable):

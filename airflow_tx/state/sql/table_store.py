@@ -374,16 +374,14 @@ class TableStore(OneTableStore[FoundTable]):
                 state=self.state, problem="it has no table", remedy="No row was written yet."
             )
         receipts = self._receipts.alias("r").c
-        mine = (
-            receipts.state == self._identity,
-            receipts.incarnation == self._of_fence("incarnation"),
-        )
-        later = sa.select(receipts.receipt).where(*mine, receipts.txid > txid)
+        of_life = receipts.incarnation == self._of_fence("incarnation")
+        mine = sa.and_(receipts.state == self._identity, of_life)
+        later = sa.select(receipts.receipt).where(mine, receipts.txid > txid)
         for text in connection.execute(later.order_by(receipts.txid)).scalars():
             self._check_kept(Receipt.from_json(json.loads(text)), txid, newest)
         # A restatement that is not final yet may have taken rows out, or do so at any time.
         restating = sa.func.replace(receipts.receipt, _RESTATING, "") != receipts.receipt
-        taken = sa.select(receipts.txid).where(*mine, receipts.txid > newest, restating)
+        taken = sa.select(receipts.txid).where(mine, receipts.txid > newest, restating)
         is_of = found.table.c[TXID] <= txid
         if TXID not in found.filled:
             is_of = sa.or_(is_of, found.table.c[TXID].is_(None))

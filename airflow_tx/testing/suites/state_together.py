@@ -48,7 +48,7 @@ from airflow_tx.testing.suites.state_tools import (
     totals,
 )
 
-UpdateRows = Sequence[Mapping[str, Any]]
+GivenRows = Sequence[Mapping[str, Any]]
 # Not in the order of the alphabet, in which fences are raised.
 NAMES = ("second", "third", "first")
 FIRST, SECOND, OTHER = {"a": 1, "b": 2}, {"a": 10, "c": 3}, {"a": 7, "d": 5}
@@ -103,7 +103,7 @@ def together(
 
 
 def in_portions(
-    grant: Grant, states: Sequence[StoredState], portions: Sequence[UpdateRows]
+    grant: Grant, states: Sequence[StoredState], portions: Sequence[GivenRows]
 ) -> list[Written]:
     """Give each state the same rows in one moment: in portions, or at once if it takes rows unchanged."""
     whole = [row for each in portions for row in each]
@@ -135,7 +135,7 @@ def apart(
         state.write(grant, each)
 
 
-def _died(grant: Grant, states: Sequence[StoredState], given: Sequence[UpdateRows]) -> None:
+def _died(grant: Grant, states: Sequence[StoredState], given: Sequence[GivenRows]) -> None:
     """Raise all, write the first, and end: what a committer of an older release may leave."""
     for state in states:
         state.raise_fence(grant)
@@ -152,7 +152,7 @@ _LATER: Mapping[str, Callable[..., object]] = {"together": together, "apart": ap
 _PLANS = [(one, other) for one in _EARLIER for other in _LATER if "together" in (one, other)]
 
 
-def all_given(states: Sequence[StoredState], updates: Mapping[str, int | None]) -> list[UpdateRows]:
+def all_given(states: Sequence[StoredState], updates: Mapping[str, int | None]) -> list[GivenRows]:
     """Give each state the same rows."""
     return [rows(updates) for _ in states]
 
@@ -184,7 +184,7 @@ class TogetherSuite(StateTests):
     def group(self, make_state: MakeState, kinds_of_group: tuple[str, ...]) -> Group:
         return Group(kinds_of_group, make_state)
 
-    def refusals(self, kind: str) -> Mapping[str, UpdateRows]:
+    def refusals(self, kind: str) -> Mapping[str, GivenRows]:
         """Give, by what is wrong with them, rows that a state of this kind refuses; the first, also if it is new."""
         row = {"key": "a", "n": 1}
         return {
@@ -553,7 +553,7 @@ def _requiring(*keys: str) -> Callable[[LookUp], None]:
     return check
 
 
-def _tally(state: StoredState, given: UpdateRows) -> Written:
+def _tally(state: StoredState, given: GivenRows) -> Written:
     tally = RowTally(given, state.added_up)
     return tally.written(len(list(tally)))
 

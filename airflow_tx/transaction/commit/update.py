@@ -223,13 +223,11 @@ def written_together(updates: Sequence[Update]) -> tuple[Update, ...]:
     names = [", ".join(state.name for state in group) for group in groups]
     if not groups:
         found = ", ".join(each.state.name for each in updates)
-        raise _not_together(
-            found, "No two of these states share a connection: give them one conn_id"
-        )
+        remedy = "No two of these states share a connection"
+        raise _not_together(found, f"{remedy}: give them one conn_id")
     if len(groups) > 1:
-        raise _not_together(
-            " and ".join(names), "One database can be together: give all one conn_id"
-        )
+        found = " and ".join(names)
+        raise _not_together(found, "One database can be together: give all one conn_id")
     for each in updates:
         by_spark = each.writers == "spark" or each.spark_from_rows is not None
         if each.state in groups[0] and by_spark:

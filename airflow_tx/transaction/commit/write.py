@@ -545,7 +545,9 @@ class UpdateRows:
         for number, portion in enumerate(_sliced(self.instead)):
             yield REPLACING - number, self._tally(portion)
         several = _in_portions(self.rows, self.update)
-        given = portions(self.rows, self.state, size=ROWS_A_WRITE) if several else [self._given]
+        given: Iterable[RowsToWrite] = [self._given]
+        if several:
+            given = portions(self.rows, self.state, size=ROWS_A_WRITE)
         for chunk, portion in enumerate(given):
             yield chunk, self._tally(portion)
 
@@ -559,8 +561,8 @@ def _sliced(rows: RowsToWrite) -> Iterator[RowsToWrite]:
 def moment_of(found: Sequence[UpdateRows]) -> list[UpdateRows]:
     """Choose the updates that are written in one transaction, with the raise of their fences.
 
-    They are the ones of the database that has most of them; where none has two, the one whose raise costs most. What
-    nothing brings back is written last instead, unless that is promised otherwise.
+    The database with most of the updates has them. Where no database has two, it is a single update, and a state that
+    is slow to raise comes first. An update whose rows nothing brings back is written last, unless a moment is promised.
     """
     promised = [each for each in found if each.update.together]
     if promised:
