@@ -8,7 +8,8 @@ logs to the disk. New keys, then the same keys again. The plain upsert is what e
 `executemany` of INSERT … ON DUPLICATE KEY, which it sends as statements of many rows.
 
 Then the processor time of a commit of 10 rows, where one process commits one after another.
-Usage: script/bench state [keys]; script/bench state spark [keys]; script/bench state flat [rows]
+Usage: script/bench state [keys]; script/bench state spark [keys]; script/bench state flat [rows];
+script/bench state together [rows]: commits to 1, 2, 3 and 5 states of one database
 """
 
 from __future__ import annotations
@@ -239,6 +240,10 @@ def main() -> None:
         from benchmarks import state_flat
 
         return state_flat.main(guarded, *map(int, sys.argv[2:]))
+    if sys.argv[1:2] == ["together"]:
+        from benchmarks import state_together
+
+        return state_together.main(*map(int, sys.argv[2:]))
     count = int(sys.argv[1]) if len(sys.argv) > 1 else KEYS
     rows: Rows = [{"key": f"key{number:08}", "n": 1, "total": number} for number in range(count)]
     print(f"One commit of {count:,} keys, median of {REPEATS}; {machine()}")
