@@ -259,6 +259,37 @@ def test_a_member_that_another_session_holds_is_named(world: World, grants: Gran
     assert error.value.fields["state"] == f"url.{world.name}_totals"
 
 
+def _referring(world: World) -> list[StoredState]:
+    """Give orders whose key has to be one of the totals when the transaction ends, and the totals."""
+    first = Grants()(1)
+    states: list[StoredState] = [world.orders(), world.totals()]
+    together(first, states, [rows({"a": 1}), rows({"a": 1})])
+    query(
+        world.url,
+        f"ALTER TABLE {world.name}_orders ADD FOREIGN KEY (key) REFERENCES {world.name}_totals DEFERRABLE "
+        "INITIALLY DEFERRED",
+    )
+    for state in states:
+        state.clear()
+        state.release()
+    return states
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_rows_may_refer_to_keys_that_a_state_behind_them_makes(world: World, grants: Grants) -> None:
+    together(grants(1), _referring(world), [rows({"new": 1}), rows({"new": 1})])
+    assert totals(world.totals()) == {"new": 1}
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_refused_commit_is_an_error_of_all_states(world: World, grants: Grants) -> None:
+    states = _referring(world)
+    with pytest.raises(StateError, match="violates foreign key") as error:
+        together(grants(1), states, [rows({"new": 1}), rows({"other": 1})])
+    assert error.value.fields["state"] == ", ".join(state.name for state in states)
+    assert [state.fence() for state in states] == [None, None]
+
+
 # --- guards -----------------------------------------------------------------------------------------------------------
 
 

@@ -377,14 +377,15 @@ class StateDatabase:
         beside: Sequence[StateDatabase] = (),
     ) -> StateError:
         reason = self._reason(error)
+        names = ", ".join(each.state for each in (self, *beside))
         kind = StateUnavailable
         if self._dialect.is_lock_timeout(error):
             kind = StateLocked
         elif not self._dialect.is_unavailable(error):
-            return self._refused(reason)
+            # What refuses the commit, such as a deferred constraint, may be a table of any of them.
+            return _refusal(names, reason) if beside else self._refused(reason)
         elif committing:
             kind = StateOutcomeUnknown
-        names = ", ".join(each.state for each in (self, *beside))
         return kind(state=names, where=self.where, reason=reason)
 
     def _reason(self, error: sa.exc.DBAPIError) -> str:
@@ -392,7 +393,11 @@ class StateDatabase:
         return text.replace(self._secret, "***") if self._secret else text
 
     def _refused(self, reason: str) -> StateError:
-        return StateError(state=self.state, problem=f"the database says: {reason}", remedy=NOTHING)
+        return _refusal(self.state, reason)
+
+
+def _refusal(state: str, reason: str) -> StateError:
+    return StateError(state=state, problem=f"the database says: {reason}", remedy=NOTHING)
 
 
 @contextmanager
