@@ -26,10 +26,10 @@ ATTEMPTS = 4
 _PLANS: dict[str, tuple[Callable[..., object], ...]] = {"together": (together,), "mixed": (together, apart)}
 
 
-def fight(moments: Moments, goes_on: Callable[[int], bool], *, mode: str = "together") -> Counter[str]:
+def fight(moments: Moments, goes_on: Callable[[Counter[str]], bool], *, mode: str = "together") -> Counter[str]:
     """Let two committers race for one transaction after the other; what happened.
 
-    :param goes_on: is asked with the number of rounds until now.
+    :param goes_on: is asked before each round, with what has happened until now.
     :param mode: mixed: some attempts are written state by state, as older releases do.
     """
     found, grants, over = Counter[str](), Grants(), Event()
@@ -40,7 +40,7 @@ def fight(moments: Moments, goes_on: Callable[[int], bool], *, mode: str = "toge
     with ThreadPoolExecutor(3) as pool:
         reading = pool.submit(_read, moments, over)
         try:
-            while goes_on(found["rounds"]):
+            while goes_on(found):
                 last = _round(moments, grants, found, pool, mode)
                 seen = moments.look()
                 assert seen.is_of(last), (seen, last)
