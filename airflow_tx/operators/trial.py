@@ -194,7 +194,11 @@ class Trial:
 
     def _update(self, update: Update) -> Update:
         return replace(
-            update, state=self.states[update.state.name], writers="worker", spark_from_rows=None
+            update,
+            state=self.states[update.state.name],
+            writers="worker",
+            spark_from_rows=None,
+            together=False,
         )
 
 
