@@ -588,7 +588,7 @@ def write_moment(
         return {}
     states = [each.state for each in moment if isinstance(each.state, StoredState)]
     works = [each.write(grant, raising=raising) for each in moment]
-    alone = works[0].rows if len(works) == 1 and raising else None
+    alone = works[0].rows if len(works) == 1 and raising and not works[0].require else None
     if alone is not None:
         written = [alone.written(states[0].raise_and_write(grant, alone))]
     else:

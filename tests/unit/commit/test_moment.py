@@ -223,8 +223,9 @@ def test_a_restatement_replaces_all_in_one_transaction(makes: Any, shop: Databas
     assert shop.asked("SELECT tx_txid, word, count FROM seen ORDER BY 1, 2") == [(2, "a", 2), (2, "b", 3), (3, "a", 10)]
 
 
-def test_a_restatement_that_lacks_a_key_changes_nothing(makes: Any, shop: Database) -> None:
-    made = makes(TABLE, TOTALS)
+@pytest.mark.parametrize("names", [(TABLE, TOTALS), (TOTALS,), (TOTALS, ELSEWHERE)])
+def test_a_restatement_that_lacks_a_key_changes_nothing(makes: Any, shop: Database, names: tuple[str, ...]) -> None:
+    made = makes(*names)
     committed(made, rows(a=1))
     committed(made, rows(b=3))
     shop.execute("DELETE FROM totals WHERE word = 'a'")
@@ -400,7 +401,13 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         write.UpdateRows.write,
         "require=self.require",
         "require=None",
-        lambda given: test_a_restatement_that_lacks_a_key_changes_nothing(given.makes, given.shop),
+        lambda given: test_a_restatement_that_lacks_a_key_changes_nothing(given.makes, given.shop, (TABLE, TOTALS)),
+    ),
+    "the keys that are taken back from the only state are looked up": (
+        write.write_moment,
+        "not works[0].require",
+        "True",
+        lambda given: test_a_restatement_that_lacks_a_key_changes_nothing(given.makes, given.shop, (TOTALS,)),
     ),
     "what takes rows out is written last": (
         write.moment_of,
