@@ -719,7 +719,11 @@ class Transaction:
         if self._spec.rejected is not None:
             # The committer that no other one comes before keeps the rejected rows.
             first = next(filter(commits, ordered(block.tasks)))
-            first.updates = (*first.updates, rejected_update(self._spec.rejected))
+            # A guard behind it sees its rows.
+            guards = [number for number, each in enumerate(first.updates) if each.state.runs_once]
+            at = guards[0] if guards else len(first.updates)
+            aside = rejected_update(self._spec.rejected)
+            first.updates = (*first.updates[:at], aside, *first.updates[at:])
         for task in filter(commits, block.tasks):
             if task.together and block.phase is not None:
                 remedy = "Put these updates into one CommitOperator without a phase, or leave together= out."

@@ -244,6 +244,8 @@ class FencedState(Described, ABC):
     # How a person restores its newest values, if it keeps versions itself; "": from a backup.
     restored_by: str = ""
     has_fence: bool = True
+    # The part of a write that needs all rows at once, such as the statements of a guard; "": it takes portions.
+    runs_once: ClassVar[str] = ""
     can_clear: bool = False
     can_release: bool = False
     # How many receipts it keeps at least, before it forgets older ones; None: all, or it keeps none.
@@ -633,12 +635,7 @@ class _OnlyPart:
 
 
 class StoredState(FencedState):
-    """A fenced state whose store has transactions: each of the five methods that change it is one of them.
-
-    :cvar runs_once: what a state runs that takes all rows at once, such as statements; "": it takes portions.
-    """
-
-    runs_once: ClassVar[str] = ""
+    """A fenced state whose store has transactions: each of the five methods that change it is one of them."""
 
     @property
     def rolls_forward(self) -> bool:

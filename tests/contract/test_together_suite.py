@@ -12,7 +12,7 @@ import pytest
 
 from airflow_tx.state import MemoryDatabase, MemoryState, SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState, StoredState
-from airflow_tx.testing.suites.state_together import TogetherSuite, GivenRows
+from airflow_tx.testing.suites.state_together import GivenRows, TogetherSuite
 from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.append_suite import SummedSqlTable
 from tests.contract.opening import opening

@@ -430,10 +430,11 @@ def write(
     raise_fences(outside, grant)
     take_other_output(case.ledger, outside, granted, prepared.outputs)
     check_taken(outside, prepared.replacing.differences)
+    if len(moment) > 1:
+        names = ", ".join(state.name for state in inside)
+        case.log.info("One transaction of the database writes %s", names)
     _before_writes(case, moment)
     written = write_moment(moment, grant, staged)
-    if len(moment) > 1:
-        case.log.info("One transaction of the database: %s", ", ".join(written))
     # The fences have decided, so it is noted behind them.
     take_other_output(case.ledger, inside, granted, prepared.outputs)
     for each in sorted(others, key=attrgetter("for_good")):

@@ -29,7 +29,7 @@ from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Count, MemoryState, SqlGuard, SqlState, SqlTable, Sum, api
 from airflow_tx.transaction.commit import committer, handoff, write
 from airflow_tx.transaction.commit.handoff import take_skip
-from airflow_tx.transaction.commit.update import append, persistent_aggregate, written_together
+from airflow_tx.transaction.commit.update import append, partition_persist, persistent_aggregate, written_together
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from tests.model.mutants import ONE, Mutant, applied
 from tests.stage import update
@@ -161,7 +161,7 @@ def test_a_replay_with_other_rows_replaces_all_of_them(makes: Any, shop: Databas
 
 def test_the_log_names_the_states_that_are_written_together(makes: Any) -> None:
     run = committed(makes(TABLE, ELSEWHERE, TOTALS), rows(a=1))
-    assert "One transaction of the database: url.seen, url.totals" in run.log.lines
+    assert "One transaction of the database writes url.seen, url.totals" in run.log.lines
 
 
 # --- new values, portions, other outputs
@@ -344,6 +344,16 @@ def test_rejected_rows_are_written_together_with_the_updates_of_their_database()
         ("warehouse.a", True),
         ("warehouse.rejected", True),
     ]
+
+
+def test_a_guard_comes_behind_the_rejected_rows() -> None:
+    one, rejected = states("a", "rejected")
+    guard = SqlGuard("warehouse", name="summary", statements=["SELECT 1"])
+    with DAG("numbers", schedule=None), Transaction(source=Numbers(), rejected=rejected):
+        rows = found()
+        updates = [append(rows, state=one), partition_persist(rows, state=guard)]
+        commit = CommitOperator(task_id="commit", updates=updates, together=True)
+    assert [each.state.name for each in commit.updates] == ["warehouse.a", "warehouse.rejected", "warehouse.summary"]
 
 
 def test_a_commit_phase_promises_no_moment() -> None:
