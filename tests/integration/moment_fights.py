@@ -10,12 +10,12 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 from airflow_tx.base.errors import FenceOutranked, StateError, StateLocked
-from airflow_tx.state.api import Grant
+from airflow_tx.state.api import Grant, StoredState
 from airflow_tx.testing.suites.state_together import apart, together
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.moments import Moments
@@ -37,11 +37,20 @@ def fight(moments: Moments, goes_on: Callable[[Counter[str]], bool], *, mode: st
     first = grants(1)
     together(first, moments.states(), moments.updates(first))
     grants.final(first, *moments.states())
+    # Each committer keeps its own, as a lane does: more rounds come of it.
+    kept = [moments.states() for _ in range(2)]
     with ThreadPoolExecutor(3) as pool:
         reading = pool.submit(_read, moments, over)
         try:
             while goes_on(found):
-                last = _round(moments, grants, found, pool, mode)
+                attempts = [grants(found["rounds"] + 2, attempt) for attempt in range(1, ATTEMPTS + 1)]
+                writing = [
+                    pool.submit(_commit, moments, states, attempts[number::2], mode)
+                    for number, states in enumerate(kept)
+                ]
+                for each in writing:
+                    found += each.result()
+                last = attempts[-1]
                 seen = moments.look()
                 assert seen.is_of(last), (seen, last)
                 grants.final(last, *moments.states())
@@ -51,19 +60,11 @@ def fight(moments: Moments, goes_on: Callable[[Counter[str]], bool], *, mode: st
         return found + reading.result()
 
 
-def _round(moments: Moments, grants: Grants, found: Counter[str], pool: ThreadPoolExecutor, mode: str) -> Grant:
-    attempts = [grants(found["rounds"] + 2, attempt) for attempt in range(1, ATTEMPTS + 1)]
-    both = [pool.submit(_commit, moments, attempts[number::2], mode) for number in (0, 1)]
-    for each in both:
-        found += each.result()
-    return attempts[-1]
-
-
-def _commit(moments: Moments, attempts: list[Grant], mode: str) -> Counter[str]:
+def _commit(moments: Moments, kept: Sequence[StoredState], attempts: Sequence[Grant], mode: str) -> Counter[str]:
     found = Counter[str]()
     for grant in attempts:
         while True:
-            pairs = list(moments.pairs(grant))
+            pairs = list(zip(kept, moments.updates(grant), strict=True))
             random.shuffle(pairs)
             states, updates = ([each[number] for each in pairs] for number in (0, 1))
             try:

@@ -5,7 +5,6 @@ Every row and value has the epoch of the grant that wrote it, unless it cannot b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +84,6 @@ class Moments:
             [{"key": "a", "n": grant.txid}],
             [{"n": grant.txid}],
         ]
-
-    def pairs(self, grant: Grant) -> Sequence[tuple[StoredState, list[dict[str, Any]]]]:
-        return list(zip(self.states(), self.updates(grant), strict=True))
 
     def look(self) -> Look:
         """Read everything in one statement."""

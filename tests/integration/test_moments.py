@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from airflow_tx.base.errors import StateDiffers, StateError, StateLocked, StateOutcomeUnknown
-from airflow_tx.state import Max, SqlGuard, SqlState, SqlTable, Sum
+from airflow_tx.state import Aggregator, CollectSet, Max, SqlGuard, SqlState, SqlTable, Sum
 from airflow_tx.state.api import StoredState, write_together
 from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.sql.guard_store import GuardStore
@@ -350,14 +350,32 @@ SETTINGS = {
 }
 
 
-def _moments(world: World) -> tuple[SqlTable, SqlState]:
-    table = world.orders(types=TYPES)
-    values = {name: Max(kind) for name, kind in TYPES.items()}
-    return table, SqlState.from_url(world.url, table=f"{world.name}_max", keys=["key"], values=values)
+# Of each column a value that is less, and none: what was there stays.
+LESS: dict[str, Any] = {"at": NOON - dt.timedelta(1), "day": dt.date(1999, 1, 1), "x": 0.0, "raw": b""}
+NONE: dict[str, Any] = dict.fromkeys(VALUES)
 
 
-def _read(world: World) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in VALUES} for state in _moments(world) for row in state.read()]
+def _moments(world: World) -> list[StoredState]:
+    """Open a table, and a state whose values are read, combined in Python and written back."""
+    values: dict[str, Aggregator] = {name: Max(kind) for name, kind in TYPES.items()}
+    combined = SqlState.from_url(
+        world.url, table=f"{world.name}_max", keys=["key"], values={**values, "every": CollectSet(9)}
+    )
+    return [world.orders(types=TYPES), combined]
+
+
+def _given_to(state: StoredState, txid: int) -> list[dict[str, Any]]:
+    if state.columns is None:
+        return [{"key": f"a{txid}", **VALUES}, {"key": f"none{txid}", **NONE}]
+    newest = VALUES if txid == 1 else LESS
+    return [{"key": "a", "every": 1, **newest}, {"key": "none", "every": 1, **NONE}]
+
+
+def _check_values(world: World, transactions: int) -> None:
+    """Fail if a value is not as it was given, except for its key."""
+    for state, count in zip(_moments(world), (transactions, 1), strict=True):
+        found = sorted(state.read(), key=lambda row: str(row["key"]))
+        assert [{name: row[name] for name in VALUES} for row in found] == [VALUES] * count + [NONE] * count
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
@@ -368,14 +386,23 @@ def test_what_a_guard_sets_changes_no_value_of_another_state(
     world: World, grants: Grants, setting: tuple[str, str], scope: str, position: int
 ) -> None:
     setter = SqlGuard.from_url(world.url, name=world.name, statements=[("{} {} = '{}'".format(scope, *setting), {})])
-    states: list[StoredState] = [*_moments(world)]
+    states = _moments(world)
     states.insert(position, setter)
     for txid in (1, 2):
         grant = grants(txid)
-        updates = [[{"key": f"a{txid}", **VALUES}] for _ in states]
-        together(grant, states, updates)
+        together(grant, states, [_given_to(state, txid) for state in states])
         grants.final(grant, *states)
-    assert _read(world) == [VALUES] * 4
+    _check_values(world, 2)
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_session_in_which_a_guard_ran_beside_states_is_not_used_again(world: World, grants: Grants) -> None:
+    leaving = SqlGuard.from_url(world.url, name=world.name, statements=[("SET application_name = 'left'", {})])
+    states: list[StoredState] = [world.totals(), leaving]
+    together(grants(1), states, [rows({"a": 1}), []])
+    for state in (world.totals(), *states):
+        with state._store.transaction() as connection:  # type: ignore[attr-defined]
+            assert connection.exec_driver_sql("SHOW application_name").scalar_one() != "left"
 
 
 @pytest.fixture
@@ -396,11 +423,11 @@ def test_the_statements_of_a_guard_run_with_the_settings_of_the_database_whereve
     query(tokyo, f"CREATE TABLE {name} (name TEXT, value TEXT)")
     names = ", ".join(f"('{each}')" for each in SETTINGS)
     reading = f"INSERT INTO {name} SELECT name, current_setting(name) FROM (VALUES {names}) AS named(name)"
-    states: list[StoredState] = [*_moments(world)]
+    states = _moments(world)
     states.insert(position, SqlGuard.from_url(tokyo, name=name, statements=[(reading, {})]))
-    together(grants(1), states, [[{"key": "a", **VALUES}] for _ in states])
+    together(grants(1), states, [_given_to(state, 1) for state in states])
     assert dict(query(tokyo, f"SELECT name, value FROM {name}")) == SETTINGS
-    assert _read(world) == [VALUES] * 2
+    _check_values(world, 1)
 
 
 # --- a lost reply -----------------------------------------------------------------------------------------------------
