@@ -709,8 +709,12 @@ def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Wri
     if not writes:
         return []
     for state, write in writes:
-        if state.runs_once and not write.complete and not write.raising:
-            problem = f"it was given a part of an update, and its {state.runs_once} run once"
+        in_parts = write.parts is not None and (state.runs_once or state.takes_back_by_txid)
+        if in_parts or (state.runs_once and not write.complete and not write.raising):
+            once = (
+                f"its {state.runs_once} run once" if state.runs_once else "takes all rows at once"
+            )
+            problem = f"it was given a part of an update, and {once}"
             raise StateError(
                 state=state.name, problem=problem, remedy="Give all rows in one write."
             )

@@ -223,7 +223,7 @@ def written_together(updates: Sequence[Update]) -> tuple[Update, ...]:
     names = [", ".join(state.name for state in group) for group in groups]
     if not groups:
         found = ", ".join(each.state.name for each in updates)
-        remedy = "No two of these states share a connection"
+        remedy = "No two of these states are in one SQL database"
         raise _not_together(found, f"{remedy}: give them one conn_id")
     if len(groups) > 1:
         found = " and ".join(names)

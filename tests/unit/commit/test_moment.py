@@ -26,7 +26,20 @@ from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.operators.phase import commit_phase
 from airflow_tx.outputs.staging.area import StagingArea
-from airflow_tx.state import Count, MemoryState, SqlGuard, SqlState, SqlTable, Sum, api
+from airflow_tx.state import (
+    Count,
+    MemoryState,
+    RedisState,
+    RowTally,
+    SqlGuard,
+    SqlState,
+    SqlTable,
+    StateWrite,
+    Sum,
+    api,
+    write_together,
+)
+from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import committer, handoff, write
 from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.update import append, partition_persist, persistent_aggregate, written_together
@@ -209,6 +222,15 @@ def test_another_output_of_states_in_one_database_is_noted_once_it_is_written(
     assert shop.asked("SELECT count FROM one") == shop.asked("SELECT count FROM two") == [(2,)]
 
 
+@pytest.mark.parametrize("name", [TABLE, GUARD])
+def test_portions_are_refused_by_a_state_that_takes_all_rows_at_once(shop: Database, name: str) -> None:
+    state, grant = shop.states[name], Grants()(1)
+    in_parts = StateWrite(state.name, grant, raising=True, parts=lambda: iter([(0, RowTally(rows(a=1)))]))
+    with pytest.raises(StateError, match="it was given a part of an update"):
+        write_together([(state, in_parts)])
+    assert state.fence() is None
+
+
 # --- a restatement, a skip, a phase
 
 
@@ -315,7 +337,16 @@ TWO_DATABASES = [append("rows", state=each) for each in (*states("a", "b"), *sta
     [
         (
             [append("rows", state=each) for each in (*states("a"), *states("b", conn_id="other"))],
-            "warehouse.a, other.b'.* No two of these states share a connection: give them one conn_id",
+            "warehouse.a, other.b'.* No two of these states are in one SQL database: give them one conn_id",
+        ),
+        (
+            [
+                persistent_aggregate(
+                    "rows", state=RedisState("warehouse", prefix=each, keys=["word"], values={"n": Sum()})
+                )
+                for each in ("a", "b")
+            ],
+            "warehouse.a, warehouse.b'.* No two of these states are in one SQL database",
         ),
         (TWO_DATABASES, "warehouse.a, warehouse.b and other.c, other.d'.* One database can be together"),
         (
