@@ -52,7 +52,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 47_824,
+    "statements": 47_832,
     "files": 251,
     "rooms": 13,
     "names that rooms take from each other": 755,
