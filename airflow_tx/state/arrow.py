@@ -149,6 +149,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
     ) -> None:
         self._rows = rows
         self._named = named
+        self._begun = False
         self._sum = 0
         self._added = tuple(added)
         self._sums: dict[str, int] = {}
@@ -159,7 +160,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
         return rows if isinstance(rows, cls) else cls(rows, added)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        self._sum = 0
+        self._begin()
         self._sums = dict.fromkeys(self._added, 0)
         rows = iter(self._rows)
         while portion := list(islice(rows, _ROWS_AT_ONCE)):
@@ -168,13 +169,20 @@ class RowTally(Iterable[Mapping[str, Any]]):
 
     def portions(self, size: int) -> Iterator[Mapping[str, Sequence[Any]]]:
         """Read the rows as columns, at most so many at a time; what a row lacks is None."""
-        self._sum = 0
+        self._begin()
         parts = self._rows.parts() if isinstance(self._rows, RowsInParts) else iter([self._rows])
         for columnar, neighbours in groupby(parts, is_frame):
             if columnar:
                 yield from self._by_column(neighbours, size)
             else:
                 yield from self._by_row(chain.from_iterable(neighbours), size)
+
+    def _begin(self) -> None:
+        """Begin a reading. Rows that can be read once have none left for another one, which would not show."""
+        if self._begun and isinstance(self._rows, Iterator):
+            raise TypeError("a write begins again, and its rows can be read once: give it a list")
+        self._begun = True
+        self._sum = 0
 
     def _by_column(
         self, batches: Iterable[Any], size: int

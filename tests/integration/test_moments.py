@@ -195,6 +195,17 @@ def test_the_portions_of_another_state_are_read_again_when_a_table_gets_a_column
     assert totals(world.totals()) == {"a": 2, "b": 2}
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_rows_that_can_be_read_once_are_not_lost_when_a_table_gets_a_column(world: World, grants: Grants) -> None:
+    states: list[StoredState] = [world.totals(), world.orders(add_columns=True)]
+    first = grants(1)
+    together(first, states, [rows({"a": 1}), rows({"a": 1})])
+    grants.final(first, *states)
+    with pytest.raises(TypeError, match="can be read once"):
+        together(grants(2), states, [iter(rows({"b": 2})), [{"key": "b", "n": 2, "why": "new"}]])
+    assert totals(world.totals()) == {"a": 1}
+
+
 def test_tables_that_a_refused_moment_has_made_are_gone_or_empty_and_are_made_again(
     world: World, grants: Grants
 ) -> None:

@@ -389,7 +389,7 @@ class StateDatabase:
         return kind(state=names, where=self.where, reason=reason)
 
     def _reason(self, error: sa.exc.DBAPIError) -> str:
-        text = " ".join(str(error.orig).split())
+        text = " ".join(str(error.orig).split()).removesuffix(".")
         return text.replace(self._secret, "***") if self._secret else text
 
     def _refused(self, reason: str) -> StateError:

@@ -89,6 +89,13 @@ def test_rows_that_are_read_again_are_counted_once() -> None:
     assert tally.written(2).digest == digest([{"n": 2}, {"n": 1}])
 
 
+def test_rows_that_can_be_read_once_are_not_read_again_as_none() -> None:
+    tally = RowTally(iter([{"n": 1}]))
+    assert list(tally) == [{"n": 1}]
+    with pytest.raises(TypeError, match="can be read once: give it a list"):
+        next(tally.portions(10))
+
+
 def receipt(**changes: Any) -> Receipt:
     own: dict[str, Any] = {"metadata": [0, 5], "before": 0, "after": 5, "previous": ""}
     token = ("flights", "life", 1, 1, 2, 3, "nonce", "birth")
