@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_tx"
@@ -46,9 +48,21 @@ def _room(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+@cache
+def nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    """List the syntax nodes of a module once."""
+    return tuple(ast.walk(tree_of(file)))
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether a statement is a docstring, of a function or of a value."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+@cache
 def statements_of(file: Path) -> int:
-    """Count the statements of a module."""
-    return sum(isinstance(node, ast.stmt) for node in ast.walk(tree_of(file)))
+    """Count the statements of a module, without docstrings."""
+    return sum(isinstance(node, ast.stmt) and not _is_text(node) for node in nodes_of(file))
 
 
 def lines_of(file: Path) -> int:
@@ -58,7 +72,7 @@ def lines_of(file: Path) -> int:
 
 def _nodes() -> Iterator[ast.AST]:
     for file in measured_files():
-        yield from ast.walk(tree_of(file))
+        yield from nodes_of(file)
 
 
 def _statements() -> int:
@@ -199,20 +213,46 @@ def _reached(module: str, imports: dict[str, set[str]]) -> set[str]:
 
 
 @cache
-def given() -> dict[str, set[str]]:
-    """Return the names that rooms take from each other, by the door that gives them; a module itself is `*`."""
+def takers() -> dict[tuple[str, str], set[Path]]:
+    """Return who takes each name that rooms give each other, by door and name; a module itself is `*`."""
     files = measured_files()
     modules = frozenset(map(module_name, files))
-    found: dict[str, set[str]] = {}
+    found: dict[tuple[str, str], set[Path]] = defaultdict(set)
     for file in files:
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     whole = f"{node.module}.{alias.name}"
                     module, name = (whole, "*") if whole in modules else (node.module, alias.name)
                     if module in modules and _room(module) != room_of(file):
-                        found.setdefault(module, set()).add(name)
+                        found[module, name].add(file)
     return found
+
+
+def given() -> dict[str, set[str]]:
+    """Return the names that rooms take from each other, by the door that gives them."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for door, name in takers():
+        found[door].add(name)
+    return found
+
+
+def _given_by(room: str) -> int:
+    return sum(_room(door) == room for door, _ in takers())
+
+
+def _functions_given() -> float:
+    """Return how many of a hundred names that rooms take from each other are functions."""
+    taken = [
+        (homes.get(name, door), name) for door, name in takers() for homes in [{**listed(door)[0], **listed(door)[1]}]
+    ]
+    functions = {
+        (module_name(file), node.name)
+        for file in measured_files()
+        for node in tree_of(file).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    return round(100 * len(functions.intersection(taken)) / len(taken), 1)
 
 
 @cache
@@ -251,6 +291,197 @@ def _rooms() -> int:
     return len({room_of(file) for file in measured_files()} - apart)
 
 
+# --- facts -------------------------------------------------------------------------------------------------------
+
+RECORDS = {"TransactionRecord", "Receipt", "History", "Skipped"}
+"""What the ledger and the states keep of a transaction: their fields are its facts."""
+FEWEST_FACTS = 5
+
+
+def _fields(node: ast.AST) -> set[str]:
+    """Return the fields of a class, or the keys of a dict."""
+    if isinstance(node, ast.ClassDef):
+        lines = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+        return {each.id for each in lines if isinstance(each, ast.Name)}
+    keys = node.keys if isinstance(node, ast.Dict) else []
+    return {str(each.value) for each in keys if isinstance(each, ast.Constant)}
+
+
+@cache
+def _facts() -> set[str]:
+    records = {each.name: each for each in _nodes() if isinstance(each, ast.ClassDef) and each.name in RECORDS}
+    return set[str]().union(*(_fields(records[name]) for name in RECORDS)) - {"format", "op"}
+
+
+@cache
+def _shapes() -> list[int]:
+    """Return how many facts each class and dict has that spells several of a transaction."""
+    facts = _facts()
+    spelled = (len(_fields(node) & facts) for node in _nodes())
+    return [each for each in spelled if each >= FEWEST_FACTS]
+
+
+def _keys(room: str = "") -> int:
+    """Count where a value of a dict is asked for by a name."""
+
+    def key_of(node: ast.AST) -> ast.expr | None:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            return node.slice
+        is_get = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+        return node.args[0] if isinstance(node, ast.Call) and is_get and node.args else None
+
+    keys = [key_of(node) for file in measured_files() if room in ("", room_of(file)) for node in nodes_of(file)]
+    return sum(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in keys)
+
+
+_INTO_JSON = re.compile(r"_?(to|from|as|of)_(json|stored|xcom|dict|text|bytes)|_?(encode|decode)\w*|\w+_(json|stored)")
+_CALLS_OF_JSON = set("dumps loads asdict vars to_json from_json as_stored from_stored encode decode".split())
+
+
+def _json_statements() -> int:
+    """Count the statements of functions that turn objects into JSON or back, and the calls of these elsewhere."""
+    inside: set[int] = set()
+    for node in _nodes():
+        if isinstance(node, ast.FunctionDef) and _INTO_JSON.fullmatch(node.name):
+            inside |= {id(each) for line in node.body for each in ast.walk(line) if isinstance(each, ast.stmt)}
+    outside = [
+        node for node in _nodes() if isinstance(node, ast.stmt) and not hasattr(node, "body") and id(node) not in inside
+    ]
+    return sum(id(node) in inside and not _is_text(node) for node in _nodes()) + sum(
+        any(_called(each) in _CALLS_OF_JSON for each in ast.walk(node)) for node in outside
+    )
+
+
+def _called(node: ast.AST) -> str:
+    """Return the last name of what a call calls."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _files_of_a_fact() -> float:
+    """Return in how many files a fact of a transaction is spelled, at the median: a new fact touches about as many."""
+    found: dict[str, set[Path]] = {fact: set() for fact in _facts()}
+    for file in measured_files():
+        for node in nodes_of(file):
+            for each in _spelled(node) & found.keys():
+                found[each].add(file)
+    return median(map(len, found.values()))
+
+
+def _spelled(node: ast.AST) -> set[str]:
+    if isinstance(node, (ast.Attribute, ast.keyword)):
+        return {str(node.attr if isinstance(node, ast.Attribute) else node.arg)}
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else _fields(node)
+
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+WORDS_OF_OTHERS = (
+    "base.connections base.rows ledger.store lint outputs.staging plugin.api.redaction plugin.preload sources.api "
+    "sources.files.batch sources.files.schema sources.kafka sources.rabbit sources.redis sources.sql spark.observed "
+    "state transaction.commit.check"
+).split()
+"""Modules that read what other programs, files and users say. No other module has a reason to read a text."""
+_READS = set("startswith endswith removesuffix removeprefix partition rpartition rsplit".split())
+_PATTERN_READS = set("match search fullmatch findall finditer split".split())
+_ERRORS = {"broken", "error", "failure", "refusal"}
+_TEXTS = {"error", "problem", "reason", "told"}
+
+
+def _reads_of_words() -> int:
+    """Count where code looks into a text for people: of an error, or what is named as a reason is."""
+    others = tuple(f"airflow_tx.{each}" for each in WORDS_OF_OTHERS)
+    files = [file for file in measured_files() if not module_name(file).startswith(others)]
+    return sum(_reads_words(node) for file in files for node in nodes_of(file))
+
+
+def _reads_words(node: ast.AST) -> bool:
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        is_sentence = " " in str(getattr(node.left, "value", "")) or _is_words(node.left)
+        return is_sentence and _is_words(node.comparators[0])
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    if node.func.attr in _READS and node.args:
+        # A text of one character ends a sentence, or a list.
+        return len(ast.unparse(node.args[0])) > 3 and _is_words(node.func.value, {"template", "words"})
+    return node.func.attr in _PATTERN_READS and any(_is_words(each, {"message", "text"}) for each in node.args)
+
+
+def _is_words(node: ast.AST, more: Collection[str] = ()) -> bool:
+    for each in ast.walk(node):
+        if getattr(each, "id", getattr(each, "attr", "")) in {*_TEXTS, *more}:
+            return True
+        if _called(each) in ("first_line", "str"):
+            return bool(_ERRORS & {str(getattr(name, "id", "")) for name in ast.walk(each)})
+    return False
+
+
+# --- sections and folders ----------------------------------------------------------------------------------------
+
+_HEADING = re.compile(r"# --- .* -+")
+
+
+def _bags() -> int:
+    """Count the files whose headings hold sections that do not name each other, not even through a third one."""
+    return sum(_groups_of_sections(file) > 1 for file in measured_files())
+
+
+def _groups_of_sections(file: Path) -> int:
+    numbered = enumerate(file.read_text().splitlines(), 1)
+    headings = [number for number, line in numbered if _HEADING.fullmatch(line)]
+    defined: dict[str, int] = {}
+    named: dict[int, set[str]] = defaultdict(set)
+    for line in tree_of(file).body:
+        if section := sum(number <= line.lineno for number in headings):
+            defined |= dict.fromkeys(_defined(line), section)
+            names = (getattr(each, "id", getattr(each, "value", None)) for each in ast.walk(line))
+            named[section] |= {each for each in names if isinstance(each, str)}
+    sections = {each: {each} for each in defined.values()}
+    for section, found in named.items():
+        for other in {defined[each] for each in found & defined.keys()} & sections.keys():
+            joined = sections.get(section, {section}) | sections[other]
+            sections |= dict.fromkeys(joined & sections.keys(), joined)
+    return len(set(map(frozenset, sections.values())))
+
+
+def _defined(line: ast.stmt) -> set[str]:
+    if isinstance(line, (ast.ClassDef, ast.FunctionDef)):
+        return {line.name}
+    targets = line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
+    return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+
+
+def _arrows_up() -> int:
+    """Count the imports between two parts of a room that go against most imports between the two.
+
+    A part is a folder of a room, what stands beside its folders, or the module that has the room's name.
+    """
+    modules = frozenset(module_name(file) for file in measured_files() if file.stem != "__init__")
+    arrows = Counter(
+        (_part(module), _part(other))
+        for file in measured_files()
+        for module in {module_name(file)} & modules
+        for other in imports_of(file, modules)
+        if _room(module) == _room(other) and _part(module) != _part(other)
+    )
+    return sum(min(count, arrows[two, one]) for (one, two), count in arrows.items() if one < two)
+
+
+def _part(module: str) -> str:
+    _, room, *rest = module.split(".")
+    return f"{room}.{rest[0]}" if len(rest) > 1 or rest == [room] else room
+
+
+def _commit_classes() -> int:
+    """Count the classes of the files that a commit runs through."""
+    files = [PACKAGE / f"transaction/commit/{name}.py" for name in COMMIT.split()]
+    return sum(isinstance(node, ast.ClassDef) for file in files for node in tree_of(file).body)
+
+
+COMMIT = "case committer handoff restatement turn write"
+
+
 # --- the table ---------------------------------------------------------------------------------------------------
 
 
@@ -267,16 +498,27 @@ class Ruler:
 
 
 RULERS = [
-    Ruler("statements", 36_800, _statements),
+    Ruler("statements without docstrings", 36_800, _statements),
+    Ruler("syntax nodes", 465_000, lambda: sum(1 for _ in _nodes())),
     Ruler("files", 240, lambda: len(measured_files())),
     Ruler("rooms", 13, _rooms),
-    Ruler("names that rooms take from each other", 350, lambda: sum(map(len, given().values()))),
+    Ruler("names that rooms take from each other", 350, lambda: len(takers())),
+    Ruler("names between rooms that one file takes", 200, lambda: sum(len(each) == 1 for each in takers().values())),
+    Ruler("functions among 100 names between rooms", 30, _functions_given),
     Ruler("files that give these names", 40, lambda: len(given())),
-    Ruler(
-        "names that the ledger gives",
-        110,
-        lambda: sum(len(given()[each]) for each in given() if _room(each) == "ledger"),
-    ),
+    Ruler("names that the ledger gives", 100, lambda: _given_by("ledger")),
+    Ruler("names that the base gives", 120, lambda: _given_by("base")),
+    Ruler("names that transaction gives", 85, lambda: _given_by("transaction")),
+    Ruler("shapes with five facts of a transaction or more", 5, lambda: len(_shapes())),
+    Ruler("facts that these shapes spell", 150, lambda: sum(_shapes())),
+    Ruler("files that spell a fact, at the median", 6, _files_of_a_fact),
+    Ruler("dict keys by name in the ledger", 60, lambda: _keys("ledger")),
+    Ruler("dict keys by name", 700, _keys),
+    Ruler("statements that turn objects into JSON and back", 340, _json_statements),
+    Ruler("places where code reads a sentence", 0, _reads_of_words),
+    Ruler("files of sections that do not name each other", 0, _bags),
+    Ruler("imports up inside a room", 0, _arrows_up),
+    Ruler("classes in the six files of a commit", 12, _commit_classes),
     Ruler("characters a line of code", 38, _characters_a_line),
     Ruler("tuple assignments per 1,000 statements", 2, _tuple_assignments),
     Ruler("functions of more than 5 positional arguments", 0, _positional_arguments),
