@@ -9,6 +9,7 @@ from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
     ColumnType,
     NotProven,
+    UnfitText,
     ddl_of,
     nested_columns_of,
     object_values,
@@ -42,7 +43,8 @@ def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
+        message = f"it is not UTF-8 ({error.reason} at byte {error.start})"
+        raise UnfitText(message, reason="it is not UTF-8") from None
     return text if columns is None else object_values(parsed_object(text, exact=True), columns)
 
 
@@ -96,10 +98,8 @@ def malformed_message(raw: Any, error: ValueError, where: str) -> MalformedRow:
     :param raw: its bytes, or fields of bytes.
     :param error: as `parsed_message` raised it.
     """
-    column, found, rest = str(error).partition(" = ")
-    # Without the value, and without the place in the message: rows with one reason are counted together.
-    reason = f"{column}: {rest.rpartition(': ')[2]}" if found else column.partition(" (")[0]
-    return MalformedRow(content_of_row(raw), reason, where)
+    # Rows with one reason are counted together.
+    return MalformedRow(content_of_row(raw), UnfitText.reason_of(error), where)
 
 
 def declared_columns(

@@ -345,6 +345,15 @@ def test_values_that_are_json_come_as_columns_and_one_that_does_not_fit_fails_it
         list(cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(2, 1), wrong.metadata)))
 
 
+def test_a_value_of_a_column_called_timestamp_is_no_time_of_kafka(kafka: LocalKafka, topic: str) -> None:
+    kafka.produce(topic, ['{"timestamp": "soon"}'], 0)
+    ledger = Ledger(topic, {"value_schema": "timestamp BIGINT"})
+    batch = ledger.decide()
+    assert batch is not None
+    with pytest.raises(RowsRefused, match="column timestamp BIGINT = .* Correct value_schema"):
+        list(cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(1, 1), batch.metadata)))
+
+
 def test_a_wrong_password_is_told_at_once_and_never_printed(
     kafka: LocalKafka, topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         ColumnType as ColumnType,
         DecimalType as DecimalType,
         StringType as StringType,
+        UnfitText as UnfitText,
         arrow_types_of as arrow_types_of,
         check_names as check_names,
         columns_of as columns_of,

@@ -427,6 +427,24 @@ def _in_utc(value: datetime) -> datetime:
 _TOO_DEEP = "it is nested too deeply"
 
 
+class UnfitText(ValueError):
+    """A text, or a value in it, that is none of its type.
+
+    :ivar reason: why, in the same words for each text of this kind: without the value and its position in the text.
+    :ivar place: where the value is that the message quotes; "": the message quotes no value.
+    """
+
+    def __init__(self, message: str, *, reason: str, place: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.place = place
+
+    @staticmethod
+    def reason_of(error: ValueError) -> str:
+        """Say why a text does not fit; an error of another class says it in its own words."""
+        return error.reason if isinstance(error, UnfitText) else str(error)
+
+
 def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
     """Parse a text that is one JSON object.
 
@@ -443,7 +461,7 @@ def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON ({error})") from None
+        raise UnfitText(f"it is no JSON ({error})", reason="it is no JSON") from None
     if not isinstance(found, dict):
         raise ValueError(f"it is a JSON {type(found).__name__}, not an object")
     if "\\u" in text:
@@ -452,7 +470,7 @@ def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
 
 
 def _constant(word: str) -> NoReturn:
-    raise ValueError(f"it is no JSON ({word} is no number)")
+    raise UnfitText(f"it is no JSON ({word} is no number)", reason="it is no JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -573,7 +591,9 @@ def object_values(found: Mapping[str, Any], columns: Mapping[str, ColumnType]) -
             values[name] = _value(found.get(name), kind)
         except ValueError as error:
             shown = text_of_json(found[name])[:_SHOWN]
-            raise ValueError(f"column {name} {kind.ddl} = {shown}: {error}") from None
+            place = f"column {name} {kind.ddl}"
+            message = f"{place} = {shown}: {error}"
+            raise UnfitText(message, reason=f"{place}: {error}", place=place) from None
     return values
 
 

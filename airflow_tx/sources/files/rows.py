@@ -22,6 +22,7 @@ from airflow_tx.base.rows import (
     ColumnType,
     NotProven,
     StringType,
+    UnfitText,
     arrow_types_of,
     line_blocks,
     objects_batch,
@@ -314,8 +315,8 @@ class JsonRows(RowsOfFile):
             try:
                 row = parsed_object(line, exact=bool(self.columns))
             except ValueError as error:
-                reason = str(error).partition(" (")[0]  # without the place in the line
-                self._refuse(ValueError(f"line {number}: {error}"), line, reason, number)
+                misfit = ValueError(f"line {number}: {error}")
+                self._refuse(misfit, line, UnfitText.reason_of(error), number)
                 continue
             if not self.columns:
                 yield row

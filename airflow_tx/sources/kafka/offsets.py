@@ -354,6 +354,10 @@ class MisfitMessage(Exception):
     """A message of which a value cannot be taken; it says which message, and why."""
 
 
+class MisfitTime(MisfitMessage):
+    """A message with a time that Python does not have."""
+
+
 def read_messages(
     address: KafkaAddress,
     offsets: Mapping[str, OffsetRange],
@@ -572,7 +576,7 @@ def _row(
     try:
         timestamp = _time(message)
     except ValueError as error:
-        raise MisfitMessage(f"{_place(message)}: {error}") from None
+        raise MisfitTime(f"{_place(message)}: {error}") from None
     return {
         "key": _bytes(message.key()),
         "value": parsed,
@@ -666,10 +670,10 @@ def _worded(problem: Column) -> Column:
     return F.format_string(form, "topic", "partition", "offset", problem)
 
 
-def misfit_in(error: Exception) -> str | None:
-    """Find which message does not fit and why, if that is what the error of a query says."""
+def misfit_in(error: Exception) -> MisfitTime | None:
+    """Find the message whose time Python does not have, if that is what the error of a query says."""
     found = _WHERE.search(str(error))
-    return found[1] if found else None
+    return MisfitTime(found[1]) if found else None
 
 
 def lacks_connector(error: Exception) -> bool:

@@ -406,8 +406,8 @@ class KafkaTopics(LogSource):
         return is_number_below(what, position["offset"])
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        if where := kafka_rows.misfit_in(error):
-            return self._misfit(where, attempt)
+        if misfit := kafka_rows.misfit_in(error):
+            return self._misfit(misfit, attempt)
         if kafka_rows.lacks_connector(error):
             remedy = f'Give it the jars: SparkBatchOperator(packages="{kafka_rows.CONNECTOR}"), or spark.jars.'
             return self.refused("Spark has no connector to Kafka", remedy)
@@ -429,20 +429,20 @@ class KafkaTopics(LogSource):
             with self._refusals(_RETRIED):
                 yield from rows
         except kafka_rows.MisfitMessage as error:
-            raise self._misfit(str(error), attempt) from None
+            raise self._misfit(error, attempt) from None
         except kafka_rows.OffsetsGone as error:
             raise self._gone_rows(attempt, str(error)) from None
 
     def _columns(self) -> Mapping[str, ColumnType] | None:
         return declared_columns(self, "value_schema", self.value_schema)
 
-    def _misfit(self, what: str, attempt: TransactionAttempt) -> RowsRefused:
+    def _misfit(self, error: kafka_rows.MisfitMessage, attempt: TransactionAttempt) -> RowsRefused:
         remedy = "Correct value_schema, then clear the task"
-        if "column timestamp" in what:
+        if isinstance(error, kafka_rows.MisfitTime):
             remedy = "Read the batch with Spark, without this column"
         skip = self.command("skip", attempt.txid)
         remedy += "; or take the batch out of the way: "
-        return self.rows_refused(f"a message does not fit: {what}", Remedy((remedy, skip)))
+        return self.rows_refused(f"a message does not fit: {error}", Remedy((remedy, skip)))
 
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
         """Read the offsets of metadata, and check that Kafka has all of them."""

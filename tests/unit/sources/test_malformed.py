@@ -102,6 +102,8 @@ def test_malformed_rows_are_counted_and_hashed_with_the_batch_and_not_given() ->
         (b"[1]", "it is a JSON list, not an object"),
         (b'{"n": 1.5}', "column n INT: it is no whole number in digits"),
         (b'{"n": "a: b = c"}', "column n INT: a JSON text is no INT"),
+        (b'{"a = b": []}', "column a = b INT: a JSON array is no INT"),
+        (b'{"n": 1, "n = (1)": 1, "n = (1)": 2}', "the key 'n = (1)' is in an object twice"),
         (b"\xff", "it is not UTF-8"),
     ],
 )
@@ -109,5 +111,5 @@ def test_a_reason_names_no_value(raw: bytes, reason: str) -> None:
     from airflow_tx.base.rows import nested_columns_of
 
     with pytest.raises(ValueError) as found:  # noqa: PT011
-        parsed_message(raw, nested_columns_of("n INT"))
+        parsed_message(raw, nested_columns_of("n INT, `a = b` INT"))
     assert malformed_message(raw, found.value, "here").reason == reason
