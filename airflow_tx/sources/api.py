@@ -651,9 +651,14 @@ class Source(Described, ABC):
         """Make the error for rows that the source cannot give."""
         return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
-    def rows_refused(self, problem: str, remedy: Remedy | str) -> RowsRefused:
-        """Make the error for rows that are there, and have a value that no reader takes."""
-        return RowsRefused(source=repr(self), problem=problem, remedy=remedy)
+    def rows_refused(
+        self, problem: str, remedy: Remedy | str, place: str | None = None
+    ) -> RowsRefused:
+        """Make the error for rows that are there, and have a value that no reader takes.
+
+        :param place: where the value is that the problem quotes: the ledger keeps this alone. "": it quotes no value.
+        """
+        return RowsRefused(source=repr(self), problem=problem, remedy=remedy, place=place)
 
     def unusable(self, argument: str, value: Any, remedy: str) -> ConfigError:
         """Make the error for an argument that cannot be used."""

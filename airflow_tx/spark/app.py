@@ -43,7 +43,6 @@ FAILED = "_failed.json"
 _LONGEST = 2000
 # What Spark tells of an exception of ours in a Python worker: the last line of its traceback.
 _IN_A_WORKER = re.compile(r"^airflow_tx(?:\.\w+)*\.(?P<error>\w+): (?P<message>.+)$", re.MULTILINE)
-_REFUSED = re.compile(r"Source (?P<source>.+?) refused: (?P<problem>.+?)\. (?P<remedy>.+)")
 # What py4j says of an error in the JVM: this line, the error, its stack, and the errors that have caused it.
 _IN_THE_JVM = "An error occurred while calling "
 _CAUSE = re.compile(r"^(?:: |Caused by: )(?P<error>[\w.$]+)(?:: (?P<message>.*))?$", re.MULTILINE)
@@ -65,9 +64,9 @@ class Failure:
     refused: dict[str, Any] | None = None
 
     def __str__(self) -> str:
-        return (
-            self.message if self.on_purpose else f"{self.error}: {self.message}".removesuffix(": ")
-        )
+        if self.on_purpose:
+            return self.message
+        return f"{self.error}: {self.message}" if self.message else self.error
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -75,9 +74,7 @@ class Failure:
         ours = None if isinstance(error, TxError) else _IN_A_WORKER.search(str(error))
         if ours:
             message = ours["message"].strip()[:_LONGEST]
-            by_rows = ours["error"] == RowsRefused.__name__ and _REFUSED.fullmatch(message)
-            refused = by_rows.groupdict() if by_rows else None
-            return cls(ours["error"], message, ours["error"] == FailedBatch.__name__, refused)
+            return cls(ours["error"], message, ours["error"] == FailedBatch.__name__)
         if (root := jvm_cause(error)) is not None:
             return root
         lines = str(error).strip().splitlines()

@@ -48,12 +48,16 @@ class NoTable(ValueError):
 
     :ivar remedy: what to change; "": the clause says it.
     :ivar passes: whether another try may read them: a store of files does not answer, for example.
+    :ivar place: where the value is that the clause quotes; None: the clause may quote one anywhere, or none.
     """
 
-    def __init__(self, problem: str, remedy: str = "", *, passes: bool = False) -> None:
+    def __init__(
+        self, problem: str, remedy: str = "", *, passes: bool = False, place: str | None = None
+    ) -> None:
         super().__init__(problem)
         self.remedy = remedy
         self.passes = passes
+        self.place = place
 
     @classmethod
     @contextmanager
@@ -209,7 +213,8 @@ def exact_table(
     classes = set(map(type, given))
     if other := [each for each in classes if not issubclass(each, Mapping)]:
         row = next(row for row in given if type(row) in other)
-        raise NoTable(f"row {given.index(row)} is {shown_value(row)}, and no dict")
+        place = f"row {given.index(row)}"
+        raise NoTable(f"{place} is {shown_value(row)}, and no dict", place=place)
     names = dict.fromkeys(chain.from_iterable(given))
     _check_names(names)
     _check_columns(len(given), names)
@@ -272,8 +277,9 @@ def column_of(
         problem = "has no type that a column can have"
     else:
         problem = f"has not the type of the rows above, {named(above)}"
-    where = f"row {first + row}: {name} = {shown_value(value)}"
-    raise NoTable(f"{where} {problem} ({first_line(last)})")
+    place = f"row {first + row}: {name}"
+    told = f"{place} = {shown_value(value)} {problem} ({first_line(last)})"
+    raise NoTable(told, place=place)
 
 
 def shown_value(value: Any) -> str:
@@ -638,14 +644,16 @@ def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) ->
         at = pc.index(wrong, True).as_py()
         if at >= 0:
             row = first + (at if rows is None else rows[at].as_py())
-            raise NoTable(f"row {row}: {name} = {shown_value(shown[at])} {problem}")
+            place = f"row {row}: {name}"
+            raise NoTable(f"{place} = {shown_value(shown[at])} {problem}", place=place)
     if "map<" in str(column.type):
         for row, value in enumerate(column, first):
             try:
                 value.as_py(maps_as_pydicts="strict")
             except KeyError:
-                shown = shown_value(value)
-                raise NoTable(f"row {row}: {name} = {shown} is a map with a key twice") from None
+                place = f"row {row}: {name}"
+                told = f"{place} = {shown_value(value)} is a map with a key twice"
+                raise NoTable(told, place=place) from None
 
 
 def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array, pa.Array | None]]:

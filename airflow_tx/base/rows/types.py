@@ -444,6 +444,13 @@ class UnfitText(ValueError):
         """Say why a text does not fit; an error of another class says it in its own words."""
         return error.reason if isinstance(error, UnfitText) else str(error)
 
+    @staticmethod
+    def place_of(error: ValueError, *, within: str) -> str | None:
+        """Say where the value is that an error quotes; "": it quotes none; None: this is not known."""
+        if not isinstance(error, UnfitText):
+            return None
+        return error.place and f"{within}: {error.place}"
+
 
 def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
     """Parse a text that is one JSON object.
@@ -478,7 +485,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is in an object twice")
+        message = f"the key {twice!r} is in an object twice"
+        raise UnfitText(message, reason=message, place="a key")
     return found
 
 

@@ -679,7 +679,7 @@ def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[p
             kind = next(name for name, each in _MET.items() if isinstance(error, each))
             what: list[Any] = [str(error)]
             if isinstance(error, Misfit):
-                what.append(error.column)
+                what += [error.column, error.place]
             if isinstance(error, OtherContent):
                 what = [error.found]
             raise RuntimeError(mark + json.dumps([number, kind, what])) from None

@@ -169,7 +169,8 @@ class RowsOfFile(ABC):
     ) -> None:
         kind = self.columns[name].ddl
         problem = f"{value!r:.100} does not fit the schema ({name} {kind}): {error}"
-        misfit = Misfit(f"line {line}: {name} = {problem}", name)
+        place = f"line {line}: {name}"
+        misfit = Misfit(f"{place} = {problem}", name, place)
         self._refuse(misfit, content, f"column {name} {kind}: {error}", line)
 
 
@@ -315,7 +316,8 @@ class JsonRows(RowsOfFile):
             try:
                 row = parsed_object(line, exact=bool(self.columns))
             except ValueError as error:
-                misfit = ValueError(f"line {number}: {error}")
+                at = f"line {number}"
+                misfit = Misfit(f"{at}: {error}", place=UnfitText.place_of(error, within=at))
                 self._refuse(misfit, line, UnfitText.reason_of(error), number)
                 continue
             if not self.columns:

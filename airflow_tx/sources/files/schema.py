@@ -275,11 +275,13 @@ class Misfit(ValueError):
     """A file that has other columns than its schema, or a value that is not of its column's type.
 
     :ivar column: the column of the value; None: the columns are others.
+    :ivar place: where the value is that the problem quotes; "": it quotes no value; None: this is not known.
     """
 
-    def __init__(self, problem: str, column: str | None = None) -> None:
+    def __init__(self, problem: str, column: str | None = None, place: str | None = "") -> None:
         super().__init__(problem)
         self.column = column
+        self.place = place
 
 
 def packed(schema: str) -> str:

@@ -33,6 +33,7 @@ from airflow_tx.sources.api import (
     TransactionalSource,
     source_kind,
 )
+from airflow_tx.sources.files.schema import Misfit
 from airflow_tx.sources.files.storage import (
     Content,
     Disk,
@@ -561,10 +562,15 @@ class FolderSource(FolderArguments):
         except ValueError as error:
             self.check_read(attempt)  # a half-replaced file does not show its old or new content
             declared = files.declarable(path, error)
-            raise self._unreadable(attempt, f"{path}: {error}", declared) from None
+            place = error.place and f"{path}: {error.place}" if isinstance(error, Misfit) else None
+            raise self._unreadable(attempt, f"{path}: {error}", declared, place) from None
 
     def _unreadable(
-        self, attempt: TransactionAttempt, problem: str, arguments: str | None = None
+        self,
+        attempt: TransactionAttempt,
+        problem: str,
+        arguments: str | None = None,
+        place: str | None = None,
     ) -> SourceError:
         declare = "correct the source's options and schema"
         if arguments is not None:
@@ -574,7 +580,7 @@ class FolderSource(FolderArguments):
             replay=self.command("replay", attempt.txid, "--changed-rows"),
             declare=declare,
         )
-        return self.rows_refused(problem, remedy)
+        return self.rows_refused(problem, remedy, place)
 
     def _root(self) -> str:
         folder = self._storage.root()

@@ -17,6 +17,7 @@ from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.base.rows import (
     REFUSED_VALUE,
     NotProven,
+    UnfitText,
     arrow_types_of,
     batch_rows,
     spark_reader,
@@ -351,7 +352,14 @@ class OffsetsGone(Exception):
 
 
 class MisfitMessage(Exception):
-    """A message of which a value cannot be taken; it says which message, and why."""
+    """A message of which a value cannot be taken; it says which message, and why.
+
+    :ivar place: where the value is that it quotes; "": it quotes no value; None: its text may quote one anywhere.
+    """
+
+    def __init__(self, problem: str, place: str | None = None) -> None:
+        super().__init__(problem)
+        self.place = place
 
 
 class MisfitTime(MisfitMessage):
@@ -572,7 +580,8 @@ def _row(
     except ValueError as error:
         if rejects:
             return malformed_message(value, error, _place(message))
-        raise MisfitMessage(f"{_place(message)}: {error}") from None
+        place = UnfitText.place_of(error, within=_place(message))
+        raise MisfitMessage(f"{_place(message)}: {error}", place) from None
     try:
         timestamp = _time(message)
     except ValueError as error:

@@ -442,7 +442,8 @@ class KafkaTopics(LogSource):
             remedy = "Read the batch with Spark, without this column"
         skip = self.command("skip", attempt.txid)
         remedy += "; or take the batch out of the way: "
-        return self.rows_refused(f"a message does not fit: {error}", Remedy((remedy, skip)))
+        problem = f"a message does not fit: {error}"
+        return self.rows_refused(problem, Remedy((remedy, skip)), error.place)
 
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
         """Read the offsets of metadata, and check that Kafka has all of them."""

@@ -25,7 +25,7 @@ from airflow_tx.base.errors import (
     SourceError,
 )
 from airflow_tx.base.remedy import Command, Remedy
-from airflow_tx.base.rows import ColumnType, NotProven, arrow_types_of, nested_columns_of
+from airflow_tx.base.rows import ColumnType, NotProven, UnfitText, arrow_types_of, nested_columns_of
 from airflow_tx.sources.api import EmittedRows, Json, MalformedRow, RowTypes
 from airflow_tx.sources.message import (
     declared_columns,
@@ -272,7 +272,7 @@ class Part:
                 message = self._parsed(raw)
             except ValueError as error:
                 if not self.rejects:
-                    raise self.unreadable(id_, str(error)) from None
+                    raise self.unreadable(id_, error) from None
                 where = f"partition {partition}, {self.log.named(id_)}"
                 yield malformed_message(raw, error, where)
                 continue
@@ -293,14 +293,16 @@ class Part:
         }
         return pa.RecordBatch.from_pydict(values, pa.schema(types))
 
-    def unreadable(self, id_: int | str, why: str) -> RowsRefused:
+    def unreadable(self, id_: int | str, why: ValueError) -> RowsRefused:
         """Make the error for a message that cannot be read: it fails the batch."""
         database = self.log.database
         named = f"{self.log.named(id_)} in {database.where}, partition {database.partition},"
+        problem = f"{named} cannot be read"
         return RowsRefused(
             source=database.source,
-            problem=f"{named} cannot be read: {why}",
+            problem=f"{problem}: {why}",
             remedy=Remedy.of("Correct it and clear the run, or: {skip}", skip=database.skip),
+            place=UnfitText.place_of(why, within=problem),
         )
 
     def _parsed(self, raw: bytes | dict[bytes, bytes]) -> Any:

@@ -66,9 +66,13 @@ class TableErrors:
         """Make the error for what only a person can change."""
         return SourceError(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
 
-    def rows_refused(self, problem: str, remedy: str) -> RowsRefused:
-        """Make the error for rows with a value that no reader takes."""
-        return RowsRefused(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
+    def rows_refused(self, problem: str, remedy: str, place: str) -> RowsRefused:
+        """Make the error for rows with a value that no reader takes.
+
+        :param place: where the value is that the problem quotes.
+        """
+        problem, place = f"{self._where}{problem}", f"{self._where}{place}"
+        return RowsRefused(source=self.source, problem=problem, remedy=remedy, place=place)
 
     def other_source(self, problem: str) -> OtherSource:
         """Make the error for what another source has left in the ledger."""

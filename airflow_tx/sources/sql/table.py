@@ -677,12 +677,11 @@ class Table:
     def unfit(self, column: str, value: str, key: str) -> SourceError:
         """Make the error for a value that Python or Spark does not have."""
         order = ", ".join(self.spec.order_by)
-        problem = (
-            f"column {column} of table {self.name} is {value} in the row whose {order} is {key}: "
-        )
+        place = f"column {column} of table {self.name}"
+        problem = f"{place} is {value} in the row whose {order} is {key}: "
         problem += "Python or Spark has no such value"
         remedy = f"Correct it, or read other columns: {self._without(column)}"
-        return self.errors.rows_refused(problem, remedy)
+        return self.errors.rows_refused(problem, remedy, place)
 
     def last(
         self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int

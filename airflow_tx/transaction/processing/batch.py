@@ -210,7 +210,7 @@ def _refusals(source: Source, remedy: str = _DECLARE) -> Iterator[None]:
         if error.passes:
             again = "Clear the task once they can be read."
             raise source.refused(f"its rows cannot be read now ({error})", again) from error
-        raise source.rows_refused(str(error), error.remedy or remedy) from error
+        raise source.rows_refused(str(error), error.remedy or remedy, error.place) from error
 
 
 def current_batch(*, reliable: bool = True) -> CurrentBatch:

@@ -222,7 +222,7 @@ def noted_reason(context: Context, refusal: TxError | None) -> str:
     return failure_reason(context)
 
 
-# A value of a row follows this, in a refusal of rows or keys.
+# A value of a row follows this, in the words of a library and in a refusal of keys.
 _BEFORE_A_VALUE = re.compile(r" = |['\"{\[]| in the row | is (?=.* in the row )")
 
 
@@ -233,12 +233,23 @@ def problem_of(error: BaseException) -> str:
     """
     if not isinstance(error, TxError):
         return str(error)
-    has_value = error.of_values and error.fields.get("problem") and "checks" not in error.fields
-    place, *value = _BEFORE_A_VALUE.split(error.problem, maxsplit=1) if has_value else ("",)
-    if not value:
+    place = _place_of_value(error)
+    if not place:
         return error.problem_text
-    told = f"{place.rstrip(' :(,')} has a value that the log of its task shows"
+    told = f"{place} has a value that the log of its task shows"
     return type(error)(**{**error.fields, "problem": told}).problem_text
+
+
+def _place_of_value(error: TxError) -> str:
+    """Say where the value is that a refusal quotes; "": it quotes none."""
+    fields = error.fields
+    if not error.of_values or not fields.get("problem") or "checks" in fields:
+        return ""
+    known: str | None = fields.get("place")
+    if known is not None:
+        return known
+    place, *value = _BEFORE_A_VALUE.split(error.problem, maxsplit=1)
+    return (place.rstrip(" :(,") or "a row") if value else ""
 
 
 def refusal_of(context: Context) -> TxError | None:

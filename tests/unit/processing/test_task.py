@@ -245,6 +245,8 @@ SECRET = "Jane Doe: 7"
         ("a.json", json.dumps({"n": SECRET, "m": 1}), "a.json: line 1: n"),
         ("a.json", json.dumps({"n": {SECRET: 1}, "m": 1}), "a.json: line 1: n"),
         ("n=1/a.json", json.dumps({"n": SECRET, "m": 1}), "a.json: line 1: n"),
+        ("it's = [1].csv", f"n,m\n{SECRET},1\n", "it's = [1].csv: line 2: n"),
+        ("a.json", f'{{"{SECRET}": 1, "{SECRET}": 2}}', "a.json: line 1: a key"),
     ],
 )
 def test_the_ledger_says_where_a_refused_value_is_and_not_which_one(
@@ -262,6 +264,44 @@ def test_the_ledger_says_where_a_refused_value_is_and_not_which_one(
     task_failed(context)
     error = files.record().error or ""
     assert (place in error, SECRET in error) == (True, False)
+
+
+class Mixed(Numbers):
+    """Two rows, of which no table can be made."""
+
+    row: Any
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        return iter([{"n": "one"}, self.row])
+
+
+@pytest.mark.parametrize("row", [4711, {"n": 4711}])
+def test_the_ledger_has_no_value_of_a_row_that_no_table_takes(store: CountingStore, row: Any) -> None:
+    source = Mixed()
+    source.row = row
+    given = Dag(store, source)
+    given.begin()
+    context = given.context("first", given.payload)
+    before_task(context)
+    with pytest.raises(RowsRefused, match="row 1.*4711") as refused:
+        CurrentBatch(Processing.of(context)).arrow().read_all()
+    context["exception"] = refused.value
+    task_failed(context)
+    error = given.record().error or ""
+    assert ("row 1" in error, "4711" in error) == (True, False)
+
+
+def test_what_is_wrong_with_a_file_without_a_value_is_kept_whole(store: CountingStore, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1 "m": 2}\n')
+    files = Dag(store, FileSource(f"{tmp_path}/*", format="json", schema="n INT, m INT"))
+    files.begin()
+    context = files.context("first", files.payload)
+    before_task(context)
+    with pytest.raises(RowsRefused) as refused:
+        list(CurrentBatch(Processing.of(context)).read())
+    context["exception"] = refused.value
+    task_failed(context)
+    assert "a.json: line 1: it is no JSON (Expecting ',' delimiter" in (files.record().error or "")
 
 
 def test_a_refusal_that_airflow_s_exception_repeats_is_noted_without_what_to_do(numbers: Dag) -> None:
