@@ -572,9 +572,8 @@ class FolderSource(FolderArguments):
         arguments: str | None = None,
         place: str | None = None,
     ) -> SourceError:
-        declare = "correct the source's options and schema"
-        if arguments is not None:
-            declare = f"give the source {arguments}"
+        given = arguments and f"give the source {arguments}"
+        declare = given or "correct the source's options and schema"
         remedy = Remedy.of(
             "Correct the file, then: {replay}; or {declare}, then clear the task.",
             replay=self.command("replay", attempt.txid, "--changed-rows"),

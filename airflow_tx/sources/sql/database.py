@@ -71,7 +71,8 @@ class TableErrors:
 
         :param place: where the value is that the problem quotes.
         """
-        problem, place = f"{self._where}{problem}", f"{self._where}{place}"
+        problem = f"{self._where}{problem}"
+        place = f"{self._where}{place}"
         return RowsRefused(source=self.source, problem=problem, remedy=remedy, place=place)
 
     def other_source(self, problem: str) -> OtherSource:
