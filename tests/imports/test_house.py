@@ -52,11 +52,11 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 43_114,
-    "syntax nodes": 553_011,
+    "statements without docstrings": 43_128,
+    "syntax nodes": 553_222,
     "files": 251,
     "rooms": 13,
-    "names that rooms take from each other": 754,
+    "names that rooms take from each other": 755,
     "names between rooms that one file takes": 386,
     "functions among 100 names between rooms": 41.9,
     "files that give these names": 24,

@@ -350,8 +350,9 @@ def test_a_value_of_a_column_called_timestamp_is_no_time_of_kafka(kafka: LocalKa
     ledger = Ledger(topic, {"value_schema": "timestamp BIGINT"})
     batch = ledger.decide()
     assert batch is not None
-    with pytest.raises(RowsRefused, match="column timestamp BIGINT = .* Correct value_schema"):
+    with pytest.raises(RowsRefused, match="column timestamp BIGINT = .* Correct value_schema") as refused:
         list(cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(1, 1), batch.metadata)))
+    assert refused.value.place == f"topic {topic}, partition 0, offset 0: column timestamp BIGINT"
 
 
 def test_a_wrong_password_is_told_at_once_and_never_printed(

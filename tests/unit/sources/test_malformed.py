@@ -10,6 +10,7 @@ import pytest
 
 from airflow_tx import FileSource, KafkaSource, RedisListSource
 from airflow_tx.base.errors import ConfigError, SourceError, TransactionDefinitionError
+from airflow_tx.base.rows import UnfitText, nested_columns_of
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources import MalformedRow
 from airflow_tx.sources.api import rebuild
@@ -108,8 +109,21 @@ def test_malformed_rows_are_counted_and_hashed_with_the_batch_and_not_given() ->
     ],
 )
 def test_a_reason_names_no_value(raw: bytes, reason: str) -> None:
-    from airflow_tx.base.rows import nested_columns_of
-
     with pytest.raises(ValueError) as found:  # noqa: PT011
         parsed_message(raw, nested_columns_of("n INT, `a = b` INT"))
     assert malformed_message(raw, found.value, "here").reason == reason
+
+
+@pytest.mark.parametrize(
+    ("raw", "place"),
+    [
+        (b"no json", ""),
+        (b"\xff", ""),
+        (b'{"n": "a: b = c"}', "offset 3: column n INT"),
+        (b'{"n": 1, "n": 2}', "offset 3: a key"),
+    ],
+)
+def test_a_misfit_says_where_the_value_is_that_it_quotes(raw: bytes, place: str) -> None:
+    with pytest.raises(UnfitText) as found:
+        parsed_message(raw, nested_columns_of("n INT"))
+    assert UnfitText.place_of(found.value, within="offset 3") == place

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.base.errors import ConfigError, SourceError
+from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.sql.database import Database, TableErrors
 from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
 from airflow_tx.sources.sql.table import CHECKED_ROWS, KeyRange, Rows, TablePosition
 from airflow_tx.testing.airflow import connection
+from airflow_tx.transaction.processing.task import problem_of
 
 ATTEMPT = TransactionAttempt(1, 1)
 
@@ -241,6 +242,15 @@ def test_a_text_that_is_not_utf_8_stops_only_who_reads_its_column(books: Books) 
         rows(SqlSource("books", "sold"))
     str(refused.value).encode()
     assert rows(SqlSource("books", "sold", columns=["id", "n"])) == [{"id": 1, "n": 1}, {"id": 2, "n": "many"}]
+
+
+def test_the_ledger_has_no_text_of_two_lines_that_is_refused(books: Books) -> None:
+    books.run("CREATE TABLE sold (id INTEGER PRIMARY KEY, title TEXT)")
+    books.run("INSERT INTO sold VALUES (1, CAST(x'7365637265740ae9' AS TEXT))")
+    with pytest.raises(RowsRefused, match="secret") as refused:
+        rows(SqlSource("books", "sold"))
+    told = "column title of table sold has a value that the log of its task shows"
+    assert problem_of(refused.value) == f"Source {refused.value.source} refused: {told}."
 
 
 def test_a_server_that_a_network_has_swallowed_is_noticed_by_a_reader_too(monkeypatch: pytest.MonkeyPatch) -> None:
