@@ -399,6 +399,21 @@ def test_a_table_that_is_being_made_is_waited_for(
         assert totals(state) == {"b": 2}
 
 
+def test_a_table_that_a_person_alters_is_not_taken_for_a_lost_one(
+    url: str, table: str, pool: ThreadPoolExecutor
+) -> None:
+    grants, state = Grants(), _state(url, table)
+    grants.commit(1, state, {f"{number}": 1 for number in range(60_000)})
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    altering = pool.submit(_execute, engine, f"ALTER TABLE {table} COMMENT 'ours', ALGORITHM=COPY, LOCK=EXCLUSIVE")
+    copying = sa.text("SELECT 1 FROM information_schema.processlist WHERE state LIKE 'copy to tmp%'")
+    with engine.connect() as watcher:
+        while not watcher.execute(copying).all() and not altering.done():
+            pass
+    _state(url, table).raise_fence(grants(2))
+    altering.result(_SOON)
+
+
 def _execute(engine: sa.Engine, statement: str) -> None:
     with engine.connect() as connection:
         connection.exec_driver_sql(statement)

@@ -526,9 +526,14 @@ def check_version(dialect: Any) -> None:
 
 
 def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> _T:
-    """Describe a table; while it is made, a connection that holds locks is refused, and another one waits."""
+    """Describe a table; while it is made, a connection that holds locks is refused, and another one waits.
+
+    While it is altered, MariaDB tells such a connection nothing of it, with a warning.
+    """
     try:
-        return describe(connection)
+        found = describe(connection)
+        if found or not connection.exec_driver_sql("SELECT @@warning_count").scalar_one():
+            return found
     except sa.exc.DBAPIError as error:
         if _code(error) != _BEING_MADE:
             raise
