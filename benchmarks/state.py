@@ -9,7 +9,8 @@ logs to the disk. New keys, then the same keys again. The plain upsert is what e
 
 Then the processor time of a commit of 10 rows, where one process commits one after another.
 Usage: script/bench state [keys]; script/bench state spark [keys]; script/bench state flat [rows];
-script/bench state together [rows]: commits to 1, 2, 3 and 5 states of one database
+script/bench state together [rows [SQLite | WAL | PostgreSQL | MariaDB ...]]: commits to 1, 2, 3 and 5 states of one
+database, and a large table beside a small state; with databases, the latter alone
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ def main() -> None:
     if sys.argv[1:2] == ["together"]:
         from benchmarks import state_together
 
-        return state_together.main(*map(int, sys.argv[2:]))
+        return state_together.main(*sys.argv[2:])
     count = int(sys.argv[1]) if len(sys.argv) > 1 else KEYS
     rows: Rows = [{"key": f"key{number:08}", "n": 1, "total": number} for number in range(count)]
     print(f"One commit of {count:,} keys, median of {REPEATS}; {machine()}")

@@ -1,19 +1,22 @@
 """What commits to several states of one database cost: in one moment, and state by state as it was before.
 
-Then a large table beside a small state in one moment: how long it holds the lock of the small one, and what readers
-wait meanwhile.
+Then a large table beside a small state in one moment: how long the fence and the values of the small one are locked
+(other sessions try to lock them), what a reader of it waits meanwhile, and the peak memory of the writer. Reader and
+sessions are processes of their own.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from threading import Event
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,7 +28,8 @@ from airflow_tx.state.api import StoredState
 from airflow_tx.state.arrow import RowsInParts
 from airflow_tx.testing.suites.state_together import apart, together
 from airflow_tx.testing.suites.state_tools import Grants
-from benchmarks import sql_table, topology
+from benchmarks import topology
+from benchmarks.diff import peak
 from benchmarks.figures import machine, spread
 
 STATES = (1, 2, 3, 5)
@@ -92,8 +96,17 @@ def measure(name: str, url: str, count: int, way: str, write: Write) -> None:
 # --- a large table beside a small state -----------------------------------------------------------------------------
 
 
+AT_ONCE = 100_000
+EVERY = 0.01
+"""Seconds between two readings."""
+LOCKS: Mapping[str, str] = {
+    "fence": "SELECT 1 FROM airflow_tx_fence WHERE state = 'small' FOR UPDATE NOWAIT",
+    "values": "SELECT 1 FROM small FOR UPDATE NOWAIT",
+}
+
+
 class Large(RowsInParts):
-    """Rows as a task has staged them: record batches."""
+    """Narrow rows as a task has staged them: record batches."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -102,20 +115,58 @@ class Large(RowsInParts):
         """Make them."""
         import pyarrow as pa  # type: ignore[import-untyped]
 
-        yield from map(pa.RecordBatch.from_pylist, sql_table.portions(self.count))
+        for first in range(0, self.count, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, self.count))
+            yield pa.record_batch({"id": pa.array(numbers), "amount": pa.array([each % 4983 for each in numbers])})
 
 
-def reading(url: str, table: str, over: Event) -> list[float]:
-    """Read a small state again and again; how long each reading took."""
-    state, took = topology.state(url, table), []
-    while not over.is_set():
-        began = time.perf_counter()
-        # A reader of SQLite gives up while a writer has more pages than its cache holds.
-        with suppress(StateLocked):
+@dataclass(frozen=True)
+class Reading:
+    """How a reader was served."""
+
+    began: float
+    took: float
+    refused: bool
+
+    @property
+    def waits(self) -> Iterator[float]:
+        """What readers wait who come meanwhile: else the longer a reading takes, the less it would count."""
+        return (self.took - number * EVERY for number in range(1 + int(self.took / EVERY)))
+
+
+def reading(url: str, over: Any) -> list[Reading]:
+    """Read the small state again and again."""
+    state, found = topology.state(url, "small"), []
+    while not over.wait(EVERY):
+        # The same clock in all processes.
+        began, refused = time.monotonic(), False
+        try:
             state.read()
-        took.append(time.perf_counter() - began)
-        over.wait(0.01)
-    return took
+        except StateLocked:
+            # A reader of SQLite gives up while a writer has more pages than its cache holds.
+            refused = True
+        found.append(Reading(began, time.monotonic() - began, refused))
+    return found
+
+
+def locked(url: str, what: str, over: Any) -> float:
+    """Try to lock rows of the small state again and again; the longest time for which another session had them."""
+    lite = url.startswith("sqlite")
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", connect_args={"timeout": 0} if lite else {})
+    longest, since = 0.0, None
+    with engine.connect() as connection:
+        while not over.wait(0.005):
+            now = time.monotonic()
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE" if lite else LOCKS[what]).close()
+            except sa.exc.OperationalError:
+                since = since or now
+                longest = max(longest, now - since)
+                continue
+            since = None
+            if lite:
+                connection.exec_driver_sql("ROLLBACK")
+    return longest
 
 
 def large(name: str, url: str, rows: int) -> None:
@@ -125,39 +176,60 @@ def large(name: str, url: str, rows: int) -> None:
     first = grants(1)
     together(first, [small, table], [given, Large(SMALL)])
     grants.final(first, small, table)
-    with ThreadPoolExecutor(1) as pool:
+    spawned = multiprocessing.get_context("spawn")
+    with spawned.Manager() as manager, ProcessPoolExecutor(3, spawned) as pool:
         for way, plan in (("nothing", None), ("moment", together), ("apart", apart)):
-            over = Event()
-            reader = pool.submit(reading, url, "small", over)
-            grant = grants(grants.last[small.name] + 1)
-            began = time.perf_counter()
+            over = manager.Event()
+            reader = pool.submit(reading, url, over)
+            locks = {what: pool.submit(locked, url, what, over) for what in LOCKS}
+            time.sleep(5)
+            # Forget the peak of memory so far.
+            Path("/proc/self/clear_refs").write_text("5")
+            began = time.monotonic()
             if plan is None:
-                time.sleep(5)
+                time.sleep(10)
             else:
+                grant = grants(grants.last[small.name] + 1)
                 plan(grant, [small, table], [given, Large(rows)])
                 grants.final(grant, small, table)
-            took = time.perf_counter() - began
+            took = time.monotonic() - began
             over.set()
-            print(f"  {name:10} {way:8} {took:7.1f} s   a reader: {spread(reader.result())}", flush=True)
+            seen = [each for each in reader.result() if each.began >= began]
+            refused = [each for each in seen if each.refused]
+            waits = [wait for each in seen for wait in each.waits]
+            held = ", ".join(f"{what} {found.result():7.2f} s" for what, found in locks.items())
+            print(
+                f"  {name:10} {way:8} {took:7.1f} s   locked: {held}   {peak():4.0f} MB   "
+                f"a reader: {spread(waits)}, {len(refused)} of {len(seen)} refused",
+                flush=True,
+            )
 
 
-def main(count: int = LARGE) -> None:
-    """Measure and print."""
+def main(count: str = str(LARGE), *only: str) -> None:
+    """Measure and print.
+
+    :param only: databases, for the large table alone; WAL: SQLite in this mode.
+    """
     from tests.servers.mariadb import LocalMariaDB
     from tests.servers.postgres import LocalPostgres
 
-    print(f"Commits of {SMALL} rows a state, median of {COMMITS}; {machine()}")
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalPostgres(fsync=True) as postgres,
         LocalMariaDB(fsync=True) as mariadb,
     ):
         urls = {"SQLite": f"sqlite:///{folder}/state.db", "PostgreSQL": postgres.url(), "MariaDB": mariadb.url()}
-        for name, url in urls.items():
+        if not only:
+            print(f"Commits of {SMALL} rows a state, median of {COMMITS}; {machine()}")
+        for name, url in urls.items() if not only else ():
             for each in STATES:
                 ways: dict[str, Write] = {"moment": together, "apart": _alone if each == 1 else apart}
                 for way, write in ways.items():
                     measure(name, url, each, way, write)
-        print(f"A SqlTable of {count:,} rows beside a SqlState of {SMALL} keys; {machine()}")
-        for name, url in urls.items():
-            large(name, url, count)
+        print(f"A SqlTable of {int(count):,} rows beside a SqlState of {SMALL} keys; {machine()}")
+        # A mode of the file, for all who open it.
+        urls["WAL"] = f"sqlite:///{folder}/wal.db"
+        with sa.create_engine(urls["WAL"]).connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        for name in only or urls:
+            large(name, urls[name], int(count))

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -17,7 +19,7 @@ from sqlalchemy import event
 from airflow_tx.base.errors import StateDiffers, StateError, StateLocked, StateOutcomeUnknown
 from airflow_tx.state import Aggregator, CollectSet, Max, SqlGuard, SqlState, SqlTable, Sum
 from airflow_tx.state.api import StoredState, write_together
-from airflow_tx.state.arrow import RowTally
+from airflow_tx.state.arrow import RowsInParts, RowTally
 from airflow_tx.state.sql.guard_store import GuardStore
 from airflow_tx.testing.suites.state_together import apart, joint_writes, together
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
@@ -299,6 +301,47 @@ def test_a_refused_commit_is_an_error_of_all_states(world: World, grants: Grants
         together(grants(1), states, [rows({"new": 1}), rows({"other": 1})])
     assert error.value.fields["state"] == ", ".join(state.name for state in states)
     assert [state.fence() for state in states] == [None, None]
+
+
+class Spilling(RowsInParts):
+    """More bytes than a commit to SQLite keeps in memory, and a look at the database before the last row."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self.look = look
+
+    def parts(self) -> Iterator[Any]:
+        for _ in range(6):
+            yield pa.record_batch({"key": ["wide"] * 16, "n": [1] * 16, "note": ["x" * 2**20] * 16})
+        self.look()
+        yield pa.record_batch({"key": ["last"], "n": [1], "note": ["x"]})
+
+
+@pytest.mark.parametrize(("mode", "shut_out"), [("DELETE", True), ("WAL", False)])
+def test_a_large_commit_to_sqlite_shuts_readers_out_except_in_wal_mode(
+    tmp_path: Path, grants: Grants, mode: str, shut_out: bool
+) -> None:
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    query(url, f"PRAGMA journal_mode = {mode}")
+    values: dict[str, Any] = {"n": Sum()}
+    small, table = (
+        SqlState.from_url(url, table="small", keys=["key"], values=values),
+        SqlTable.from_url(url, table="large"),
+    )
+    reader = SqlState.from_url(f"{url}?timeout=0", table="small", keys=["key"], values=values)
+    first = grants(1)
+    together(first, [small, table], [rows({"a": 1}), [{"key": "a", "n": 1, "note": "x"}]])
+    grants.final(first, small, table)
+    seen: list[object] = []
+
+    def look() -> None:
+        try:
+            seen.append(totals(reader))
+        except StateLocked:
+            seen.append("locked")
+
+    together(grants(2), [small, table], [rows({"a": 2}), Spilling(look)])
+    assert seen == ["locked" if shut_out else {"a": 1}]
+    assert totals(reader) == {"a": 3}
 
 
 # --- guards -----------------------------------------------------------------------------------------------------------

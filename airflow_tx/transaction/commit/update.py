@@ -229,9 +229,9 @@ def written_together(updates: Sequence[Update]) -> tuple[Update, ...]:
         found = " and ".join(names)
         raise _not_together(found, "One database can be together: give all one conn_id")
     for each in updates:
-        by_spark = each.writers == "spark" or each.spark_from_rows is not None
+        by_spark = each.writers == "spark" or (each.spark_from_rows or each.spark) is not None
         if each.state in groups[0] and by_spark:
-            problem = "The commit task writes it: leave writers= and spark_from_rows= out"
+            problem = "The commit task writes it: leave writers=, spark= and spark_from_rows= out"
             raise _not_together(each.state.name, problem)
     return tuple(
         replace(each, writers="worker", together=True) if each.state in groups[0] else each

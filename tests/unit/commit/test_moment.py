@@ -358,7 +358,7 @@ TWO_DATABASES = [append("rows", state=each) for each in (*states("a", "b"), *sta
                     writers="spark",
                 ),
             ],
-            "warehouse.b'.* leave writers= and spark_from_rows= out",
+            "warehouse.b'.* leave writers=, spark= and spark_from_rows= out",
         ),
     ],
 )
