@@ -52,16 +52,16 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 43_128,
-    "syntax nodes": 553_222,
+    "statements without docstrings": 43_175,
+    "syntax nodes": 553_698,
     "files": 251,
     "rooms": 13,
-    "names that rooms take from each other": 755,
+    "names that rooms take from each other": 756,
     "names between rooms that one file takes": 386,
     "functions among 100 names between rooms": 41.9,
     "files that give these names": 24,
     "names that the ledger gives": 178,
-    "names that the base gives": 194,
+    "names that the base gives": 195,
     "names that transaction gives": 125,
     "shapes with five facts of a transaction or more": 24,
     "facts that these shapes spell": 295,

@@ -33,7 +33,6 @@ from airflow_tx.sources.api import (
     TransactionalSource,
     source_kind,
 )
-from airflow_tx.sources.files.schema import Misfit
 from airflow_tx.sources.files.storage import (
     Content,
     Disk,
@@ -562,7 +561,8 @@ class FolderSource(FolderArguments):
         except ValueError as error:
             self.check_read(attempt)  # a half-replaced file does not show its old or new content
             declared = files.declarable(path, error)
-            place = error.place and f"{path}: {error.place}" if isinstance(error, Misfit) else None
+            told = error.place if isinstance(error, batch_files.Misfit) else None
+            place = told and f"{path}: {told}"
             raise self._unreadable(attempt, f"{path}: {error}", declared, place) from None
 
     def _unreadable(

@@ -528,7 +528,7 @@ def check_version(dialect: Any) -> None:
 def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> _T:
     """Describe a table; while it is made, a connection that holds locks is refused, and another one waits.
 
-    While it is altered, MariaDB tells such a connection nothing of it, with a warning.
+    While it is altered, MariaDB gives such a connection an empty answer, with a warning.
     """
     try:
         found = describe(connection)
