@@ -25,8 +25,9 @@ QUEUED = "rabbit_queue"
 PARTITIONED = (
     "files_partitioned|memory_rows|memory_rows_opaque|own_partitions|own_partitions_opaque|redis_.*|sql_shards|kafka_.*"
 )
-FILES = "files|files_opaque|files_partitioned|in_phase"
+FILES = "files|files_opaque|files_partitioned|in_phase|in_moment"
 COUNTED = "rows of files are counted: the batch has the digest of their content"
+NO_REJECTED = "its transactions have no table of rejected rows"
 FIRST = "fresh|with_messages|without_journal"
 OF_COMMANDS = (
     Exempt(PER_RUN, "(list|receipts|show TXID): size", "the source counts no rows: a run has all of its own"),
@@ -35,6 +36,7 @@ OF_COMMANDS = (
     Exempt(".*", "at: (line|why)", "a line reads the state, or it says why none does"),
     Exempt("snapshot_map", "state get: key", "the state has one value, and no key"),
     Exempt(FILES, "(list|receipts|show TXID): digest", COUNTED),
+    Exempt("(?!(in|half)_moment$).*", "show TXID: rejected", NO_REJECTED),
 )
 OF_PAGE = (
     Exempt(PER_RUN, r"get_(figures: .*\blag.*|topology: lag.*)", "how many runs will come is not known"),
@@ -42,6 +44,7 @@ OF_PAGE = (
     Exempt("in_lane", r".*: comparison\[\]\.tasks.*", "in the lane, no task of Airflow runs"),
     Exempt(PER_RUN, r"get_transaction: batch\.words", "the source counts no rows: a run has all of its own"),
     Exempt(FILES, r"get_transaction: (digest|work\[\]\.digests)", COUNTED),
+    Exempt("half_committed", r"get_transaction: work\[\]\.digests", NO_REJECTED),
     Exempt("own_.*", r".*: batch_name", "a number of one's own is no name"),
     Exempt("own_.*", r"search_topologies: found.*", "a number of one's own is no text: its source alone finds it"),
     Exempt(f"(?!({PER_RUN})$).*", r"get_topology: lag\.why", "the reason stands in place of the lag"),

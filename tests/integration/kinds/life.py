@@ -94,10 +94,13 @@ class Topology:
         return RunInfo(run_id, "manual", date, end, date, f"p{number}", None, {})
 
     def worked(self, run_id: str) -> StageRun:
-        """A run begins, and its task reads and counts the rows of its batch."""
+        """A run begins, and its task reads and counts the rows of its batch, and rejects one if there is a table."""
         run = self.begin(run_id)
         task = run.start()
-        rows = list(CurrentBatch(task).read())
+        batch = CurrentBatch(task)
+        rows = list(batch.read())
+        if self.spec.rejected is not None:
+            batch.reject({"line": run_id}, "no number")
         run.end(task, [{**self.kind.row, "n": len(rows)}])
         return run
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 FILES = 'FileSource("{home}/{name}/*.csv", files_per_batch=1)'
 SQL = 'SqlState("tx_state", table="{name}", keys=["key"], values={{"n": Sum()}})'
 COLUMNS = 'keys=["key"], values={{"n": Sum()}}'
+TABLE = 'SqlTable("tx_state", table="{name}")'
+GUARD = 'SqlGuard("tx_state", name="{name}", statements=["INSERT INTO guarded VALUES (:key, :n)"])'
+REJECTED = ", rejected=" + TABLE.replace("{name}", "{name}_rejected")
 REDIS_MAP = 'RedisMap("redis", prefix="{name}")'
 
 
@@ -22,7 +25,9 @@ class Kind:
     :param verb: the function that makes the update.
     :param options: further arguments of the `Transaction` block.
     :param dag_options: further arguments of the DAG.
-    :param way: how its transactions go: a run each, in the lane, in the order of dates, through a commit phase.
+    :param way: how its transactions go: a run each, in the lane, in the order of dates, through a commit phase, or
+        into several states of one database together.
+    :param guard: whether a guard stands behind these states.
     :param fate: what happens to its transactions: the name of a function in `fates.py`.
     :param trickles: whether a row arrives just before a run begins; otherwise there are some from the beginning.
     :param finds: what `find` and the search are asked for.
@@ -36,6 +41,7 @@ class Kind:
     options: str = ""
     dag_options: str = ""
     way: str = "run"
+    guard: bool = False
     fate: str = "usual"
     trickles: bool = False
     finds: str = "01.csv"
@@ -49,7 +55,9 @@ class Kind:
     def dag_file(self) -> str:
         """The text of its DAG file, without the folder of its data."""
         update = f"{self.verb}(counted, state={self.state}{', ' if self.columns else ''}{self.columns})"
-        commit = f'CommitOperator(task_id="commit", updates=[{update}])'
+        more = "together=True, " if self.way == "moment" else ""
+        updates = [update, *self._beside] if self.way == "moment" else [update]
+        commit = f'CommitOperator(task_id="commit", {more}updates=[{", ".join(updates)}])'
         block = f"        {commit}\n"
         if self.way == "phase":
             second = self.state.replace("{name}", "{name}_second")
@@ -58,6 +66,13 @@ class Kind:
         coordinator = 'coordinator_dag("{name}", lane=True)\n' if self.way == "lane" else ""
         fields = {"dag_options": self.dag_options or "schedule=None", "source": self.source, "options": self.options}
         return _DAG_FILE.format(**fields, commit=block, row=f"{{{self.row}}}") + coordinator
+
+    @property
+    def _beside(self) -> tuple[str, ...]:
+        """The updates of the other states that its commit writes together with the first."""
+        table, guard = TABLE.replace("{name}", "{name}_rows"), GUARD.replace("{name}", "{name}_guard")
+        append = f"append(counted, state={table})"
+        return (append, f"partition_persist(counted, state={guard})") if self.guard else (append,)
 
     def text(self, home: str) -> str:
         """The text of its DAG file."""
@@ -123,7 +138,7 @@ STATES = (
     Kind("sql_transactional", fate="brief", state=SQL[:-1] + ', kind="transactional")'),
     Kind(
         "sql_guard",
-        state='SqlGuard("tx_state", name="{name}", statements=["INSERT INTO guarded VALUES (:key, :n)"])',
+        state=GUARD,
         verb="partition_persist",
         fate="brief_without_restatement",
     ),
@@ -154,7 +169,7 @@ STATES = (
         columns='keys=[], values={{"n": Sum()}}',
     ),
     Kind("delta_table", fate="brief", state='DeltaTable("{home}/{name}_table")', verb="append"),
-    Kind("sql_table", fate="brief", state='SqlTable("tx_state", table="{name}")', verb="append"),
+    Kind("sql_table", fate="brief", state=TABLE, verb="append"),
 )
 """A topology for each way to keep values."""
 
@@ -168,6 +183,8 @@ WAYS = (
         finds="2026-01-02",
     ),
     Kind("in_phase", way="phase"),
+    Kind("in_moment", way="moment", options=REJECTED),
+    Kind("half_moment", way="moment", options=REJECTED, guard=True, fate="half_committed"),
 )
 """A topology for each way of a transaction."""
 
