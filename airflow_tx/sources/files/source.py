@@ -561,8 +561,7 @@ class FolderSource(FolderArguments):
         except ValueError as error:
             self.check_read(attempt)  # a half-replaced file does not show its old or new content
             declared = files.declarable(path, error)
-            told = error.place if isinstance(error, batch_files.Misfit) else None
-            place = told and f"{path}: {told}"
+            place = batch_files.place_of(path, error)
             raise self._unreadable(attempt, f"{path}: {error}", declared, place) from None
 
     def _unreadable(
