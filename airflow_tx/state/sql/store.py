@@ -26,6 +26,7 @@ from airflow_tx.state.aggregators import (
 from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, replaces
 from airflow_tx.state.column_types import PREV, split_table
 from airflow_tx.state.rows import CheckedRows
+from airflow_tx.state.sql import fence
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import (
     Arrays,
@@ -37,7 +38,6 @@ from airflow_tx.state.sql.dialect import (
     statement_text,
 )
 from airflow_tx.state.sql.fence import (
-    COUNTED,
     ROWS_AT_ONCE,
     Imprint,
     OneTableStore,
@@ -255,9 +255,11 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
 
     def _counted(self, connection: Connection, table: sa.Table) -> Imprint:
         """Count the rows of a small table."""
-        rows, txids, last, shape = connection.execute(_count(table, COUNTED, self._shape)).one()
+        rows, txids, last, shape = connection.execute(
+            _count(table, fence.COUNTED, self._shape)
+        ).one()
         self._check_shape(shape)
-        return Imprint() if rows > COUNTED else Imprint(last, rows=rows, txids=int(txids))
+        return Imprint() if rows > fence.COUNTED else Imprint(last, rows=rows, txids=int(txids))
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
