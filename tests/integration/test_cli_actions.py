@@ -212,7 +212,9 @@ def test_a_skip_that_a_state_does_not_take_stays_noted_and_says_so(
     with monkeypatch.context() as patch:
         patch.setitem(airflow.environment, "AIRFLOW_CONN_TX_STATE", nowhere)
         told = one_line(airflow.run(*skip, root=zookeeper_root, fails=True))
-    assert told.startswith("The skip of transaction 1 is noted, but not in effect: state 'tx_state.one, tx_state.two' (")
+    assert told.startswith(
+        "The skip of transaction 1 is noted, but not in effect: state 'tx_state.one, tx_state.two' ("
+    )
     assert told.endswith("skip flights 1 --why TEXT. Or replay it: airflow tx replay flights 1")
     assert topology(pipeline).skips == [1]
     assert done(airflow.json(*skip, root=zookeeper_root))[1].startswith("skipped.")
