@@ -214,11 +214,8 @@ def test_a_task_that_is_given_up_fails_its_transaction_with_the_reason(numbers: 
     assert (numbers.record().phase, numbers.record().error) == (Phase.FAILED, "task first: OSError: no disk")
 
 
-def test_a_batch_that_is_refused_for_its_rows_is_noted_as_one_that_no_replay_can_mend(
-    store: CountingStore, tmp_path: Path
-) -> None:
-    (tmp_path / "a.csv").write_text("n\nten\n")
-    files = Dag(store, FileSource(f"{tmp_path}/*.csv", schema="n INT"))
+def refused_reading(files: Dag) -> RowsRefused:
+    """Let a task read a batch with a row that is refused, and fail."""
     files.begin()
     context = files.context("first", files.payload)
     before_task(context)
@@ -226,9 +223,18 @@ def test_a_batch_that_is_refused_for_its_rows_is_noted_as_one_that_no_replay_can
         list(CurrentBatch(Processing.of(context)).read())
     context["exception"] = refused.value
     task_failed(context)
+    return refused.value
+
+
+def test_a_batch_that_is_refused_for_its_rows_is_noted_as_one_that_no_replay_can_mend(
+    store: CountingStore, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("n\nten\n")
+    files = Dag(store, FileSource(f"{tmp_path}/*.csv", schema="n INT"))
+    refusal = refused_reading(files)
     record = files.record()
     problem = f"{tmp_path}/a.csv: line 2: n has a value that the log of its task shows"
-    kept = str(RowsRefused(**{**refused.value.fields, "problem": problem}))
+    kept = str(RowsRefused(**{**refusal.fields, "problem": problem}))
     assert (record.phase, Remedy.behind(record.error, record.remedy)) == (Phase.FAILED, kept)
     assert record.for_good == 1
     before_task(files.context("first", files.payload))
@@ -294,13 +300,7 @@ def test_the_ledger_has_no_value_of_a_row_that_no_table_takes(store: CountingSto
 def test_what_is_wrong_with_a_file_without_a_value_is_kept_whole(store: CountingStore, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1 "m": 2}\n')
     files = Dag(store, FileSource(f"{tmp_path}/*", format="json", schema="n INT, m INT"))
-    files.begin()
-    context = files.context("first", files.payload)
-    before_task(context)
-    with pytest.raises(RowsRefused) as refused:
-        list(CurrentBatch(Processing.of(context)).read())
-    context["exception"] = refused.value
-    task_failed(context)
+    refused_reading(files)
     assert "a.json: line 1: it is no JSON (Expecting ',' delimiter" in (files.record().error or "")
 
 
