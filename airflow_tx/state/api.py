@@ -199,8 +199,6 @@ class StateWrite:
 
     def put_into(self, part: StatePart) -> Written:
         """Put the rows into a transaction of the store; what was written."""
-        if self.parts is None:
-            return NOTHING_WRITTEN if self.rows is None else self.rows.written(part.put(self))
         written = NOTHING_WRITTEN
         for each in self.portions():
             assert each.rows is not None

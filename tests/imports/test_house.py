@@ -52,8 +52,8 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 43_178,
-    "syntax nodes": 553_729,
+    "statements without docstrings": 43_172,
+    "syntax nodes": 553_660,
     "files": 251,
     "rooms": 13,
     "names that rooms take from each other": 756,

@@ -431,10 +431,10 @@ class UnfitText(ValueError):
     """A text, or a value in it, that is none of its type.
 
     :ivar reason: why, in the same words for each text of this kind: without the value and its position in the text.
-    :ivar place: where the value is that the message quotes; "": the message quotes no value.
+    :ivar place: where the value is that the message quotes; "": the message quotes no value; None: this is not known.
     """
 
-    def __init__(self, message: str, *, reason: str, place: str = "") -> None:
+    def __init__(self, message: str, *, reason: str, place: str | None = "") -> None:
         super().__init__(message)
         self.reason = reason
         self.place = place

@@ -97,12 +97,6 @@ _TYPES: Mapping[str, list[str]] = {
 """The types of a schema that a column of a Parquet file may have, by its type in Arrow: none changes a value."""
 
 
-def place_of(path: object, error: ValueError) -> str | None:
-    """Say where a refused value is; "": the error quotes no value. None: this is unknown."""
-    found = error.place if isinstance(error, Misfit) else None
-    return found and f"{path}: {found}"
-
-
 def check_options(file_format: str, options: Mapping[str, Any]) -> None:
     """Check that files are read alike by Python and Spark; ValueError: an option is only known to Spark."""
     if file_format == "csv":

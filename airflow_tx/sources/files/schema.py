@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, BinaryIO, TextIO, cast
 
-from airflow_tx.base.rows import BLANKS, CsvShape, columns_of, ddl_of
+from airflow_tx.base.rows import BLANKS, CsvShape, UnfitText, columns_of, ddl_of
 from airflow_tx.sources.api import pack, unpack
 from airflow_tx.sources.files.storage import Content, FilePath
 
@@ -271,17 +271,15 @@ LONG = 10_000
 _PACKED = "zlib:"
 
 
-class Misfit(ValueError):
+class Misfit(UnfitText):
     """A file that has other columns than its schema, or a value that is not of its column's type.
 
     :ivar column: the column of the value; None: the columns are others.
-    :ivar place: where the value is that the problem quotes; "": it quotes no value; None: this is not known.
     """
 
     def __init__(self, problem: str, column: str | None = None, place: str | None = "") -> None:
-        super().__init__(problem)
+        super().__init__(problem, reason=problem, place=place)
         self.column = column
-        self.place = place
 
 
 def packed(schema: str) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.base.rows import check_names
+from airflow_tx.base.rows import UnfitText, check_names
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.outputs import Listed
 from airflow_tx.sources.api import (
@@ -561,7 +561,7 @@ class FolderSource(FolderArguments):
         except ValueError as error:
             self.check_read(attempt)  # a half-replaced file does not show its old or new content
             declared = files.declarable(path, error)
-            place = batch_files.place_of(path, error)
+            place = UnfitText.place_of(error, within=str(path))
             raise self._unreadable(attempt, f"{path}: {error}", declared, place) from None
 
     def _unreadable(

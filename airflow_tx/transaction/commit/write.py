@@ -589,7 +589,7 @@ def write_moment(
     states = [each.state for each in moment if isinstance(each.state, StoredState)]
     works = [each.write(grant, raising=raising) for each in moment]
     alone = works[0].rows if len(works) == 1 and raising and not works[0].require else None
-    if alone is not None:
+    if alone is not None:  # a state of one's own may do both by a method of its own
         written = [alone.written(states[0].raise_and_write(grant, alone))]
     else:
         written = write_together(list(zip(states, works, strict=True)))
