@@ -15,9 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_tx.ledger.api import Create, Paths, Put
-from airflow_tx.ledger.attempt import Written
 from airflow_tx.ledger.audit.chain import StateEvidence, ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.receipt import Written
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.api import FencedState

@@ -21,8 +21,9 @@ from airflow_tx.ledger.answers import (
     Processed,
     TopologyRequest,
 )
-from airflow_tx.ledger.api import Paths, SystemClock, SystemIds, digest
+from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
 from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import RotatingTransactionalState, stale_successors
 from airflow_tx.ledger.records import TransactionRecord

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.state import Aggregator, fence
 from airflow_tx.state.aggregators import Cells, checked_columns, wanted_keys
 from airflow_tx.state.api import (

@@ -51,39 +51,15 @@ if TYPE_CHECKING:
         ack_element as ack_element,
         ack_name as ack_name,
         decode_name as decode_name,
-        digest as digest,
-        dumps as dumps,
         encode_name as encode_name,
     )
     from airflow_tx.ledger.attempt import (
-        ASIDE as ASIDE,
-        COUNT as COUNT,
         LANE_TRY as LANE_TRY,
-        MALFORMED as MALFORMED,
-        NOTHING_WRITTEN as NOTHING_WRITTEN,
-        POSITION_KEPT as POSITION_KEPT,
-        REJECTED as REJECTED,
         Grant as Grant,
-        Receipt as Receipt,
-        RowsDigest as RowsDigest,
         TaskTry as TaskTry,
         Token as Token,
         TransactionAttempt as TransactionAttempt,
-        Written as Written,
-        as_kept as as_kept,
-        batch_in_words as batch_in_words,
-        batch_texts as batch_texts,
-        code_digest as code_digest,
-        code_of as code_of,
-        column_marks as column_marks,
-        counted as counted,
-        form_of_columns as form_of_columns,
-        gone_in_words as gone_in_words,
-        is_shortened as is_shortened,
         of_lane as of_lane,
-        rejected_of as rejected_of,
-        restated as restated,
-        tasks_of as tasks_of,
     )
     from airflow_tx.ledger.audit.chain import (
         Chain as Chain,
@@ -106,6 +82,18 @@ if TYPE_CHECKING:
         changed_values as changed_values,
         verified as verified,
     )
+    from airflow_tx.ledger.batch_words import (
+        batch_in_words as batch_in_words,
+        batch_texts as batch_texts,
+        counted as counted,
+        gone_in_words as gone_in_words,
+    )
+    from airflow_tx.ledger.json_text import (
+        as_kept as as_kept,
+        digest as digest,
+        dumps as dumps,
+        is_shortened as is_shortened,
+    )
     from airflow_tx.ledger.ledger import Ledger as Ledger, ReadOnlyLedger as ReadOnlyLedger
     from airflow_tx.ledger.life import (
         ACCEPT_CHANGE as ACCEPT_CHANGE,
@@ -121,10 +109,25 @@ if TYPE_CHECKING:
         holds_for_good as holds_for_good,
         renamed_since as renamed_since,
     )
+    from airflow_tx.ledger.output import output_text as output_text, same_output as same_output
     from airflow_tx.ledger.reading import (
         LedgerReader as LedgerReader,
         LedgerReading as LedgerReading,
         TurnReading as TurnReading,
+    )
+    from airflow_tx.ledger.receipt import (
+        ASIDE as ASIDE,
+        MALFORMED as MALFORMED,
+        NOTHING_WRITTEN as NOTHING_WRITTEN,
+        POSITION_KEPT as POSITION_KEPT,
+        REJECTED as REJECTED,
+        Receipt as Receipt,
+        Written as Written,
+        code_digest as code_digest,
+        code_of as code_of,
+        rejected_of as rejected_of,
+        restated as restated,
+        tasks_of as tasks_of,
     )
     from airflow_tx.ledger.records import (
         Ack as Ack,
@@ -139,8 +142,12 @@ if TYPE_CHECKING:
         TransactionRecord as TransactionRecord,
         decode as decode,
         encode as encode,
-        output_text as output_text,
-        same_output as same_output,
+    )
+    from airflow_tx.ledger.row_digest import (
+        COUNT as COUNT,
+        RowsDigest as RowsDigest,
+        column_marks as column_marks,
+        form_of_columns as form_of_columns,
     )
     from airflow_tx.ledger.status import (
         REDACTION as REDACTION,

@@ -1,16 +1,14 @@
-"""The needs of the protocol: a store with versions and multis, a clock, ids, JSON, paths. Nothing here waits."""
+"""The needs of the protocol: a store with versions and multis, a clock, ids, paths. Nothing here waits."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote, unquote
 
 # --- api ----------------------------------------------------------------------------------------------------------
@@ -160,23 +158,6 @@ class SystemIds:
 
     def message_id(self) -> int:
         return int.from_bytes(os.urandom(8), "big") or 1
-
-
-# --- json text ----------------------------------------------------------------------------------------------------
-# JSON in one form: equal values give equal text, and equal digests.
-
-
-_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-
-
-def dumps(value: Any) -> str:
-    """Write compact JSON with sorted keys: equal values give equal text."""
-    return _compact.encode(value)
-
-
-def digest(value: Any) -> str:
-    """Give the fingerprint of a plain-JSON value, 32 hex digits."""
-    return hashlib.sha256(dumps(value).encode()).hexdigest()[:32]
 
 
 # --- paths --------------------------------------------------------------------------------------------------------

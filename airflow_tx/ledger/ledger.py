@@ -33,12 +33,12 @@ from airflow_tx.ledger.api import (
     Watch,
     ack_element,
     ack_name,
-    dumps,
     encode_name,
     txids_below,
 )
 from airflow_tx.ledger.attempt import TaskTry, Token, of_lane
 from airflow_tx.ledger.audit import loss
+from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.reading import (
     NO_TOPOLOGY,
     RotatingTransactionalState,

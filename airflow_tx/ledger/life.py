@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord
 
 LEDGER_LOST = "ledger-lost"

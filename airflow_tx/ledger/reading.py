@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from airflow_tx.base.errors import TooMuchContention, UnreadableRecord
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, ack_element, digest
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, ack_element
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.records import (
     Ack,
     Counter,

@@ -5,10 +5,8 @@ A reader that meets another format, or a field it does not know, stops with the 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
@@ -20,7 +18,7 @@ import msgspec
 
 from airflow_tx.base.errors import UnreadableRecord, shortened_reason, without_controls
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.api import digest, dumps
+from airflow_tx.ledger.json_text import dumps
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -590,66 +588,3 @@ _READ: dict[str, Any] = {
 
 def _kept(words: str) -> str:
     return shortened_reason(without_controls(words), MOST_OF_REASON)
-
-
-# --- output -------------------------------------------------------------------------------------------------------
-# The output that a transactional state takes, as a text to compare with a replay. Source: docs/protocol.md §7.
-#
-# Two outputs are equal if they have the same keys and values. Floats of value columns may differ by what adding in
-# another order makes of them. The sum of all floats, each with a weight of its key and column, agrees to 1e-9 of the
-# sum of their sizes.
-
-
-TOLERANCE = 1e-9
-
-
-def output_text(
-    rows: Iterable[Mapping[str, Any]], names: Iterable[str], approximate: Iterable[str]
-) -> str:
-    """Sum up an output, with any order of its rows; no row is kept.
-
-    :param names: the columns that count; none: whole rows.
-    :param approximate: of these the columns whose floats may differ a little; each row has another key.
-    """
-    columns = list(names)
-    loose = {name: 16 * number % 96 for number, name in enumerate(approximate)}
-    count = exact = rest = 0
-    total = size = 0.0
-    floats = False
-    for row in rows:
-        items = [(name, row.get(name)) for name in columns] if columns else sorted(row.items())
-        # The older digest, in which floats are not kept apart: a transaction of an older release may be replayed.
-        exact += _number(repr([value for _, value in items] if columns else items))
-        count += 1
-        if not loose:
-            continue
-        near = {
-            name: value
-            for name, value in items
-            if name in loose and isinstance(value, float) and math.isfinite(value)
-        }
-        key = _number(repr([(name, ... if name in near else value) for name, value in items]))
-        rest += key
-        for name, value in near.items():
-            weight = 1 + (key >> loose[name] & 0xFFFFFFFF) / 2**32
-            total = total + weight * value
-            size = size + abs(value)
-            floats = True
-    found = digest([count, f"{exact % 2**128:032x}"])
-    return f"{found} {digest([count, rest % 2**128])} {total!r} {size!r}" if floats else found
-
-
-def same_output(one: str, other: str) -> bool:
-    """Compare two texts of `output_text`."""
-    exact, *loose = one.split()
-    other_exact, *other_loose = other.split()
-    if exact == other_exact or not loose or not other_loose:
-        return exact == other_exact
-    rest, total, size = loose
-    other_rest, other_total, other_size = other_loose
-    bound = TOLERANCE * max(float(size), float(other_size))
-    return rest == other_rest and abs(float(total) - float(other_total)) <= bound
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")

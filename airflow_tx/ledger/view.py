@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths, Store, decode_name, txids_below
-from airflow_tx.ledger.attempt import ASIDE, of_lane, rejected_of, tasks_of
+from airflow_tx.ledger.attempt import of_lane
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.reading import (
     LedgerReader,
@@ -22,6 +22,7 @@ from airflow_tx.ledger.reading import (
     RotatingTransactionalState,
     listed_acks,
 )
+from airflow_tx.ledger.receipt import ASIDE, rejected_of, tasks_of
 from airflow_tx.ledger.records import (
     Ack,
     History,

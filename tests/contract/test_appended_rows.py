@@ -15,7 +15,7 @@ import pytest
 
 from airflow_tx.base.errors import AcceptanceRefused, StateError
 from airflow_tx.ledger import ledger_evidence, verified
-from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit

@@ -12,7 +12,8 @@ import pytest
 from airflow_tx.base.errors import RowsRefused
 from airflow_tx.base.rows import blocks
 from airflow_tx.base.rows.arrow import NoTable, readable
-from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.sources.files import batch as batch_files
 from airflow_tx.sources.files import rows as file_rows

@@ -20,7 +20,8 @@ import sqlalchemy
 from airflow._shared.module_loading import import_string
 
 from airflow_tx.base.described import stored_name
-from airflow_tx.ledger.api import Create, dumps
+from airflow_tx.ledger.api import Create
+from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.outputs.staging.area import StagingArea

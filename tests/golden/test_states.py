@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from airflow_tx.ledger.attempt import Receipt, Token
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.state import MemoryState, RedisGuard, RedisState, SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState, Grant
 from tests.golden.written import check_golden

@@ -13,7 +13,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.ledger.api import dumps
+from airflow_tx.ledger.json_text import dumps
 
 FOLDER = Path(__file__).parent / "kept"
 

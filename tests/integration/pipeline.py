@@ -21,8 +21,9 @@ from airflow_tx.ledger.answers import (
     TopologyRequest,
 )
 from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt, Written
+from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt
 from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.receipt import Written
 from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire, commit
 from airflow_tx.ledger.steps.replay import WishRequest, want

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.api import Delete, Paths, Put, SystemClock, SystemIds
-from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Binding, encode
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.outputs.journal import Entry, JournalArea

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.ledger.attempt import RowsDigest
+from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.ledger.steps.processing import RowsRead
 from airflow_tx.outputs.staging.area import batches_in
 from airflow_tx.outputs.staging.row_hash import digest_of_batch

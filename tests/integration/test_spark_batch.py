@@ -23,7 +23,8 @@ from airflow_tx.base.errors import (
     StagingError,
     TransactionDefinitionError,
 )
-from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt, code_digest
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.receipt import code_digest
 from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.outputs.staging.area import (
     SMALL_ROWS,

@@ -13,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.base.rows.arrow import readable
-from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.base.errors import StateError
-from airflow_tx.ledger.attempt import Receipt
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.state import RedisGuard, SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.testing.suites.state_tools import Grants, rows

@@ -22,8 +22,9 @@ from airflow_tx.ledger.answers import (
     RestatedBatch,
     TopologyRequest,
 )
-from airflow_tx.ledger.api import Create, Paths, Put, digest
+from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import RotatingTransactionalState, stale_successors
 from airflow_tx.ledger.records import Binding, Counter, History, Phase, TopologyRecord, TransactionRecord, decode

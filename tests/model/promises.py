@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_tx.base.errors import UnreadableRecord
-from airflow_tx.ledger.attempt import Receipt, of_lane
+from airflow_tx.ledger.attempt import of_lane
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Ack, History, Phase, decode
 from airflow_tx.ledger.steps.step import Reader
 from tests.model.product import memory_state

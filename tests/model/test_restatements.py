@@ -27,12 +27,13 @@ from airflow_tx.ledger.answers import (
     Restarted,
     WindowFull,
 )
-from airflow_tx.ledger.api import Delete, Put, digest
+from airflow_tx.ledger.api import Delete, Put
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, note_change, rename_state, state_lost
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.records import Binding, Phase, encode
 from airflow_tx.ledger.steps.commit import note_commit_failed
 from airflow_tx.ledger.steps.end import note_readmission, withdraw_skip

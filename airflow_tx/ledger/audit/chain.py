@@ -16,11 +16,13 @@ from airflow_tx.base.errors import (
     TooMuchContention,
     UnreadableRecord,
 )
-from airflow_tx.ledger.api import Paths, Store, decode_name, dumps
-from airflow_tx.ledger.attempt import Receipt, Token, digest_of, is_shortened
+from airflow_tx.ledger.api import Paths, Store, decode_name
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.json_text import digest_of, dumps, is_shortened
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.life import LEDGER_LOST, Life, since_reset, taken_back
 from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,

@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow_tx.base.errors import LossRefused, PreviewOutdated, UnreadableRecord
 from airflow_tx.ledger.answers import WHOLE, Loss, Repaired
-from airflow_tx.ledger.api import Paths, Put, digest
+from airflow_tx.ledger.api import Paths, Put
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.reading import RotatingTransactionalState
 from airflow_tx.ledger.records import Counter, RepairRecord, TopologyRecord, encode
 from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, next_repair

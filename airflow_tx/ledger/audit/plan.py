@@ -9,9 +9,11 @@ from typing import Any
 
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.api import Create, Paths, Write, digest
-from airflow_tx.ledger.attempt import Receipt, Token
+from airflow_tx.ledger.api import Create, Paths, Write
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.life import LEDGER_LOST, holds_for_good
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Binding, Metadata, Phase, TransactionRecord, encode
 from airflow_tx.ledger.steps.processing import counted_of
 from airflow_tx.ledger.steps.step import Reader, Stamp, acks_of, put_or_create

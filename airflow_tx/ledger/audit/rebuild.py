@@ -18,9 +18,11 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import Done, Repaired, TopologyRequest
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, dumps
-from airflow_tx.ledger.attempt import Receipt, Token, gone_in_words, is_shortened
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
+from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild, rebuild_refused
+from airflow_tx.ledger.batch_words import gone_in_words
+from airflow_tx.ledger.json_text import dumps, is_shortened
 from airflow_tx.ledger.ledger import Ledger, OwnStep
 from airflow_tx.ledger.life import (
     ACCEPT_CHANGE,
@@ -36,6 +38,7 @@ from airflow_tx.ledger.life import (
     since_reset,
 )
 from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,

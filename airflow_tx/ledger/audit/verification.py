@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from airflow_tx.base.remedy import Command
 from airflow_tx.ledger.answers import WHOLE
-from airflow_tx.ledger.api import Paths, digest
-from airflow_tx.ledger.attempt import Receipt, digest_of, restated
+from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.audit.chain import (
     Chain,
     Decisive,
@@ -21,7 +20,9 @@ from airflow_tx.ledger.audit.chain import (
     in_short,
 )
 from airflow_tx.ledger.audit.loss import ACCEPT_LOSS, losses_behind
+from airflow_tx.ledger.json_text import digest, digest_of
 from airflow_tx.ledger.life import BACK, CHANGE, LEDGER_LOST, STATE_LOST, Life, name_now
+from airflow_tx.ledger.receipt import Receipt, restated
 from airflow_tx.ledger.records import Outcome, Phase, Skipped, TransactionRecord
 from airflow_tx.ledger.steps.roll_forward import nonces
 

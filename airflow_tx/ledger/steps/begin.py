@@ -32,9 +32,10 @@ from airflow_tx.ledger.answers import (
     TopologyRequest,
     WindowFull,
 )
-from airflow_tx.ledger.api import Create, Paths, Put, Write, digest
+from airflow_tx.ledger.api import Create, Paths, Put, Write
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.ledger.audit.loss import start_after
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.ledger.records import (
     Binding,

@@ -24,15 +24,10 @@ from airflow_tx.ledger.answers import (
     ToBeSkipped,
 )
 from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.attempt import Receipt, Token, TransactionAttempt, Written
-from airflow_tx.ledger.records import (
-    Counter,
-    Outcome,
-    Phase,
-    TopologyRecord,
-    TransactionRecord,
-    same_output,
-)
+from airflow_tx.ledger.attempt import Token, TransactionAttempt
+from airflow_tx.ledger.output import same_output
+from airflow_tx.ledger.receipt import Receipt, Written
+from airflow_tx.ledger.records import Counter, Outcome, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps.end import (
     check_grant,
     check_states,

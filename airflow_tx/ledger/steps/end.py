@@ -21,19 +21,13 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write, digest, dumps
-from airflow_tx.ledger.attempt import (
-    METADATA_KEPT,
-    POSITION_KEPT,
-    Grant,
-    Receipt,
-    Token,
-    Written,
-    as_kept,
-)
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write
+from airflow_tx.ledger.attempt import Grant, Token
 from airflow_tx.ledger.audit.loss import without_passed
+from airflow_tx.ledger.json_text import as_kept, digest, dumps
 from airflow_tx.ledger.life import BEGAN, CHANGE, EMPTIED
 from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.receipt import METADATA_KEPT, POSITION_KEPT, Receipt, Written
 from airflow_tx.ledger.records import (
     Binding,
     Counter,

@@ -19,7 +19,8 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import Done, Repaired
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Unchanged, Write, dumps
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Unchanged, Write
+from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.records import RECORD_FORMAT, Counter, TopologyRecord, decode, encode
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling

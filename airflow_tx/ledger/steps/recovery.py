@@ -20,8 +20,9 @@ from airflow_tx.ledger.answers import (
     NotNeeded,
     ReplayNoted,
 )
-from airflow_tx.ledger.api import Create, Paths, Put, Write, digest
+from airflow_tx.ledger.api import Create, Paths, Put, Write
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.records import Counter, Skipped, TopologyRecord, TransactionRecord, encode
 from airflow_tx.ledger.steps.end import listed_skip
 from airflow_tx.ledger.steps.replay import Wish

@@ -33,11 +33,13 @@ from airflow_tx.ledger.answers import (
     Replaced,
     RestatedBatch,
 )
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, digest
-from airflow_tx.ledger.attempt import REPLAYS_KEPT, Receipt, TransactionAttempt
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.audit.loss import start_after
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.life import Life, name_now
 from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
+from airflow_tx.ledger.receipt import REPLAYS_KEPT, Receipt
 from airflow_tx.ledger.records import (
     MOST_OF_REASON,
     Binding,

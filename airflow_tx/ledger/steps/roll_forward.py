@@ -12,9 +12,11 @@ from airflow_tx.base.errors import RepairRefused, RollingForward, UnreadableReco
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Delete, Paths, Put, Write
-from airflow_tx.ledger.attempt import Receipt, Token, is_shortened
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.json_text import is_shortened
 from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, HOLES, ROLL_FORWARD
 from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_tx.base.errors import FenceOutranked
-from airflow_tx.ledger.attempt import Receipt, Written, hash_of
+from airflow_tx.ledger.receipt import Receipt, Written, hash_of
 from airflow_tx.state.api import FencedState, Grant, StoredReceipt
 from airflow_tx.state.arrow import RowTally
 from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, rows

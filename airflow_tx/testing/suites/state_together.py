@@ -27,7 +27,7 @@ from airflow_tx.base.errors import (
     StateBehind,
     StateError,
 )
-from airflow_tx.ledger.attempt import Written
+from airflow_tx.ledger.receipt import Written
 from airflow_tx.state.api import (
     Grant,
     LookUp,

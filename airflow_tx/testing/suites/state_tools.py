@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Protocol
 
 import pytest
 
-from airflow_tx.ledger.attempt import Receipt, Token
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FencedState, Grant
 

@@ -15,7 +15,8 @@ import pytest
 
 from airflow_tx.base.config import Settings
 from airflow_tx.ledger.api import Put, Store
-from airflow_tx.ledger.attempt import METADATA_KEPT, is_shortened
+from airflow_tx.ledger.json_text import is_shortened
+from airflow_tx.ledger.receipt import METADATA_KEPT
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.operations.cli import commands
 from airflow_tx.outputs.journal import Entry, JournalArea

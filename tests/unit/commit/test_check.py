@@ -29,8 +29,9 @@ from airflow_tx.base.errors import (
     UnreadableRecord,
 )
 from airflow_tx.ledger.answers import GivenUp
-from airflow_tx.ledger.api import digest
-from airflow_tx.ledger.attempt import Receipt, TaskTry
+from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.status import check_in_words, view_final
 from airflow_tx.ledger.steps.recovery import ReplayRequest

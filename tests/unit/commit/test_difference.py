@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.base.errors import NotTakenBack, StateError
-from airflow_tx.ledger.records import same_output
+from airflow_tx.ledger.output import same_output
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Avg, CollectSet, Count, First, Max, MemoryState, Sum
 from airflow_tx.testing.suites.state_tools import Grants

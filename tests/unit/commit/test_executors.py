@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import FenceOutranked, RowsDiffer, StateError
-from airflow_tx.ledger.attempt import RowsDigest, Written
+from airflow_tx.ledger.receipt import Written
+from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.outputs.staging.area import Output, StagedFile, StagingArea
 from airflow_tx.spark import connect, writers
 from airflow_tx.spark.writers import WriteJob, WritersFailed

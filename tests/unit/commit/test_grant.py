@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import LedgerBehind
-from airflow_tx.ledger.attempt import Grant, Receipt, Token
+from airflow_tx.ledger.attempt import Grant, Token
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import History, TopologyRecord, decode
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.transaction.commit.turn import commit_in_turn

@@ -13,13 +13,13 @@ import pytest
 
 from airflow_tx.base.errors import AcceptanceRefused, NotTakenBack, StateBehind, TxError
 from airflow_tx.ledger import life
-from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.audit import rebuild
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, SeenState, rename_state
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.life import Life, _Walk
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import RepairRecord
 from airflow_tx.ledger.steps import end as end_steps
 from airflow_tx.ledger.steps.step import Audit

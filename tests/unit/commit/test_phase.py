@@ -17,7 +17,8 @@ from airflow_tx.base.errors import (
     PhaseIncomplete,
     StagingError,
 )
-from airflow_tx.ledger.attempt import Grant, Receipt, TaskTry, Token
+from airflow_tx.ledger.attempt import Grant, TaskTry, Token
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import EntryDiffers, NotTakenBack, RestateRefused, RowsDiffer, StateUnavailable
-from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.audit.rebuild import rename_state, state_lost
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.steps.replay import note_changed
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.outputs.staging.area import JOURNAL

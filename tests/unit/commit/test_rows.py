@@ -12,7 +12,7 @@ import pytest
 
 from airflow_tx.base.errors import RowsDiffer, StagingError
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.records import same_output
+from airflow_tx.ledger.output import same_output
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Avg, Count, MemoryState, SqlState, SqlTable, Sum, arrow
 from airflow_tx.state.arrow import RowTally
@@ -195,7 +195,7 @@ def test_rows_of_several_store_transactions_are_read_before_the_first_of_them(
 
 
 def test_rows_that_are_not_those_that_were_emitted_are_refused_before_the_turn(area: StagingArea) -> None:
-    from airflow_tx.ledger.attempt import RowsDigest, form_of_columns
+    from airflow_tx.ledger.row_digest import RowsDigest, form_of_columns
 
     other = RowsDigest(5, 7, form_of_columns(["word", "n"])).text
     rows = staged(area, 5, words(), row_digest=other)

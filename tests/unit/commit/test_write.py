@@ -11,7 +11,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import ConfigError, FenceOutranked, LedgerBehind, RowsDiffer, StateError, StoreUnavailable
-from airflow_tx.ledger.attempt import Grant, TaskTry, Written
+from airflow_tx.ledger.attempt import Grant, TaskTry
+from airflow_tx.ledger.receipt import Written
 from airflow_tx.outputs.staging.area import StagingArea, write_manifest, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.spark.writers import rebuilt_error, total

@@ -18,7 +18,7 @@ from airflow_tx import FailedBatch, SparkConnectBatchOperator
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator import lane_applications, lane_tasks
 from airflow_tx.ledger.answers import NoData
-from airflow_tx.ledger.attempt import RowsDigest
+from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.ledger.steps.processing import RowsRead
 from airflow_tx.outputs.staging.area import (
     Manifest,

@@ -42,8 +42,9 @@ from airflow_tx.coordinator.plan import (
 )
 from airflow_tx.coordinator.worker import LOOK_EVERY, PAUSED, STATES_EVERY, Coordination, Pace
 from airflow_tx.ledger.answers import NoData as NothingNew
-from airflow_tx.ledger.api import Paths, digest
+from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps import commit, processing
 from airflow_tx.ledger.steps.replay import Wish

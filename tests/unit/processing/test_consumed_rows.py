@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.ledger.attempt import COUNT, RowsDigest
+from airflow_tx.ledger.row_digest import COUNT, RowsDigest
 from airflow_tx.ledger.steps.processing import OutputName
 from airflow_tx.transaction.processing.outputs import PYTHON, RowsReading, fullest
 

@@ -26,7 +26,7 @@ from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError, Staging
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Paths, ack_name
-from airflow_tx.ledger.attempt import code_digest
+from airflow_tx.ledger.receipt import code_digest
 from airflow_tx.ledger.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.ledger.steps.processing import OutputName
 from airflow_tx.operators.commit import BeginTransactionOperator

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_tx.ledger.api import Put
-from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.audit.chain import LedgerEvidence, StateEvidence, ledger_evidence
 from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.ledger.attempt import LONGEST, batch_in_words, batch_texts
+from airflow_tx.ledger.batch_words import LONGEST, batch_in_words, batch_texts
 from tests.examples import examples
 
 _NAMES = st.sampled_from(["files", "name", "from", "to", "quantity", "after", "upto", "partition", "at", "x"])

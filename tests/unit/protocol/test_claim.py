@@ -9,7 +9,9 @@ import pytest
 
 from airflow_tx.ledger.answers import Granted, Processed
 from airflow_tx.ledger.api import Put
-from airflow_tx.ledger.attempt import METADATA_KEPT, REPLAYS_KEPT, Grant, Receipt, Token, Written, is_shortened
+from airflow_tx.ledger.attempt import Grant, Token
+from airflow_tx.ledger.json_text import is_shortened
+from airflow_tx.ledger.receipt import METADATA_KEPT, REPLAYS_KEPT, Receipt, Written
 from airflow_tx.ledger.records import Ack, TransactionRecord, encode
 from airflow_tx.ledger.steps import commit
 from airflow_tx.ledger.steps.commit import AcquireRequest

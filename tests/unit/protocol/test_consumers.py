@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import RowsDiffer
-from airflow_tx.ledger.attempt import RowsDigest, TransactionAttempt
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.records import Ack
+from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.ledger.steps.processing import BatchRows, OutputName, RowsRead, check_rows, consumed, unproven_rows
 
 ATTEMPT = TransactionAttempt(7, 2)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import ConfigError, TransactionDefinitionError, UnreadableRecord, without_controls
-from airflow_tx.ledger.api import Paths, decode_name, digest, encode_name
+from airflow_tx.ledger.api import Paths, decode_name, encode_name
+from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.records import History, Metadata, Outcome, Skipped, check_within, decode, encode
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.transaction.spec import TransactionSpec

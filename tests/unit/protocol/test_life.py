@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.ledger import life as life_module
-from airflow_tx.ledger.attempt import Receipt
 from airflow_tx.ledger.life import (
     ACCEPT_CHANGE,
     LEDGER_LOST,
@@ -27,6 +26,7 @@ from airflow_tx.ledger.life import (
     renamed_since,
     since_reset,
 )
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord
 from tests.model.mutants import ONE, Mutant, applied
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.api import digest
-from airflow_tx.ledger.records import output_text, same_output
+from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.output import output_text, same_output
 
 TEXT = "53237f9c03c56b6e881a2db27aadda9c 7fe240ddb2f9c3fefc02f74334ac1477 4.623667580599431 6.75"
 ROWS = [{"key": f"k{i}", "n": i, "x": i / 7} for i in range(100)]

@@ -15,21 +15,19 @@ from xxhash import xxh3_64_intdigest
 
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.api import Create, Delete, Put
-from airflow_tx.ledger.attempt import (
+from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.json_text import as_kept, digest_of, is_shortened
+from airflow_tx.ledger.receipt import (
     METADATA_KEPT,
     NOTHING_WRITTEN,
     Receipt,
     Written,
-    as_kept,
     code_digest,
     code_of,
-    digest_of,
     hash_of,
-    is_shortened,
     tasks_of,
 )
-from airflow_tx.ledger.audit.chain import ledger_evidence
-from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.records import Ack, Counter, Metadata, RepairRecord, encode
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum

@@ -11,18 +11,9 @@ import pytest
 
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.answers import Batch, Begun, Outside, Replaced
-from airflow_tx.ledger.api import (
-    Paths,
-    SystemClock,
-    SystemIds,
-    ack_element,
-    ack_name,
-    decode_name,
-    digest,
-    dumps,
-    encode_name,
-)
+from airflow_tx.ledger.api import Paths, SystemClock, SystemIds, ack_element, ack_name, decode_name, encode_name
 from airflow_tx.ledger.attempt import Grant, Token, TransactionAttempt
+from airflow_tx.ledger.json_text import digest, dumps
 from airflow_tx.ledger.records import (
     Binding,
     Counter,

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from airflow_tx.base.errors import NotSkipped, SkippedTransaction
-from airflow_tx.ledger.attempt import Receipt, as_kept
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.json_text import as_kept
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Binding, Skipped
 from airflow_tx.ledger.steps.end import note_readmission
 from airflow_tx.ledger.steps.step import Audit, Reader

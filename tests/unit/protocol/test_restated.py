@@ -9,9 +9,10 @@ import pytest
 from airflow.sdk import Asset
 
 from airflow_tx.ledger.answers import Begun, Replaced
-from airflow_tx.ledger.attempt import TransactionAttempt, restated
+from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.audit.chain import StateEvidence
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.receipt import restated
 from airflow_tx.ledger.steps.end import note_readmission
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit

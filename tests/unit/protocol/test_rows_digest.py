@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.ledger.attempt import COUNT, RowsDigest, form_of_columns
+from airflow_tx.ledger.row_digest import COUNT, RowsDigest, form_of_columns
 
 HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=20)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.attempt import Written
 from airflow_tx.ledger.audit.chain import StateEvidence
 from airflow_tx.ledger.audit.verification import ColumnTotal, Verified, _column_total, verified
+from airflow_tx.ledger.receipt import Written
 from airflow_tx.ledger.records import RepairRecord
 from airflow_tx.state import Avg, Count, Max, MemoryMap, OpaqueMap, Sum
 from airflow_tx.state.aggregators import Columns

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.attempt import Receipt, as_kept
 from airflow_tx.ledger.audit.chain import Chain, LedgerEvidence, StateEvidence, in_short
 from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.json_text import as_kept
 from airflow_tx.ledger.life import RENAMED, STATE_LOST
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import History, Outcome, RepairRecord
 from airflow_tx.state.api import StoredReceipt
 from tests.unit.protocol.books import Books

@@ -15,7 +15,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import RowsDiffer
-from airflow_tx.ledger.attempt import COUNT, RowsDigest, TaskTry, TransactionAttempt
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.row_digest import COUNT, RowsDigest
 from airflow_tx.outputs.staging.area import OutputRef, StagingArea, read_output, write_manifest, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import StagingError, StagingUnavailable
-from airflow_tx.ledger.attempt import RowsDigest, TaskTry, TransactionAttempt
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.outputs.staging import files
 from airflow_tx.outputs.staging.area import WRITTEN_AT_ONCE, StagingArea, TryDir, batches_of, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.attempt import Written
+from airflow_tx.ledger.receipt import Written
 from airflow_tx.state.arrow import RowTally
 
 VALUES = [1, 1.0, True, None, "1", b"1", Decimal(1), "Decimal('1')", dt.date(2026, 1, 1), dt.datetime(2026, 1, 1), [1]]

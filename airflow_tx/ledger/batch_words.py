@@ -1,0 +1,157 @@
+"""The name that a person knows a batch by, from its metadata: a file, a range, an interval. Shapes: docs/sources.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airflow_tx.ledger.json_text import is_shortened
+
+LONGEST = 120
+_PARTITIONS_SHOWN = 2
+_MIDNIGHT = ("T00:00:00+00:00", "T00:00:00Z")
+_DETAILS = frozenset(
+    {"checksum", "columns", "digest", "etag", "hash", "options", "schema", "size", "topic_id"}
+)
+_PLACE = re.compile(r"(-?\d{1,99})(?:-(\d{1,99}))?|\[(-?\d{1,99})\]")
+"""A number, the id of an entry, such as `17-0`, or a key of one number."""
+
+
+def batch_in_words(metadata: Any) -> str:
+    """Name a batch, such as `2013-01.csv and 2 more`, `5 to 9`, or `2013-01-01 to 2013-01-02`.
+
+    :param metadata: as its source decided it, or as a receipt keeps it.
+    :return: at most `LONGEST` characters; "": its shape has no name, and a person has to read the JSON.
+    """
+    words = _range(metadata) or _partitions(metadata) if isinstance(metadata, Mapping) else ""
+    return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
+
+
+def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterator[str]:
+    """List the texts in which a search looks for a batch: those in its metadata, and its files below their folder.
+
+    :param wanted: the text that is looked for, case-folded. Of `PARTITION:PLACE`, which may have more colons, the place
+        is a file, a number or an id: if the partition has it, a text begins with it, such as `orders-0:7 (5 to 9)`.
+    :param details: only the texts about its rows that are no names of rows, such as `digest content:9f86…`.
+    """
+    if details:
+        yield from (f"{detail} {text}" for detail, text in _texts(metadata) if detail)
+        return
+    yield from (text for detail, text in _texts(metadata) if not detail)
+    has_parts = isinstance(metadata, Mapping) and not (is_shortened(metadata) or _range(metadata))
+    for name, rows in metadata.items() if has_parts else ():
+        begins = f"{name}:".casefold()
+        if wanted.startswith(begins):
+            yield from (f"{name}:{each}" for each in _places(rows, wanted.removeprefix(begins)))
+
+
+def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
+    """List texts of metadata, each with the detail of the batch that it tells; "": it names rows."""
+    if isinstance(value, str):
+        yield detail, value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each, detail)
+    elif isinstance(value, Mapping) and not is_shortened(value):
+        for name, each in value.items():
+            yield from _texts(each, detail or (name if name in _DETAILS else ""))
+        folder = str(value.get("folder", "")).rstrip("/")
+        yield from ((detail, f"{folder}/{name}") for name in _file_names(value))
+
+
+def _places(rows: Any, wanted: str) -> Iterator[str]:
+    """List the places in a partition: its files, and the wanted number, id or plain value if it is there."""
+    if isinstance(rows, Mapping):
+        yield from _file_names(rows)
+        place = _place(wanted)
+        after, last = _ends(rows)
+        before = () if after is None else _place(after) or place
+        if len(place) == len(_place(last)) and before < place <= _place(last):
+            yield f"{wanted} ({_range(rows)})"
+    elif isinstance(rows, (int, str)) and str(rows).casefold() == wanted:
+        yield str(rows)
+
+
+def counted(count: int, unit: str) -> str:
+    """Write a number and its unit, such as `1 file`, `2 files`.
+
+    :param unit: in the plural.
+    """
+    return f"{count} {unit.removesuffix('s') if count == 1 else unit}"
+
+
+def gone_in_words(keys: int) -> str:
+    """Say how many keys are gone."""
+    return f"{counted(keys, 'keys')} {'is' if keys == 1 else 'are'} gone"
+
+
+def _range(metadata: Mapping[str, Any]) -> str:
+    """Name the rows of a source without partitions, or of one partition."""
+    if names := _file_names(metadata):
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    if "partition" in metadata:
+        return f"partition {_end(metadata['partition'])}"
+    first = metadata.get("from")
+    after, last = _ends(metadata)
+    if isinstance(first, int) and isinstance(last, int):
+        return f"{first}" if first == last else f"{first} to {last}"
+    if isinstance(first, str) and isinstance(metadata.get("to"), str):
+        return f"{_end(first)} to {_end(metadata['to'])}"
+    if isinstance(last, list):
+        low, high = map(_key, (after, last))
+        return f"after {low}, up to {high}" if low and high else f"up to {high}" if high else ""
+    return f"up to {metadata['to']}" if "after" in metadata and "to" in metadata else ""
+
+
+def _file_names(metadata: Any) -> list[str]:
+    files = metadata.get("files") if isinstance(metadata, Mapping) else None
+    return [
+        str(each["name"])
+        for each in (files if isinstance(files, list) else ())
+        if isinstance(each, Mapping) and "name" in each
+    ]
+
+
+def _ends(metadata: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Read what comes before the rows of a source or a partition, None: nothing does, and what the last of them is.
+
+    Metadata has the number after the last one of numbered rows; and of a table ranges, each with how many rows it has.
+    """
+    first, count, end, upto = map(metadata.get, ("from", "quantity", "to", "upto"))
+    if isinstance(first, int):
+        end = first + count if isinstance(count, int) else end
+        return first - 1, end - 1 if isinstance(end, int) else None
+    last = upto[-1] if isinstance(upto, list) and upto else None
+    return metadata.get("after", ""), last[:-1] if isinstance(last, list) else end
+
+
+def _key(values: Any) -> str:
+    if not isinstance(values, list) or not values:
+        return ""
+    texts = [_end(each.get("at", "") if isinstance(each, Mapping) else each) for each in values]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _partitions(metadata: Mapping[str, Any]) -> str:
+    """Name the rows by partition; "" if one of the first ones has no name."""
+    some = list(metadata.items())[:_PARTITIONS_SHOWN]
+    words = [(name, _range(each) if isinstance(each, Mapping) else "") for name, each in some]
+    if not words or not all(text for _, text in words):
+        return ""
+    more = len(metadata) - len(words)
+    named = ", ".join(f"{name}: {text}" for name, text in words)
+    return f"{named} and {more} more" if more else named
+
+
+def _place(value: Any) -> tuple[int, ...]:
+    found = _PLACE.fullmatch(str(value))
+    return tuple(int(each) for each in found.groups() if each) if found else ()
+
+
+def _end(value: Any) -> str:
+    """Write a moment without a time that is midnight in UTC."""
+    text = str(value)
+    for midnight in _MIDNIGHT:
+        text = text.removesuffix(midnight)
+    return text
