@@ -21,8 +21,8 @@ from typing import Any
 import psycopg2  # type: ignore[import-untyped]
 
 from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import History
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

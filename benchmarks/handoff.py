@@ -145,8 +145,8 @@ def begin_all(hosts: str, folder: str, transactions: int) -> list[Begun]:
 def ledger_says(hosts: str) -> Iterator[float]:
     """granted_at(n + 1) − ended(n), as the ledger's history has them."""
     from airflow_tx.ledger.api import Paths
+    from airflow_tx.ledger.reading import Reader
     from airflow_tx.ledger.records import History
-    from airflow_tx.ledger.steps.step import Reader
 
     paths = Paths("/benchmark", "handoff")
     with topology.connected(hosts) as store:

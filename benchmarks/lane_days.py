@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import History
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

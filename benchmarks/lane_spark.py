@@ -134,8 +134,8 @@ def finish(job: Job) -> None:
     from airflow_tx.base import compat
     from airflow_tx.coordinator.lane_applications import LaneApplications
     from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneOutputs, LaneTransaction, LaneTurn, lane_run
+    from airflow_tx.ledger.reading import Reader
     from airflow_tx.ledger.records import TransactionRecord
-    from airflow_tx.ledger.steps.step import Reader
     from airflow_tx.transaction.commit.case import CommitCase
     from airflow_tx.transaction.commit.turn import commit_in_turn
 

@@ -25,11 +25,10 @@ from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.reading import RotatingTransactionalState, stale_successors
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, stale_successors
 from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps import commit, processing
 from airflow_tx.ledger.steps.commit import AcquireRequest
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.store.memory import MemoryStore
 
 PENDING = 8

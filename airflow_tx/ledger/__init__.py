@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         StateEvidence as StateEvidence,
         ledger_evidence as ledger_evidence,
     )
-    from airflow_tx.ledger.audit.loss import shortened as shortened
+    from airflow_tx.ledger.audit.move import Mover as Mover
     from airflow_tx.ledger.audit.plan import HeldState as HeldState
     from airflow_tx.ledger.audit.rebuild import (
         Repairs as Repairs,
@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         batch_texts as batch_texts,
         counted as counted,
         gone_in_words as gone_in_words,
+        shortened as shortened,
     )
     from airflow_tx.ledger.json_text import (
         as_kept as as_kept,
@@ -149,7 +150,53 @@ if TYPE_CHECKING:
         column_marks as column_marks,
         form_of_columns as form_of_columns,
     )
-    from airflow_tx.ledger.status import (
+    from airflow_tx.ledger.steps.begin import BoundStep as BoundStep
+    from airflow_tx.ledger.steps.commit import (
+        AcquireAnswer as AcquireAnswer,
+        AcquireRequest as AcquireRequest,
+    )
+    from airflow_tx.ledger.steps.end import (
+        HOUR as HOUR,
+        check_undoable as check_undoable,
+        fence_batch as fence_batch,
+        skip_refused as skip_refused,
+    )
+    from airflow_tx.ledger.steps.processing import (
+        OutputName as OutputName,
+        RowsRead as RowsRead,
+        consumed as consumed,
+        content_of as content_of,
+        in_words as in_words,
+        names_from_json as names_from_json,
+        names_to_json as names_to_json,
+    )
+    from airflow_tx.ledger.steps.recovery import ReplayRequest as ReplayRequest
+    from airflow_tx.ledger.steps.replay import (
+        LIVE_RUN_STATES as LIVE_RUN_STATES,
+        Wish as Wish,
+        WishRequest as WishRequest,
+        check_changeable as check_changeable,
+        most_restated as most_restated,
+        wishes_to_start as wishes_to_start,
+    )
+    from airflow_tx.ledger.steps.roll_forward import (
+        RolledState as RolledState,
+        Rolling as Rolling,
+    )
+    from airflow_tx.ledger.steps.run_slots import Waiter as Waiter
+    from airflow_tx.ledger.steps.step import Audit as Audit, Decision as Decision
+    from airflow_tx.ledger.store.client import (
+        ClientConfig as ClientConfig,
+        Tls as Tls,
+        connect as connect,
+        disconnect as disconnect,
+    )
+    from airflow_tx.ledger.store.memory import MemoryStore as MemoryStore
+    from airflow_tx.ledger.store.zookeeper import (
+        WatchedStore as WatchedStore,
+        ZooKeeperStore as ZooKeeperStore,
+    )
+    from airflow_tx.ledger.views.status import (
         REDACTION as REDACTION,
         Person as Person,
         PersonOfAttempt as PersonOfAttempt,
@@ -163,53 +210,7 @@ if TYPE_CHECKING:
         to_continue as to_continue,
         with_run_end as with_run_end,
     )
-    from airflow_tx.ledger.steps.begin import BoundStep as BoundStep
-    from airflow_tx.ledger.steps.commit import (
-        AcquireAnswer as AcquireAnswer,
-        AcquireRequest as AcquireRequest,
-    )
-    from airflow_tx.ledger.steps.end import (
-        HOUR as HOUR,
-        check_undoable as check_undoable,
-        fence_batch as fence_batch,
-        skip_refused as skip_refused,
-    )
-    from airflow_tx.ledger.steps.move import Mover as Mover
-    from airflow_tx.ledger.steps.processing import (
-        OutputName as OutputName,
-        RowsRead as RowsRead,
-        consumed as consumed,
-        content_of as content_of,
-        in_words as in_words,
-        names_from_json as names_from_json,
-        names_to_json as names_to_json,
-    )
-    from airflow_tx.ledger.steps.recovery import ReplayRequest as ReplayRequest, Waiter as Waiter
-    from airflow_tx.ledger.steps.replay import (
-        LIVE_RUN_STATES as LIVE_RUN_STATES,
-        Wish as Wish,
-        WishRequest as WishRequest,
-        check_changeable as check_changeable,
-        most_restated as most_restated,
-        wishes_to_start as wishes_to_start,
-    )
-    from airflow_tx.ledger.steps.roll_forward import (
-        RolledState as RolledState,
-        Rolling as Rolling,
-    )
-    from airflow_tx.ledger.steps.step import Audit as Audit, Decision as Decision
-    from airflow_tx.ledger.store.client import (
-        ClientConfig as ClientConfig,
-        Tls as Tls,
-        connect as connect,
-        disconnect as disconnect,
-    )
-    from airflow_tx.ledger.store.memory import MemoryStore as MemoryStore
-    from airflow_tx.ledger.store.zookeeper import (
-        WatchedStore as WatchedStore,
-        ZooKeeperStore as ZooKeeperStore,
-    )
-    from airflow_tx.ledger.view import (
+    from airflow_tx.ledger.views.view import (
         Alarms as Alarms,
         HealthCode as HealthCode,
         LedgerView as LedgerView,

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_tx.ledger.json_text import is_shortened
 
 LONGEST = 120
+SHOWN = 20
 _PARTITIONS_SHOWN = 2
 _MIDNIGHT = ("T00:00:00+00:00", "T00:00:00Z")
 _DETAILS = frozenset(
@@ -84,6 +85,11 @@ def counted(count: int, unit: str) -> str:
 def gone_in_words(keys: int) -> str:
     """Say how many keys are gone."""
     return f"{counted(keys, 'keys')} {'is' if keys == 1 else 'are'} gone"
+
+
+def shortened(words: list[str]) -> list[str]:
+    """Cut words for people: a record that names thousands of partitions would be too large."""
+    return words if len(words) <= SHOWN else [*words[:SHOWN], f"and {len(words) - SHOWN} more"]
 
 
 def _range(metadata: Mapping[str, Any]) -> str:

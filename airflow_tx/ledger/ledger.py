@@ -37,12 +37,15 @@ from airflow_tx.ledger.api import (
     txids_below,
 )
 from airflow_tx.ledger.attempt import TaskTry, Token, of_lane
-from airflow_tx.ledger.audit import loss
 from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.reading import (
     NO_TOPOLOGY,
+    Answers,
+    KnownRecords,
+    Reader,
     RotatingTransactionalState,
     TurnReading,
+    Unanswered,
     listed_acks,
     read_opened,
 )
@@ -54,7 +57,18 @@ from airflow_tx.ledger.records import (
     TopologyRecord,
     TransactionRecord,
 )
-from airflow_tx.ledger.steps import commit, end, processing, recovery, replay, roll_forward
+from airflow_tx.ledger.steps import (
+    alarm,
+    commit,
+    end,
+    loss,
+    processing,
+    recovery,
+    replay,
+    roll_forward,
+    run_slots,
+    watcher,
+)
 from airflow_tx.ledger.steps.begin import (
     BeginAnswer,
     BoundStep,
@@ -63,18 +77,7 @@ from airflow_tx.ledger.steps.begin import (
     in_one_multi,
     open_topology,
 )
-from airflow_tx.ledger.steps.step import (
-    Answers,
-    Audit,
-    Decision,
-    KnownRecords,
-    Reader,
-    Stamp,
-    Unanswered,
-    is_committed,
-    note_removed,
-    remove,
-)
+from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, is_committed, note_removed, remove
 
 log = logging.getLogger(__name__)
 
@@ -335,7 +338,7 @@ class ReadOnlyLedger:
 
     def raised_alarms(self) -> Mapping[str, Mapping[str, Any]]:
         """Read which alarms are raised, and for what."""
-        return recovery.raised_alarms(self.reader, self.paths)
+        return alarm.raised_alarms(self.reader, self.paths)
 
     def entries_in_use(self) -> set[str]:
         """Name the journal entries that open restatements take back, or that a person wants taken back."""
@@ -349,7 +352,7 @@ class ReadOnlyLedger:
 
     def version_of(self, txids: Sequence[int]) -> str:
         """Read the version of transactions, on which a preview was decided."""
-        return recovery.version_of(self.reader, self.paths, txids)
+        return replay.version_of(self.reader, self.paths, txids)
 
     def position(self) -> Any:
         """Read where the source stands after the last final transaction; what was just read is not read again.
@@ -427,14 +430,14 @@ class Ledger(ReadOnlyLedger):
 
     note_replay = Step(recovery.note_replay)
     note_person = Step(recovery.note_person)
-    note_action = Step(recovery.note_action)
+    note_action = Step(replay.note_action)
     unblock = Step(recovery.unblock)
-    bid = Step(recovery.bid)
-    note_yield = Step(recovery.note_yield)
-    came_back = Step(recovery.came_back)
-    note_alarm = Step(recovery.note_alarm)
-    open_watcher = Step(recovery.open_watcher)
-    note_handed_on = Step(recovery.note_handed_on)
+    bid = Step(run_slots.bid)
+    note_yield = Step(run_slots.note_yield)
+    came_back = Step(run_slots.came_back)
+    note_alarm = Step(alarm.note_alarm)
+    open_watcher = Step(watcher.open_watcher)
+    note_handed_on = Step(watcher.note_handed_on)
 
     note_changed = Step(replay.note_changed)
     want_restated = Step(replay.want)

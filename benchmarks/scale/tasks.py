@@ -7,10 +7,10 @@ from typing import Any
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.ledger.ledger import ReadOnlyLedger
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps import processing
-from airflow_tx.ledger.steps.step import Reader
-from airflow_tx.ledger.view import topology_view, transaction_details
+from airflow_tx.ledger.views.view import topology_view, transaction_details
 from airflow_tx.transaction.commit.turn import read_line
 from benchmarks.scale.filled import Repeatable
 from benchmarks.scale.server import COLUMNS, MeteredStore, ScaleZooKeeper, cost, metered, number, row, size, table

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from airflow_tx.coordinator.plan import SnapshotReader
-from airflow_tx.ledger.view import topology_view, transaction_details
+from airflow_tx.ledger.views.view import topology_view, transaction_details
 from benchmarks.scale.filled import LEDGERS, Repeatable, compare, copied
 from benchmarks.scale.server import COLUMNS, MB, MeteredStore, ScaleZooKeeper, cost, metered, number, row, table
 

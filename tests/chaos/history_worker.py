@@ -28,9 +28,10 @@ from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.ledger.answers import Begun, Joined
 from airflow_tx.ledger.attempt import Token, of_lane
 from airflow_tx.ledger.ledger import BoundCall, Ledger
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Counter, TransactionRecord
 from airflow_tx.ledger.steps import commit, end
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.operators.transaction import defined

@@ -35,10 +35,10 @@ from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.reading import LedgerReader
+from airflow_tx.ledger.reading import LedgerReader, Reader
 from airflow_tx.ledger.records import Binding
 from airflow_tx.ledger.steps.replay import WishRequest, most_restated, want, wishes, wishes_to_start, withdraw
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
 from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
 from airflow_tx.operations.actions.skip import Readmission, TransactionSkip

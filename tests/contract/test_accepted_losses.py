@@ -12,12 +12,12 @@ from airflow_tx.base.errors import LossRefused, SourceError, UnreadableRecord
 from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Loss, Outside
 from airflow_tx.ledger.api import Create, Paths, Put, Store
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.audit.loss import start_after
 from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import RECORD_FORMAT, History, Metadata, RepairRecord, TopologyRecord, decode, encode
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.steps.loss import start_after
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import topology_view, transaction_details
+from airflow_tx.ledger.views.view import topology_view, transaction_details
 from tests.contract.losses import AUDIT, Log, Topology
 
 

@@ -15,7 +15,7 @@ from airflow_tx.ledger.records import History, Phase, TransactionRecord, decode
 from airflow_tx.ledger.steps import commit, end, replay
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.ledger.view import transaction_details
+from airflow_tx.ledger.views.view import transaction_details
 from tests.integration.pipeline import Pipeline
 
 AUDIT = Audit("ann", "the file is mended")

@@ -17,10 +17,10 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Paths, Requirement, Store, Write
-from airflow_tx.ledger.steps.move import Mover
+from airflow_tx.ledger.audit.move import Mover
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import topologies, topology_view
+from airflow_tx.ledger.views.view import topologies, topology_view
 from airflow_tx.state import MemoryState, Sum
 from tests.integration.pipeline import Pipeline
 
@@ -173,7 +173,7 @@ def test_nobody_uses_what_is_being_renamed_and_whoever_tries_is_told(zookeeper_r
 def test_a_rename_that_is_killed_anywhere_is_completed_by_the_same_command(
     zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, *, done: bool, begun: bool
 ) -> None:
-    monkeypatch.setattr("airflow_tx.ledger.steps.move._TOGETHER", 5)
+    monkeypatch.setattr("airflow_tx.ledger.audit.move._TOGETHER", 5)
     for left in range(1000):
         store = DyingStore()
         old, new = grown(store, zookeeper_root)
@@ -211,7 +211,7 @@ def test_a_call_that_was_thought_dead_cannot_harm_one_that_came_after_it(zookeep
 def test_a_begin_lands_before_a_rename_has_closed_the_ledger_or_never(
     zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, run: str
 ) -> None:
-    monkeypatch.setattr("airflow_tx.ledger.steps.move._TOGETHER", 5)
+    monkeypatch.setattr("airflow_tx.ledger.audit.move._TOGETHER", 5)
     happened = []
     for left in range(1000):
         store = HeldStore()
@@ -234,7 +234,7 @@ def test_a_begin_lands_before_a_rename_has_closed_the_ledger_or_never(
 def test_a_deletion_that_is_killed_anywhere_is_completed_by_the_same_command(
     zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, *, done: bool
 ) -> None:
-    monkeypatch.setattr("airflow_tx.ledger.steps.move._TOGETHER", 5)
+    monkeypatch.setattr("airflow_tx.ledger.audit.move._TOGETHER", 5)
     for left in range(1000):
         store = DyingStore()
         old, _ = grown(store, zookeeper_root)

@@ -9,9 +9,8 @@ import pytest
 
 from airflow_tx.base.errors import RequirementFailed, UnreadableRecord
 from airflow_tx.ledger.api import Create, Paths, Put, Store, Write
-from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.records import Counter, Metadata, encode
-from airflow_tx.ledger.steps.step import Reader
 
 Change = Callable[[RotatingTransactionalState], tuple[Write, ...]]
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.view import topology_view
+from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.sources.api import FIRST_ROWS, Batch, BatchSize, Json, TransactionalSource
 from airflow_tx.transaction.processing.begin import allocate
 from airflow_tx.transaction.spec import TransactionSpec

@@ -9,7 +9,7 @@ import pytest
 from airflow_tx.base.errors import SourceKindChanged, SourceShapeChanged
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.records import TopologyRecord
-from airflow_tx.ledger.view import topology_view
+from airflow_tx.ledger.views.view import topology_view
 from tests.contract.losses import Log, Topology
 
 

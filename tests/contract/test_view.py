@@ -8,12 +8,13 @@ from airflow_tx.base.errors import StaleAttempt, UnknownTransaction
 from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Granted, Outside, TopologyRequest
 from airflow_tx.ledger.api import Create, Delete, Put, Store
 from airflow_tx.ledger.attempt import LANE_TRY, TaskTry
-from airflow_tx.ledger.status import TransactionView
-from airflow_tx.ledger.steps import commit, processing, recovery
+from airflow_tx.ledger.steps import commit, processing, recovery, run_slots
 from airflow_tx.ledger.steps.end import commit_skip, grant_skip, note_readmission, note_skip
-from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter
+from airflow_tx.ledger.steps.recovery import ReplayRequest
+from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.ledger.view import topologies, topology_view, transaction_details
+from airflow_tx.ledger.views.status import TransactionView
+from airflow_tx.ledger.views.view import topologies, topology_view, transaction_details
 from tests.integration.pipeline import Pipeline
 
 AUDIT = Audit("ann", "the file is broken")
@@ -283,12 +284,12 @@ def test_a_waiter_that_yielded_says_for_whom(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     pipeline.process(pipeline.begin("r2"))
     waiter = Waiter("r2", 2, "000099", 1)
-    pipeline.ledger.run(recovery.bid, waiter)
-    pipeline.ledger.run(recovery.note_yield, waiter)
+    pipeline.ledger.run(run_slots.bid, waiter)
+    pipeline.ledger.run(run_slots.note_yield, waiter)
     assert of(pipeline, 2).yielded == 1
     told = "the run of transaction 1, to which it gave its run slot; then it is started again"
     assert of(pipeline, 2).waiting_for == told
-    pipeline.ledger.run(recovery.came_back, "r2")
+    pipeline.ledger.run(run_slots.came_back, "r2")
     assert of(pipeline, 2).yielded is None
     assert of(pipeline, 2).waiting_for == "transaction 1.1 (run r1, PROCESSING)"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from airflow_tx.ledger.answers import Loss
-from airflow_tx.ledger.audit import loss
-from airflow_tx.ledger.steps import recovery, replay
-from airflow_tx.ledger.steps.recovery import Waiter, note_alarm
+from airflow_tx.ledger.steps import loss, replay, run_slots, watcher
+from airflow_tx.ledger.steps.alarm import note_alarm
+from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from tests.model.driver import Run, Topology
 
@@ -36,9 +36,9 @@ def story(topology: Topology) -> None:
     topology.clock.advance(60)
     ledger.run(loss.note_losses, [Loss("", 10, 12, "rows 10 and 11")], AUDIT)
     ledger.run(note_alarm, "blocked", {"of": "4"})
-    ledger.run(recovery.open_watcher, "asset", from_first=True)
+    ledger.run(watcher.open_watcher, "asset", from_first=True)
     waiter = Waiter("r9", None, "00000099", topology.current)
-    ledger.run(recovery.bid, waiter)
-    ledger.run(recovery.note_yield, waiter)
-    ledger.run(recovery.bid, Waiter("r8", None, "00000098", topology.current))
+    ledger.run(run_slots.bid, waiter)
+    ledger.run(run_slots.note_yield, waiter)
+    ledger.run(run_slots.bid, Waiter("r8", None, "00000098", topology.current))
     granted.written()

@@ -11,9 +11,9 @@ import sqlalchemy
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Granted, Loss, Processed
 from airflow_tx.ledger.api import Create, Delete, Put
-from airflow_tx.ledger.audit import loss
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.steps import loss
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state.aggregators import Sum
@@ -67,7 +67,7 @@ def test_the_tables_of_a_state_are_written_as_ever(topology: Topology, database:
 
 
 def test_the_record_of_a_rename_is_written_as_ever(topology: Topology) -> None:
-    from airflow_tx.ledger.steps.move import Mover
+    from airflow_tx.ledger.audit.move import Mover
 
     Run(topology, "r1").whole(2, {"a": 2})
     Mover(topology.ledger()).close_for_deletion()

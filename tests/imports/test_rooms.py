@@ -16,7 +16,7 @@ from tests.imports.rulers import all_files, given, homes_of, listed, measured_fi
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_tx"
-LEDGER = ["ledger", "ledger/steps", "ledger/audit"]
+LEDGER = ["ledger", "ledger/steps", "ledger/audit", "ledger/views"]
 HEAVY = ("airflow", "kazoo", "pandas", "pyarrow", "pyspark", "sqlalchemy")
 
 # Imports what is named, while every module named first is refused, wherever the import stands; names what cannot be.

@@ -12,8 +12,8 @@ import pytest
 from airflow_tx.base.errors import StateBehind
 from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.steps import end, recovery
-from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.ledger.steps import end, run_slots
+from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.operations.actions.request import ActionName
 from tests.integration.cli_runs import AUDIT, Runs, checked, fail, granted, state_of
 from tests.integration.commands import Commands
@@ -112,8 +112,8 @@ def some_yielded(world: World) -> None:
     world.pipeline.ledger.run(end.note_skip, 3, AUDIT)
     for number, run in enumerate(("gone", "still", "waits")):
         waiter = Waiter(run, None, f"00040{number}", 1)
-        world.pipeline.ledger.run(recovery.bid, waiter)
-        world.pipeline.ledger.run(recovery.note_yield, waiter)
+        world.pipeline.ledger.run(run_slots.bid, waiter)
+        world.pipeline.ledger.run(run_slots.note_yield, waiter)
     world.runs.make(r2="running", r3="failed", still="running", waits="failed")
 
 

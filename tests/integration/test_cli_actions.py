@@ -12,10 +12,11 @@ import pytest
 
 from airflow_tx.base.errors import FenceForeign, Outranked, TopologyClaimed
 from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside, TopologyRequest
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.ledger.steps import end, recovery
-from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.steps import end, recovery, run_slots
+from airflow_tx.ledger.steps.recovery import ReplayRequest
+from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.outputs.staging.area import StagingArea
 from tests.integration.cli_runs import AUDIT, DAG_ID, Runs, checked, fail, granted, one_line, state_of
@@ -393,8 +394,8 @@ def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
         pipeline.process(pipeline.begin(run))
     pipeline.ledger.run(end.note_skip, 4, AUDIT)
     for waiter in (Waiter("r3", 3, "000300", 1), Waiter("room", None, "000400", 1)):
-        pipeline.ledger.run(recovery.bid, waiter)
-        pipeline.ledger.run(recovery.note_yield, waiter)
+        pipeline.ledger.run(run_slots.bid, waiter)
+        pipeline.ledger.run(run_slots.note_yield, waiter)
     runs.make(r1="failed", r2="running", r3="failed", r4="failed", room="failed")
     listed = airflow.json("tx", "list", "flights", root=root)
     assert (listed[0]["status"], listed[0]["run_id"], listed[0]["txid"]) == ("YIELDED", "room", None)
@@ -488,8 +489,8 @@ def test_a_skip_lets_those_go_on_that_had_made_room(
     pipeline.begin("r1")
     pipeline.process(pipeline.begin("r2"))
     for waiter in (Waiter("r2", 2, "000300", 1), Waiter("room", None, "000400", 1)):
-        pipeline.ledger.run(recovery.bid, waiter)
-        pipeline.ledger.run(recovery.note_yield, waiter)
+        pipeline.ledger.run(run_slots.bid, waiter)
+        pipeline.ledger.run(run_slots.note_yield, waiter)
     pipeline.ledger.run(end.note_skip, 2, AUDIT)
     runs.make(r1="queued", r2="failed", room="failed")
     told = airflow.json("tx", "skip", "flights", "1", "--why", "wrong", "--yes", root=zookeeper_root)

@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.base.errors import SourceError
 from airflow_tx.ledger.answers import BeginRequest, Begun, Outside, TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.ledger.view import topology_view
+from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.sources.api import Source
 from airflow_tx.transaction.processing.begin import decide
 from tests.integration.cli_runs import Runs, one_line

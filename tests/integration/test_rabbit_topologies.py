@@ -15,9 +15,9 @@ from pika import BasicProperties  # type: ignore[import-untyped]
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.answers import Begun, NoData, TopologyRequest
 from airflow_tx.ledger.api import Paths, Requirement, Write
+from airflow_tx.ledger.audit.move import Mover
 from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.outputs.staging.area import StagingArea

@@ -39,7 +39,7 @@ from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.ledger.view import LedgerView, topology_view
+from airflow_tx.ledger.views.view import LedgerView, topology_view
 from airflow_tx.state import Sum
 from airflow_tx.state.api import Fence, StateKind
 from airflow_tx.state.sql.state import SqlState

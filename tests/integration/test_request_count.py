@@ -14,7 +14,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import Counter, History, Metadata, Outcome, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.ledger.view import transaction_details
+from airflow_tx.ledger.views.view import transaction_details
 from airflow_tx.transaction.commit.turn import Wait, read_line
 from tests.integration.pipeline import Pipeline
 

@@ -13,9 +13,10 @@ import pytest
 from airflow_tx.base import failpoints
 from airflow_tx.base.errors import FenceOutranked, Outranked
 from airflow_tx.base.failpoints import FailpointError
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Binding
 from airflow_tx.ledger.steps.replay import WishRequest, want
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.outputs.staging.area import StagingArea, write_manifest, write_rows

@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import WatchedStore, ZooKeeperStore
-from airflow_tx.ledger.view import topology_view
+from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.testing.eventually import eventually

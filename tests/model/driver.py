@@ -26,13 +26,13 @@ from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.reading import RotatingTransactionalState, stale_successors
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, stale_successors
 from airflow_tx.ledger.records import Binding, Counter, History, Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.ledger.steps import commit, end, processing, recovery
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.replay import WishRequest, held_at, want
-from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp
+from airflow_tx.ledger.steps.step import Audit, Decision, Stamp
 from airflow_tx.state.api import FencedState
 from airflow_tx.transaction.commit.handoff import take_skip, undoable
 from airflow_tx.transaction.commit.write import take_other_output

@@ -21,11 +21,10 @@ from airflow_tx.base.errors import AlreadyFinal, IncompleteBatch, SkippedTransac
 from airflow_tx.ledger import life, reading
 from airflow_tx.ledger.audit import plan, rebuild
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.records import TransactionRecord
-from airflow_tx.ledger.steps import begin, commit, end, processing, recovery, replay, step
+from airflow_tx.ledger.steps import begin, commit, end, processing, recovery, replay, run_slots, step
 from airflow_tx.ledger.steps import end as skip
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
@@ -523,43 +522,43 @@ MUTANTS = (
     ),
     Mutant(
         "whoever wants may yield",
-        ((recovery.note_yield, 'topology.bid["run_id"] != waiter.run_id', "False"),),
+        ((run_slots.note_yield, 'topology.bid["run_id"] != waiter.run_id', "False"),),
         _trace(test_yields, "test_a_leader_that_died_does_not_hold_up_the_others", waiting=True),
     ),
     Mutant(
         "two yield for one offer",
-        ((recovery.note_yield, "bid=None, ", ""),),
+        ((run_slots.note_yield, "bid=None, ", ""),),
         _trace(test_yields, "test_after_one_has_yielded_the_next_must_bid_anew", waiting=True),
     ),
     Mutant(
         "the last offer leads",
-        ((recovery.bid, "found.rank >= waiter.rank", "False"),),
+        ((run_slots.bid, "found.rank >= waiter.rank", "False"),),
         _trace(test_yields, "test_a_later_try_of_the_leader_leads", waiting=True),
     ),
     Mutant(
         "an old entry lets one yield out of turn",
-        ((recovery.note_yield, '{}).get("blocking") == waiter.blocking', "{})"),),
+        ((run_slots.note_yield, '{}).get("blocking") == waiter.blocking', "{})"),),
         _trace(test_yields, "test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn", waiting=True),
     ),
     # --- what people act on
     Mutant(
         "whoever was shown a transaction acts on it as it is now",
-        ((recovery.note_action, "_version(txids, records) != version", "False"),),
+        ((replay.note_action, "_version(txids, records) != version", "False"),),
         PRESS,
     ),
     Mutant(
         "an action leaves its transaction of the version that it was",
-        ((recovery.note_action, "replace(found, op=stamp.op)", "found"),),
+        ((replay.note_action, "replace(found, op=stamp.op)", "found"),),
         PRESS,
     ),
     Mutant(
         "an action is noted on the first of its transactions alone",
-        ((recovery.note_action, "in records.items()", "in list(records.items())[:1]"),),
+        ((replay.note_action, "in records.items()", "in list(records.items())[:1]"),),
         _trace(test_actions, "test_who_acts_on_several_outdates_what_was_shown_of_each"),
     ),
     Mutant(
         "a version is of the first of its transactions alone",
-        ((recovery._version, "in sorted(set(txids))", "in sorted(set(txids))[:1]"),),
+        ((replay._version, "in sorted(set(txids))", "in sorted(set(txids))[:1]"),),
         _trace(test_actions, "test_who_acts_on_one_outdates_what_was_shown_of_several"),
     ),
     # --- restatements
@@ -765,7 +764,7 @@ MUTANTS = (
     ),
     Mutant(
         "a skipped transaction is of no version",
-        ((recovery._records, " or read.find(Skipped, paths.skipped(txid))", ""),),
+        ((replay._records, " or read.find(Skipped, paths.skipped(txid))", ""),),
         _trace(test_actions, "test_of_two_who_want_a_skipped_transaction_back_one_is_refused"),
     ),
 )

@@ -19,11 +19,12 @@ from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.ledger.attempt import LANE_TRY, TaskTry
 from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps.end import note_readmission
-from airflow_tx.ledger.steps.recovery import Waiter, bid
 from airflow_tx.ledger.steps.replay import WishRequest, want
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.run_slots import Waiter, bid
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
 from airflow_tx.operations.actions.replay import NamedReplay
 from airflow_tx.operations.actions.skip import NotInEffect, TransactionSkip

@@ -9,10 +9,9 @@ from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.attempt import of_lane
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
-from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Ack, History, Phase, decode
-from airflow_tx.ledger.steps.step import Reader
 from tests.model.product import memory_state
 from tests.model.programs import spans
 from tests.model.shapes import PATHS, Shape

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_tx.base.errors import PreviewOutdated
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import TransactionRecord
-from airflow_tx.ledger.steps.recovery import note_action, version_of
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.steps.replay import note_action, version_of
 from tests.model.driver import Run, Topology
 
 

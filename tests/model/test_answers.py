@@ -11,8 +11,9 @@ from airflow_tx.base.errors import FailedTransaction, IncompleteBatch
 from airflow_tx.ledger.answers import NotYet
 from airflow_tx.ledger.api import Paths, Put
 from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Counter, encode
-from airflow_tx.ledger.steps.step import Decision, Reader, Stamp
+from airflow_tx.ledger.steps.step import Decision, Stamp
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.transaction.commit.case import CommitCase

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_tx.base.errors import OutcomeUnknown, Outranked
 from airflow_tx.ledger.answers import Committed
-from airflow_tx.ledger.steps import end, recovery
-from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.ledger.steps import end, recovery, run_slots
+from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
@@ -120,20 +120,20 @@ def begin_of_an_allocated_run(topology: Topology) -> Any:
 
 def bid(topology: Topology) -> Any:
     Run(topology, "r1").begin(1)
-    return lambda: topology.ledger().run(recovery.bid, Waiter("r2", None, "02", 1))
+    return lambda: topology.ledger().run(run_slots.bid, Waiter("r2", None, "02", 1))
 
 
 def give_way(topology: Topology) -> Any:
     Run(topology, "r1").begin(1)
     Run(topology, "r2").begin(1)
     waiter = Waiter("r2", 2, "02", 1)
-    topology.ledger().run(recovery.bid, waiter)
-    return lambda: topology.ledger().run(recovery.note_yield, waiter)
+    topology.ledger().run(run_slots.bid, waiter)
+    return lambda: topology.ledger().run(run_slots.note_yield, waiter)
 
 
 def came_back(topology: Topology) -> Any:
     give_way(topology)()
-    return lambda: topology.ledger().run(recovery.came_back, "r2")
+    return lambda: topology.ledger().run(run_slots.came_back, "r2")
 
 
 def note_replay(topology: Topology) -> Any:

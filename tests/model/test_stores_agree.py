@@ -29,9 +29,10 @@ from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import TaskTry, Token
 from airflow_tx.ledger.audit.rebuild import state_lost
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.steps import commit, end, processing, recovery
+from airflow_tx.ledger.steps import commit, end, processing, recovery, run_slots
 from airflow_tx.ledger.steps.commit import AcquireRequest
-from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter
+from airflow_tx.ledger.steps.recovery import ReplayRequest
+from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.memory import MemoryStore
@@ -304,11 +305,11 @@ class StoresAgree(RuleBasedStateMachine):
             return  # no ledger yet
         waiter = Waiter(run, txid, f"{run}-try", blocking)
         if what == "bid":
-            self.both(run, lambda ledger: ledger.run(recovery.bid, waiter, overdue="3000" if lapsed else ""))
+            self.both(run, lambda ledger: ledger.run(run_slots.bid, waiter, overdue="3000" if lapsed else ""))
         elif what == "give way":
-            self.both(run, lambda ledger: ledger.run(recovery.note_yield, waiter))
+            self.both(run, lambda ledger: ledger.run(run_slots.note_yield, waiter))
         else:
-            self.both("coordinator", lambda ledger: ledger.run(recovery.came_back, run))
+            self.both("coordinator", lambda ledger: ledger.run(run_slots.came_back, run))
 
     @precondition(lambda self: self.begun)
     @rule(pick=PICK, age=AGE, counts=st.booleans(), lapsed=st.booleans(), unblock=st.booleans())

@@ -20,8 +20,8 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, NotYet, Processed, Restarted
+from airflow_tx.ledger.audit.move import Mover
 from airflow_tx.ledger.records import Phase
-from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.step import Audit
 from tests.model.driver import Run, Topology
 

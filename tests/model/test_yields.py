@@ -6,8 +6,8 @@ import pytest
 
 from airflow_tx.base.errors import Outbid
 from airflow_tx.ledger.answers import Bidding, Committed, Done, NotNeeded
-from airflow_tx.ledger.steps import recovery
-from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.ledger.steps import run_slots
+from airflow_tx.ledger.steps.run_slots import Waiter
 from tests.model.driver import Run, Topology
 
 
@@ -40,15 +40,15 @@ def test_first_those_without_a_transaction_newest_first_then_the_highest(
     left, gone = list(order), []
     while left:
         for waiter in left:
-            waiting.ledger().run(recovery.bid, waiter)
-        leaders = {waiting.ledger().run(recovery.bid, waiter) for waiter in left}
+            waiting.ledger().run(run_slots.bid, waiter)
+        leaders = {waiting.ledger().run(run_slots.bid, waiter) for waiter in left}
         assert len(leaders) == 1
         leader = next(waiter for waiter in left if Bidding(waiter.run_id) in leaders)
         for waiter in left:
             if waiter is not leader:
                 with pytest.raises(Outbid):
-                    waiting.ledger().run(recovery.note_yield, waiter)
-        assert waiting.ledger().run(recovery.note_yield, leader) == Done()
+                    waiting.ledger().run(run_slots.note_yield, waiter)
+        assert waiting.ledger().run(run_slots.note_yield, leader) == Done()
         left.remove(leader)
         gone.append(leader.run_id)
     assert gone == ["r9", "r8", "r3", "r2"]
@@ -57,24 +57,24 @@ def test_first_those_without_a_transaction_newest_first_then_the_highest(
 
 def test_after_one_has_yielded_the_next_must_bid_anew(waiting: Topology) -> None:
     for waiter in (THIRD, SECOND, THIRD):
-        waiting.ledger().run(recovery.bid, waiter)
-    assert waiting.ledger().run(recovery.note_yield, THIRD) == Done()
+        waiting.ledger().run(run_slots.bid, waiter)
+    assert waiting.ledger().run(run_slots.note_yield, THIRD) == Done()
     with pytest.raises(Outbid, match="run none does"):
-        waiting.ledger().run(recovery.note_yield, SECOND)
+        waiting.ledger().run(run_slots.note_yield, SECOND)
 
 
 def test_one_that_yields_has_not_failed_and_is_named_by_whoever_passes_the_turn_on(waiting: Topology) -> None:
     first, second, third = Run(waiting, "r1"), Run(waiting, "r2"), Run(waiting, "r3")
-    waiting.ledger().run(recovery.bid, THIRD)
-    waiting.ledger().run(recovery.note_yield, THIRD)
+    waiting.ledger().run(run_slots.bid, THIRD)
+    waiting.ledger().run(run_slots.note_yield, THIRD)
     record = waiting.record(3)
     assert record is not None
     assert (record.attempt, record.yielded, record.failures) == (1, 1, 0)
     first.begin(1)
     first.process({"a": 1})
     assert first.written().mark() == Committed(1, by_this_call=True, waiting=("r3",))
-    assert waiting.ledger().run(recovery.came_back, "r3") == Done()
-    assert waiting.ledger().run(recovery.came_back, "r3") == Done()
+    assert waiting.ledger().run(run_slots.came_back, "r3") == Done()
+    assert waiting.ledger().run(run_slots.came_back, "r3") == Done()
     second.begin(1)
     second.process({"a": 1})
     assert second.written().mark() == Committed(2, by_this_call=True, waiting=())
@@ -85,60 +85,60 @@ def test_one_that_yields_has_not_failed_and_is_named_by_whoever_passes_the_turn_
 
 
 def test_one_that_yielded_is_named_by_whoever_skips_what_blocked_it(waiting: Topology) -> None:
-    waiting.ledger().run(recovery.bid, IN_BEGIN)
-    waiting.ledger().run(recovery.note_yield, IN_BEGIN)
+    waiting.ledger().run(run_slots.bid, IN_BEGIN)
+    waiting.ledger().run(run_slots.note_yield, IN_BEGIN)
     waiting.note_skip(1)
     assert waiting.take_skip(1) == Committed(1, by_this_call=True, waiting=("r8",))
 
 
 def test_once_the_turn_has_moved_on_nobody_bids_or_yields(waiting: Topology) -> None:
-    waiting.ledger().run(recovery.bid, THIRD)
+    waiting.ledger().run(run_slots.bid, THIRD)
     Run(waiting, "r1").whole(1)
     assert waiting.topology.bid is None
-    assert waiting.ledger().run(recovery.bid, THIRD) == NotNeeded()
-    assert waiting.ledger().run(recovery.note_yield, THIRD) == NotNeeded()
+    assert waiting.ledger().run(run_slots.bid, THIRD) == NotNeeded()
+    assert waiting.ledger().run(run_slots.note_yield, THIRD) == NotNeeded()
     assert waiting.topology.yielded == {}
 
 
 def test_one_whose_transaction_is_over_meanwhile_does_not_yield(waiting: Topology) -> None:
     waiter = Waiter("r0", 7, "099", 1)
-    waiting.ledger().run(recovery.bid, waiter)
-    assert waiting.ledger().run(recovery.note_yield, waiter) == NotNeeded()
+    waiting.ledger().run(run_slots.bid, waiter)
+    assert waiting.ledger().run(run_slots.note_yield, waiter) == NotNeeded()
 
 
 def test_the_same_offer_and_the_same_yield_said_twice_are_one(waiting: Topology) -> None:
-    assert waiting.ledger().run(recovery.bid, THIRD) == waiting.ledger().run(recovery.bid, THIRD) == Bidding("r3")
+    assert waiting.ledger().run(run_slots.bid, THIRD) == waiting.ledger().run(run_slots.bid, THIRD) == Bidding("r3")
     assert (
-        waiting.ledger().run(recovery.note_yield, THIRD) == waiting.ledger().run(recovery.note_yield, THIRD) == Done()
+        waiting.ledger().run(run_slots.note_yield, THIRD) == waiting.ledger().run(run_slots.note_yield, THIRD) == Done()
     )
     assert waiting.topology.yields == 1
 
 
 def test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn(waiting: Topology) -> None:
     """It was started again, and whoever did so died before it took the entry back."""
-    waiting.ledger().run(recovery.bid, THIRD)
-    waiting.ledger().run(recovery.note_yield, THIRD)
+    waiting.ledger().run(run_slots.bid, THIRD)
+    waiting.ledger().run(run_slots.note_yield, THIRD)
     Run(waiting, "r1").whole(1)
     again = Waiter("r3", 3, "033", 2)
     with pytest.raises(Outbid):
-        waiting.ledger().run(recovery.note_yield, again)
-    waiting.ledger().run(recovery.bid, again)
-    assert waiting.ledger().run(recovery.note_yield, again) == Done()
+        waiting.ledger().run(run_slots.note_yield, again)
+    waiting.ledger().run(run_slots.bid, again)
+    assert waiting.ledger().run(run_slots.note_yield, again) == Done()
     assert waiting.topology.yielded["r3"]["blocking"] == 2
 
 
 def test_a_leader_that_died_does_not_hold_up_the_others(waiting: Topology) -> None:
-    waiting.ledger().run(recovery.bid, THIRD)
-    assert waiting.ledger().run(recovery.bid, SECOND, overdue=waiting.clock.advance(60)) == Bidding("r3")
-    assert waiting.ledger().run(recovery.bid, SECOND, overdue=waiting.clock.advance(60)) == Bidding("r2")
+    waiting.ledger().run(run_slots.bid, THIRD)
+    assert waiting.ledger().run(run_slots.bid, SECOND, overdue=waiting.clock.advance(60)) == Bidding("r3")
+    assert waiting.ledger().run(run_slots.bid, SECOND, overdue=waiting.clock.advance(60)) == Bidding("r2")
     with pytest.raises(Outbid):
-        waiting.ledger().run(recovery.note_yield, THIRD)
-    assert waiting.ledger().run(recovery.note_yield, SECOND) == Done()
+        waiting.ledger().run(run_slots.note_yield, THIRD)
+    assert waiting.ledger().run(run_slots.note_yield, SECOND) == Done()
 
 
 def test_a_later_try_of_the_leader_leads(waiting: Topology) -> None:
-    waiting.ledger().run(recovery.bid, IN_BEGIN)
+    waiting.ledger().run(run_slots.bid, IN_BEGIN)
     again = Waiter("r8", None, "020", 1)
-    assert waiting.ledger().run(recovery.bid, again) == Bidding("r8")
-    assert waiting.ledger().run(recovery.bid, NEWER_IN_BEGIN) == Bidding("r8")
-    assert waiting.ledger().run(recovery.note_yield, again) == Done()
+    assert waiting.ledger().run(run_slots.bid, again) == Bidding("r8")
+    assert waiting.ledger().run(run_slots.bid, NEWER_IN_BEGIN) == Bidding("r8")
+    assert waiting.ledger().run(run_slots.note_yield, again) == Done()

@@ -30,10 +30,11 @@ from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import rename_state
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Binding, Skipped
 from airflow_tx.ledger.steps.replay import WishRequest
-from airflow_tx.ledger.steps.step import Audit, Reader
-from airflow_tx.ledger.view import LedgerView
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.views.view import LedgerView
 from airflow_tx.operations.actions.acceptance import evidence_of
 from airflow_tx.state import Count, Max, SqlState, SqlTable, Sum
 from airflow_tx.state.api import Fence

@@ -21,7 +21,7 @@ from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import digest_of, dumps, is_shortened
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.life import LEDGER_LOST, Life, since_reset, taken_back
-from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import (
     Binding,
@@ -34,7 +34,7 @@ from airflow_tx.ledger.records import (
     TopologyRecord,
     TransactionRecord,
 )
-from airflow_tx.ledger.steps.step import Reader, repairs_of
+from airflow_tx.ledger.steps.step import repairs_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -13,10 +13,11 @@ from airflow_tx.ledger.api import Create, Paths, Write
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.life import LEDGER_LOST, holds_for_good
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Binding, Metadata, Phase, TransactionRecord, encode
 from airflow_tx.ledger.steps.processing import counted_of
-from airflow_tx.ledger.steps.step import Reader, Stamp, acks_of, put_or_create
+from airflow_tx.ledger.steps.step import Stamp, acks_of, put_or_create
 
 _KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
 """The record of a transaction in a fence, see `make_grant`."""

@@ -37,7 +37,7 @@ from airflow_tx.ledger.life import (
     name_now,
     since_reset,
 )
-from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import (
     Binding,
@@ -54,15 +54,8 @@ from airflow_tx.ledger.records import (
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.begin import missing_folders
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
-from airflow_tx.ledger.steps.step import (
-    Audit,
-    Decision,
-    Reader,
-    Stamp,
-    next_repair,
-    put_or_create,
-)
-from airflow_tx.ledger.view import topologies
+from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, next_repair, put_or_create
+from airflow_tx.ledger.views.view import topologies
 
 T = TypeVar("T")
 

@@ -19,11 +19,11 @@ from airflow_tx.ledger.audit.chain import (
     StateEvidence,
     in_short,
 )
-from airflow_tx.ledger.audit.loss import ACCEPT_LOSS, losses_behind
 from airflow_tx.ledger.json_text import digest, digest_of
 from airflow_tx.ledger.life import BACK, CHANGE, LEDGER_LOST, STATE_LOST, Life, name_now
 from airflow_tx.ledger.receipt import Receipt, restated
 from airflow_tx.ledger.records import Outcome, Phase, Skipped, TransactionRecord
+from airflow_tx.ledger.steps.loss import ACCEPT_LOSS, losses_behind
 from airflow_tx.ledger.steps.roll_forward import nonces
 
 # --- decisive -----------------------------------------------------------------------------------------------------

@@ -34,9 +34,14 @@ from airflow_tx.ledger.answers import (
 )
 from airflow_tx.ledger.api import Create, Paths, Put, Write
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.audit.loss import start_after
 from airflow_tx.ledger.json_text import digest
-from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
+from airflow_tx.ledger.reading import (
+    Reader,
+    RotatingTransactionalState,
+    Unanswered,
+    position_after,
+    unmoved,
+)
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
@@ -49,9 +54,10 @@ from airflow_tx.ledger.records import (
     encode,
 )
 from airflow_tx.ledger.steps import step
+from airflow_tx.ledger.steps.loss import start_after
 from airflow_tx.ledger.steps.processing import start
 from airflow_tx.ledger.steps.replay import BeginPass, Restatement, Wish, begin_again, restating
-from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, Unanswered, is_committed
+from airflow_tx.ledger.steps.step import Decision, Stamp, is_committed
 
 # --- begin --------------------------------------------------------------------------------------------------------
 

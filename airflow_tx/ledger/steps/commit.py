@@ -6,12 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_tx.base.errors import (
-    FailedTransaction,
-    PreviewOutdated,
-    RowsChanged,
-    UnreadableRecord,
-)
+from airflow_tx.base.errors import FailedTransaction, PreviewOutdated, RowsChanged, UnreadableRecord
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import (
     AlreadyCommitted,
@@ -26,6 +21,7 @@ from airflow_tx.ledger.answers import (
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.attempt import Token, TransactionAttempt
 from airflow_tx.ledger.output import same_output
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.receipt import Receipt, Written
 from airflow_tx.ledger.records import Counter, Outcome, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps.end import (
@@ -39,15 +35,7 @@ from airflow_tx.ledger.steps.end import (
 )
 from airflow_tx.ledger.steps.processing import newest_record
 from airflow_tx.ledger.steps.replay import check_still_held, held_at
-from airflow_tx.ledger.steps.step import (
-    Audit,
-    Decision,
-    Reader,
-    Stamp,
-    is_another,
-    is_committed,
-    put,
-)
+from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, is_another, is_committed, put
 
 AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
 

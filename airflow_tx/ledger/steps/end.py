@@ -23,10 +23,9 @@ from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Grant, Token
-from airflow_tx.ledger.audit.loss import without_passed
 from airflow_tx.ledger.json_text import as_kept, digest, dumps
 from airflow_tx.ledger.life import BEGAN, CHANGE, EMPTIED
-from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.receipt import METADATA_KEPT, POSITION_KEPT, Receipt, Written
 from airflow_tx.ledger.records import (
     Binding,
@@ -40,12 +39,12 @@ from airflow_tx.ledger.records import (
     encode,
 )
 from airflow_tx.ledger.steps import step
+from airflow_tx.ledger.steps.loss import without_passed
 from airflow_tx.ledger.steps.processing import digest_text
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling
 from airflow_tx.ledger.steps.step import (
     Audit,
     Decision,
-    Reader,
     Stamp,
     put,
     put_or_create,

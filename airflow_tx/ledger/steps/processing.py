@@ -22,12 +22,12 @@ from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
 from airflow_tx.ledger.api import Create, Paths, Put, ack_element, ack_name
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.audit.loss import shortened
-from airflow_tx.ledger.batch_words import counted
+from airflow_tx.ledger.batch_words import counted, shortened
 from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Ack, Phase, Skipped, TopologyRecord, TransactionRecord, encode
 from airflow_tx.ledger.row_digest import RowsDigest
-from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, is_another, is_committed, put
+from airflow_tx.ledger.steps.step import Decision, Stamp, is_another, is_committed, put
 
 # --- consumers ----------------------------------------------------------------------------------------------------
 # Rows that were read against rows that were emitted, before the turn is granted. Source: docs/protocol.md §4.

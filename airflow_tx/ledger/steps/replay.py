@@ -1,11 +1,12 @@
 """`begin` for a run that has an open transaction: its next attempt, or the same one again.
 
-A person may let the rows of the next attempt be decided again. Source: docs/protocol.md §§3, 5.
+A person may let the rows of the next attempt be decided again, or request the restatement of a committed transaction.
+Source: docs/protocol.md §§3, 5, 11.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from airflow_tx.base.errors import (
     ChangeRefused,
     NotTakenBack,
+    PreviewOutdated,
     RestateRefused,
     RunHeld,
     StaleBegin,
@@ -35,10 +37,9 @@ from airflow_tx.ledger.answers import (
 )
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.audit.loss import start_after
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.life import Life, name_now
-from airflow_tx.ledger.reading import RotatingTransactionalState, position_after, unmoved
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, position_after, unmoved
 from airflow_tx.ledger.receipt import REPLAYS_KEPT, Receipt
 from airflow_tx.ledger.records import (
     MOST_OF_REASON,
@@ -53,12 +54,12 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.end import held_for_good, open_record
+from airflow_tx.ledger.steps.loss import start_after
 from airflow_tx.ledger.steps.processing import counted_of
 from airflow_tx.ledger.steps.roll_forward import Rolling, begin_roll_forward
 from airflow_tx.ledger.steps.step import (
     Audit,
     Decision,
-    Reader,
     Stamp,
     next_repair,
     put,
@@ -705,6 +706,63 @@ def _refused(
     """
     named = Remedy.of(remedy, topology=paths.topology, txid=txid, other=other)
     return RestateRefused(txid=txid, topology=paths.topology, problem=problem, remedy=named)
+
+
+# --- version ------------------------------------------------------------------------------------------------------
+# The version of what a person was shown: of two persons who act on the same version, the second is refused.
+
+
+Record = TransactionRecord | Skipped | Wish
+Records = dict[int, Record]
+
+
+def version_of(read: Reader, paths: Paths, txids: Sequence[int]) -> str:
+    """Give the version of these transactions: any step that changes one of them changes it."""
+    return _version(txids, dict(_records(read, paths, txids)))
+
+
+def note_action(
+    read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], version: str
+) -> Decision[Done]:
+    """Note that a person acts on these transactions, so that no other person acts on the same version.
+
+    :raises PreviewOutdated: they are of another version by now.
+    """
+    records = dict(_records(read, paths, txids))
+    if _version(txids, records) != version:
+        raise PreviewOutdated(what=_named(txids), topology=paths.topology)
+    writes = tuple(
+        Put(_path(paths, txid, found), encode(replace(found, op=stamp.op)))
+        for txid, found in records.items()
+    )
+    return Decision(Done(), writes, writes[0].path if writes else "")
+
+
+def _records(read: Reader, paths: Paths, txids: Sequence[int]) -> Iterator[tuple[int, Record]]:
+    for txid in sorted(set(txids)):
+        found = (
+            read.find(TransactionRecord, paths.transaction(txid))
+            or read.find(Skipped, paths.skipped(txid))
+            or read.find(Wish, paths.wish(txid))
+        )
+        if found is not None:
+            yield txid, found
+
+
+def _path(paths: Paths, txid: int, found: Record) -> str:
+    if isinstance(found, TransactionRecord):
+        return paths.transaction(txid)
+    return paths.skipped(txid) if isinstance(found, Skipped) else paths.wish(txid)
+
+
+def _version(txids: Sequence[int], records: Records) -> str:
+    return digest(
+        [[txid, records[txid].op if txid in records else ""] for txid in sorted(set(txids))]
+    )
+
+
+def _named(txids: Sequence[int]) -> str:
+    return f"Transaction {', '.join(map(str, sorted(set(txids))))}" if txids else "What failed"
 
 
 # --- what `begin` makes of it ------------------------------------------------------------------------------------

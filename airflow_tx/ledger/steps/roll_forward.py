@@ -15,7 +15,7 @@ from airflow_tx.ledger.api import Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import is_shortened
 from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, HOLES, ROLL_FORWARD
-from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import (
     Binding,
@@ -33,7 +33,6 @@ from airflow_tx.ledger.records import (
 from airflow_tx.ledger.steps.step import (
     Audit,
     Decision,
-    Reader,
     Stamp,
     left,
     put_or_create,

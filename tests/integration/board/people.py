@@ -6,11 +6,12 @@ import logging
 from dataclasses import replace
 
 from airflow_tx.ledger.api import Create, Put
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.recovery import note_person
 from airflow_tx.ledger.steps.replay import WishRequest, note_changed, want
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.transaction.commit.handoff import take_skip
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline

@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Route, expect
 from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.ledger.view import topology_view, transaction_details
+from airflow_tx.ledger.views.view import topology_view, transaction_details
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.browser import People, Person
 from tests.integration.board.server import ROOT, SAME_ORIGIN, Board

@@ -18,7 +18,7 @@ import pytest
 from airflow_tx.ledger import records
 from airflow_tx.ledger.api import Create, Paths
 from airflow_tx.ledger.records import Ack, Binding, Metadata, Moment, RepairRecord, Skipped, TopologyRecord, encode
-from airflow_tx.ledger.steps.recovery import RaisedAlarms
+from airflow_tx.ledger.steps.alarm import RaisedAlarms
 from airflow_tx.ledger.steps.replay import Wish
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore

@@ -11,7 +11,7 @@ from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.ledger.view import topology_view
+from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People
 from tests.integration.board.server import OF_ONE_DAG, ROOT, Board

@@ -23,7 +23,7 @@ from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.ledger.view import TopologyView, topology_view
+from airflow_tx.ledger.views.view import TopologyView, topology_view
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.transaction.alarms import AlarmTopology

@@ -8,9 +8,11 @@ from unittest.mock import patch
 
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import lane_plan
-from airflow_tx.ledger.steps import end, recovery
-from airflow_tx.ledger.steps.recovery import ReplayRequest, Waiter, note_alarm
+from airflow_tx.ledger.steps import end, recovery, run_slots
+from airflow_tx.ledger.steps.alarm import note_alarm
+from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.replay import WishRequest, want
+from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.transaction.commit import committer
 from airflow_tx.transaction.processing.begin import key_of
@@ -166,8 +168,8 @@ def yielded(own: Topology) -> None:
     waiting = own.waits("r3")
     with own.ledger() as ledger:
         for waiter in (Waiter("r3", waiting.begun.txid, "000401", 2), Waiter("r4", None, "000402", 2)):
-            ledger.run(recovery.bid, waiter)
-            ledger.run(recovery.note_yield, waiter)
+            ledger.run(run_slots.bid, waiter)
+            ledger.run(run_slots.note_yield, waiter)
 
 
 def rebuilt(own: Topology) -> None:

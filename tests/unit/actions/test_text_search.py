@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import LedgerView, topology_view
+from airflow_tx.ledger.views.view import LedgerView, topology_view
 from airflow_tx.operations.actions.search import SearchedLedger, TextFound, WantedText
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.records import Phase
-from airflow_tx.ledger.status import pace_in_words
+from airflow_tx.ledger.views.status import pace_in_words
 from airflow_tx.operations.cli import render
 from airflow_tx.sources.lag import Lag, LagUnknown
 from tests.unit.protocol.first_transaction import with_first

@@ -33,9 +33,9 @@ from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Phase
-from airflow_tx.ledger.status import check_in_words, view_final
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.views.status import check_in_words, view_final
 from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
 from airflow_tx.outputs.staging.area import Output, RowsInTable, StagingArea, write_manifest, write_rows
 from airflow_tx.state import Count, DeltaTable, MemoryState

@@ -14,8 +14,8 @@ import pytest
 from airflow_tx.base import compat
 from airflow_tx.base.compat import tasks
 from airflow_tx.ledger.answers import Bidding, Done
-from airflow_tx.ledger.steps import recovery
-from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.ledger.steps import run_slots
+from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.transaction.commit.run_slots import (
     Comeback,
     TaskRuns,
@@ -80,8 +80,8 @@ def yielded(topology: Topology) -> Topology:
         Run(topology, f"r{number}").begin(1)
     ledger = topology.ledger()
     for waiter in (Waiter("r9", None, "t9", 1), Waiter("r2", 2, "t2", 1)):
-        assert ledger.run(recovery.bid, waiter) == Bidding(waiter.run_id)
-        assert ledger.run(recovery.note_yield, waiter) == Done()
+        assert ledger.run(run_slots.bid, waiter) == Bidding(waiter.run_id)
+        assert ledger.run(run_slots.note_yield, waiter) == Done()
     first.commit()
     return topology
 
@@ -126,8 +126,8 @@ def test_one_whose_transaction_became_final_otherwise_is_forgotten(yielded: Topo
 
 def test_one_that_yielded_to_the_transaction_whose_turn_it_is_is_not_started_yet(yielded: Topology) -> None:
     ledger, waiter = yielded.ledger(), Waiter("r3", 3, "t3", 2)
-    ledger.run(recovery.bid, waiter)
-    ledger.run(recovery.note_yield, waiter)
+    ledger.run(run_slots.bid, waiter)
+    ledger.run(run_slots.note_yield, waiter)
     runs = Runs(r3="failed")
     assert list(start_yielded(ledger, runs, ["r3"])) == []
     assert runs.started == []
@@ -185,7 +185,7 @@ def test_a_waiting_run_is_described_with_its_limit_unless_it_has_slots_of_its_ow
 
 def yields_to(topology: Topology, run_id: str, txid: int | None, log: Any, **runs: str) -> None:
     ti = FakeTi("commit", run_id, runs=runs)
-    topology.ledger().run(recovery.bid, Waiter(run_id, txid, str(ti.id), 1))
+    topology.ledger().run(run_slots.bid, Waiter(run_id, txid, str(ti.id), 1))
     yield_slot(spec(topology), {"ti": ti, "task": SimpleNamespace()}, blocking=1, txid=txid, log=log)
 
 
@@ -195,7 +195,7 @@ def test_the_failure_callbacks_of_a_task_that_makes_room_are_not_called(
     for number in (1, 2):
         Run(topology, f"r{number}").begin(1)
     ti = FakeTi("commit", "r2", runs={"r1": "queued"})
-    topology.ledger().run(recovery.bid, Waiter("r2", 2, str(ti.id), 1))
+    topology.ledger().run(run_slots.bid, Waiter("r2", 2, str(ti.id), 1))
     task = SimpleNamespace(on_failure_callback=[print], email_on_failure=True)
     with pytest.raises(Yielded):
         yield_slot(spec(topology), {"ti": ti, "task": task}, blocking=1, txid=2, log=log)
@@ -239,7 +239,7 @@ def test_nobody_yields_to_a_transaction_that_is_final(topology: Topology, airflo
     first.processed(1, {})
     Run(topology, "r2").begin(1)
     ti = FakeTi("commit", "r2", runs={"r1": "queued"})
-    topology.ledger().run(recovery.bid, Waiter("r2", 2, str(ti.id), 1))
+    topology.ledger().run(run_slots.bid, Waiter("r2", 2, str(ti.id), 1))
     first.commit()
     yield_slot(spec(topology), {"ti": ti, "task": SimpleNamespace()}, blocking=1, txid=2, log=log)
     assert topology.topology.yielded == {}
@@ -258,7 +258,7 @@ def test_a_run_that_has_no_transaction_yet_is_yielded_to_if_one_of_its_date_is_q
     monkeypatch.setattr(compat, "runs_on", runs_on)
     Run(topology, "r1").whole(1)
     ti = FakeTi("begin", "r3")
-    topology.ledger().run(recovery.bid, Waiter("r3", None, str(ti.id), 2))
+    topology.ledger().run(run_slots.bid, Waiter("r3", None, str(ti.id), 2))
     with (
         pytest.raises(Yielded, match="run of 2026-01-02T00:00:00.00:00 of that one is queued")
         if queued

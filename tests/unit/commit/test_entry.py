@@ -16,9 +16,9 @@ from airflow_tx.base.errors import StagingUnavailable
 from airflow_tx.base.failpoints import FailpointError
 from airflow_tx.ledger.answers import Granted, Replaced
 from airflow_tx.ledger.api import Create, Delete, Put, SystemClock
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Binding, encode
 from airflow_tx.ledger.steps.replay import Wish
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.outputs.journal import Entry, JournalArea
 from airflow_tx.state import Avg, Count, DeltaTable, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState

@@ -13,8 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_tx.base.errors import LedgerBehind, SkippedTransaction, SkipRefused, StateError
 from airflow_tx.ledger.answers import Bidding, Committed, Granted, NotYet
 from airflow_tx.ledger.steps import end as skip
-from airflow_tx.ledger.steps import recovery
-from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.ledger.steps import run_slots
+from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.transaction.commit import committer as committing
@@ -424,7 +424,7 @@ def test_a_readmitted_batch_is_committed_once_under_a_new_txid(make: Any, state:
 def yields(run: Run, blocking: int, txid: int | None, holder: str) -> None:
     ti = FakeTi("commit", run.run_id, runs={holder: "queued"})
     ledger = run.spec.ledger(run.spec.memory)
-    assert ledger.run(recovery.bid, Waiter(run.run_id, txid, str(ti.id), blocking)) == Bidding(run.run_id)
+    assert ledger.run(run_slots.bid, Waiter(run.run_id, txid, str(ti.id), blocking)) == Bidding(run.run_id)
     yield_slot(run.spec, {"ti": ti, "task": SimpleNamespace()}, blocking=blocking, txid=txid, log=run.log)
 
 
@@ -511,7 +511,7 @@ def test_only_the_leader_of_the_bids_yields(make: Any, airflow: Airflow) -> None
     open_run(make, "r1")
     second, third = open_run(make, "r2"), open_run(make, "r3")
     ledger = third.commit().case.ledger
-    ledger.run(recovery.bid, Waiter("r3", 3, "z", 1))
+    ledger.run(run_slots.bid, Waiter("r3", 3, "z", 1))
     ti = FakeTi("commit", "r2", runs={"r1": "queued"})
     yield_slot(second.spec, {"ti": ti, "task": SimpleNamespace()}, blocking=1, txid=2, log=second.log)
     assert "run r3 does" in second.log.lines[-1]

@@ -23,7 +23,7 @@ from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import RepairRecord
 from airflow_tx.ledger.steps import end as end_steps
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.ledger.view import LedgerView
+from airflow_tx.ledger.views.view import LedgerView
 from airflow_tx.operations.actions import acceptance
 from airflow_tx.operations.actions.acceptance import ChangeAcceptance, evidence_of
 from airflow_tx.operations.actions.action import ActionTarget

@@ -25,7 +25,7 @@ from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps import processing as steps
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import topology_view
+from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.outputs.messages.messages import Collector, TaskEmitter
 from airflow_tx.outputs.messages.stores import ZnodeAckers
 from airflow_tx.outputs.messages.tree import Origin, Reference, TreeReport, origin_of

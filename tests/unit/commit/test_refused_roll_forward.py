@@ -17,12 +17,12 @@ from airflow_tx.ledger.answers import Blocked, ReplayNoted
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import state_lost
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps import roll_forward as steps
 from airflow_tx.ledger.steps.recovery import ReplayRequest, note_replay
 from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
-from airflow_tx.ledger.steps.step import Reader
-from airflow_tx.ledger.view import topology_health, topology_view
+from airflow_tx.ledger.views.view import topology_health, topology_view
 from airflow_tx.operations.actions.acceptance import evidence_of
 from airflow_tx.state import Max, Sum, fence
 from airflow_tx.state.sql.fence import FencedStore

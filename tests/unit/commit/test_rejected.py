@@ -24,7 +24,7 @@ from airflow_tx.ledger import REJECTED, RowsDigest, RowsRead
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.audit.rebuild import state_lost
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.ledger.view import transaction_details
+from airflow_tx.ledger.views.view import transaction_details
 from airflow_tx.operations.cli import render
 from airflow_tx.operators.commit import final_errors
 from airflow_tx.state import DeltaTable, MemoryState

@@ -20,11 +20,12 @@ from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Create
 from airflow_tx.ledger.audit.rebuild import reset
 from airflow_tx.ledger.life import Life
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Binding, encode
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.replay import wishes
-from airflow_tx.ledger.steps.step import Audit, Reader
-from airflow_tx.ledger.view import LedgerView
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.views.view import LedgerView
 from airflow_tx.operations.actions import acceptance
 from airflow_tx.operations.actions.acceptance import ChangeAcceptance
 from airflow_tx.operations.actions.action import ActionTarget, EffectLine, dated_transactions

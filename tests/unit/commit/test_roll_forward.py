@@ -16,10 +16,10 @@ import pytest
 
 from airflow_tx.base.errors import FenceOutranked, RepairRefused, RestateRefused, RollingForward, StateBehind, TxError
 from airflow_tx.ledger.audit.chain import ledger_evidence
+from airflow_tx.ledger.audit.move import Mover
 from airflow_tx.ledger.audit.rebuild import close_for_reset, note_change, rename_state, state_lost
 from airflow_tx.ledger.life import NOTHING_PENDING, Life
 from airflow_tx.ledger.steps import roll_forward as roll_forward_protocol
-from airflow_tx.ledger.steps.move import Mover
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
 from airflow_tx.operations.actions import roll_forward as actions

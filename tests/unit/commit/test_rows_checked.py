@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tx.base.errors import RowsDiffer, RowsNotProven, SourceError
 from airflow_tx.ledger.records import History, TransactionRecord, decode
-from airflow_tx.ledger.view import TransactionDetails, transaction_details
+from airflow_tx.ledger.views.view import TransactionDetails, transaction_details
 from airflow_tx.operations.cli import render
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.state import MemoryState, Sum

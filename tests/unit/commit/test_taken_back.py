@@ -9,9 +9,9 @@ import pytest
 
 from airflow_tx.base.errors import AlreadyFinal, RestateRefused
 from airflow_tx.ledger.audit.rebuild import note_change
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Binding, History, Outcome, Skipped
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.operations.actions.roll_forward import held_by
 from tests.unit.commit.backups import ADA, InSqlite, findings, skipped
 from tests.unit.commit.restated_run import Makes, begun, committed, entry_of, rows

@@ -19,8 +19,8 @@ from airflow_tx.base.errors import AheadOfOrder, FailedBatch, SourceError
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.ledger.answers import AlreadyCommitted, Begun
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.audit.loss import note_origin
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
+from airflow_tx.ledger.steps.loss import note_origin
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.sources.api import rebuild
 from airflow_tx.sources.dates import order_from

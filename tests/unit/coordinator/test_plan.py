@@ -48,7 +48,7 @@ from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps import commit, processing
 from airflow_tx.ledger.steps.replay import Wish
-from airflow_tx.ledger.view import topology_view
+from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.sources.api import Batch
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.transaction.processing.begin import ask

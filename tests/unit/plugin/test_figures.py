@@ -12,9 +12,9 @@ import pytest
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, encode
-from airflow_tx.ledger.status import TransactionView, view_final, view_unreadable
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import TopologyView
+from airflow_tx.ledger.views.status import TransactionView, view_final, view_unreadable
+from airflow_tx.ledger.views.view import TopologyView
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.dag_process import LagPoint
 from airflow_tx.plugin.api.figures import MOST_COUNTED, Figures, FigureSpan, figures, spread

@@ -11,7 +11,7 @@ import pytest
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import LedgerView, topology_view
+from airflow_tx.ledger.views.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api import airflow_runs
 from airflow_tx.plugin.api.airflow_runs import Backfill, FailedRun, JobLine, jobs_of

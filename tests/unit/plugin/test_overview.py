@@ -13,8 +13,8 @@ from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.reading import LedgerReading
 from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, TransactionRecord
-from airflow_tx.ledger.status import TransactionView, view_final, view_open
-from airflow_tx.ledger.view import HealthCode, TopologyView
+from airflow_tx.ledger.views.status import TransactionView, view_final, view_open
+from airflow_tx.ledger.views.view import HealthCode, TopologyView
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.operations.actions.replay import with_run_ends
 from airflow_tx.plugin.api.routes import MOST_LINES

@@ -27,8 +27,9 @@ from airflow_tx.base import compat
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Create
 from airflow_tx.ledger.records import RepairRecord, encode
+from airflow_tx.ledger.steps.alarm import note_alarm
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
-from airflow_tx.ledger.steps.recovery import ReplayRequest, note_alarm, note_person, note_replay
+from airflow_tx.ledger.steps.recovery import ReplayRequest, note_person, note_replay
 from airflow_tx.ledger.steps.replay import WishRequest, note_changed, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations import ActionName

@@ -11,7 +11,7 @@ import pytest
 from airflow_tx.base.errors import StoreUnavailable, TxError
 from airflow_tx.ledger.api import Paths, Put, Store
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import LedgerView, topology_view
+from airflow_tx.ledger.views.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.operations.actions.search import MOST_FOUND
 from airflow_tx.plugin.api import routes

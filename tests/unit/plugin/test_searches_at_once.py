@@ -18,7 +18,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import LedgerView, topology_view
+from airflow_tx.ledger.views.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api import dag_process, routes
 from airflow_tx.plugin.api.access import Visit

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.records import History, Outcome
-from airflow_tx.ledger.status import view_final
+from airflow_tx.ledger.views.status import view_final
 from airflow_tx.operations.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskBar
 from airflow_tx.plugin.api.topologies import TimelineWindow, timeline_row

@@ -9,8 +9,8 @@ import pytest
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.reading import LedgerReading
 from airflow_tx.ledger.records import Ack, Phase, TopologyRecord
-from airflow_tx.ledger.status import TransactionView, view_open
-from airflow_tx.ledger.view import TopologyView, TransactionDetails
+from airflow_tx.ledger.views.status import TransactionView, view_open
+from airflow_tx.ledger.views.view import TopologyView, TransactionDetails
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topologies import timeline_row, transaction_causes

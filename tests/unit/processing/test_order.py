@@ -15,9 +15,9 @@ from airflow_tx.base import compat
 from airflow_tx.base.compat import RunInfo
 from airflow_tx.base.errors import AheadOfOrder, SourceError
 from airflow_tx.ledger.answers import Begun, WindowFull
-from airflow_tx.ledger.audit import loss
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps import end as skip
+from airflow_tx.ledger.steps import loss
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.sources.dates import order_from
 from airflow_tx.sources.run.data_interval import DataIntervalSource

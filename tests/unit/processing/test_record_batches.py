@@ -25,7 +25,7 @@ from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError
 from airflow_tx.base.rows import arrow, blocks
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.ledger.row_digest import RowsDigest
-from airflow_tx.ledger.view import transaction_details
+from airflow_tx.ledger.views.view import transaction_details
 from airflow_tx.outputs.staging.area import batches_in
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.trial import TrialSource

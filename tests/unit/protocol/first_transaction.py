@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow_tx.ledger.reading import LedgerReading
 from airflow_tx.ledger.records import TopologyRecord, TransactionRecord
-from airflow_tx.ledger.status import view_open
-from airflow_tx.ledger.view import TopologyView
+from airflow_tx.ledger.views.status import view_open
+from airflow_tx.ledger.views.view import TopologyView
 
 
 def first_record(**changes: Any) -> TransactionRecord:

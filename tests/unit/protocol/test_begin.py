@@ -11,8 +11,8 @@ from airflow_tx.base.errors import SkippedTransaction, UnknownTransaction
 from airflow_tx.ledger.answers import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Metadata, Skipped
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 

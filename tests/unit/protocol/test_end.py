@@ -11,11 +11,12 @@ from airflow_tx.base.errors import StaleBatch, StateMissing, StateRenamed
 from airflow_tx.ledger.answers import Granted
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.attempt import TaskTry, Token
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import History, Outcome, Phase, TransactionRecord, encode
 from airflow_tx.ledger.steps import commit, step
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.steps.end import holds, pace_after
-from airflow_tx.ledger.steps.step import Reader, Stamp
+from airflow_tx.ledger.steps.step import Stamp
 from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 

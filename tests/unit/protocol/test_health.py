@@ -8,7 +8,7 @@ import pytest
 
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.records import Phase
-from airflow_tx.ledger.view import HealthCode, topology_health
+from airflow_tx.ledger.views.view import HealthCode, topology_health
 from airflow_tx.operations.cli import render
 from airflow_tx.plugin.api.topologies import timeline_row
 from tests.unit.protocol.first_transaction import with_first

@@ -8,10 +8,12 @@ import pytest
 
 from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.api import Put
-from airflow_tx.ledger.audit import loss
-from airflow_tx.ledger.audit.loss import SHOWN, StartPosition, shortened, start_after, without_passed
+from airflow_tx.ledger.batch_words import SHOWN, shortened
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Metadata, encode
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps import loss
+from airflow_tx.ledger.steps.loss import StartPosition, start_after, without_passed
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 

@@ -9,12 +9,13 @@ import pytest
 
 from airflow_tx.base.errors import MoveRefused, OutcomeUnknown, UnknownTransaction, UnreadableRecord
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Requirement, Write
+from airflow_tx.ledger.audit import move
+from airflow_tx.ledger.audit.move import Mover, mark_of
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import TopologyRecord, decode
-from airflow_tx.ledger.steps import move
-from airflow_tx.ledger.steps.move import Mover, mark_of
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import topology_view
+from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.state import MemoryState, Sum
 from tests.model.driver import Run, Topology
 

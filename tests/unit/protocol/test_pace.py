@@ -13,7 +13,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import History, Outcome
 from airflow_tx.ledger.steps.end import HOURS_KEPT, PACES_KEPT, hours_after, pace_after
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import LedgerView, topology_view
+from airflow_tx.ledger.views.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from tests.model.driver import Run, Topology

@@ -20,8 +20,8 @@ from airflow_tx.ledger.api import (
     Unchanged,
     Write,
 )
+from airflow_tx.ledger.reading import KnownRecords, Reader
 from airflow_tx.ledger.records import Counter, encode
-from airflow_tx.ledger.steps.step import KnownRecords, Reader
 from airflow_tx.ledger.store.memory import MemoryStore
 
 NONE: frozenset[str] = frozenset()
@@ -157,7 +157,7 @@ def test_what_is_newer_stays_known_and_what_was_missing_does_not(store: MemorySt
 
 
 def test_a_process_that_lives_long_does_not_remember_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_tx.ledger.steps.step.MOST_KNOWN", 2)
+    monkeypatch.setattr("airflow_tx.ledger.reading.MOST_KNOWN", 2)
     known = KnownRecords()
     for number in range(10):
         known.take(known.made_by([Create(f"/{number}", b"data")], KnownRecords()), KnownRecords())

@@ -14,8 +14,9 @@ from airflow_tx.ledger.api import Create, Delete, Paths, Put
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild
 from airflow_tx.ledger.audit.rebuild import ledger_lost
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Binding, History, Metadata, Outcome, Skipped, encode
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.state.api import Fence
 from airflow_tx.state.fence import applied
 from tests.model.driver import Run, Topology

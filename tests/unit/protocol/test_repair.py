@@ -16,10 +16,11 @@ from airflow_tx.ledger.audit import rebuild
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, ResetIncomplete, reason_of
 from airflow_tx.ledger.life import RENAMED, RESET, STATE_LOST
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
 from airflow_tx.ledger.steps import commit
 from airflow_tx.ledger.steps.commit import AcquireRequest
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from tests.model.driver import Run, Topology
 
 ADA = Audit("ada", "the disk is gone")

@@ -13,10 +13,11 @@ from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.json_text import as_kept
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Binding, Skipped
 from airflow_tx.ledger.steps.end import note_readmission
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
 from tests.unit.protocol.books import Books
 

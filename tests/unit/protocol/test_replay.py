@@ -11,14 +11,15 @@ from airflow_tx.base.errors import RunHeld, StaleBegin
 from airflow_tx.ledger.answers import Batch, BeginRequest, Done, Outside, ReplayNoted
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Metadata, Phase, TransactionRecord, encode
-from airflow_tx.ledger.status import TransactionView
 from airflow_tx.ledger.steps import commit, recovery
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.replay import note_changed
-from airflow_tx.ledger.steps.step import Audit, Reader
+from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import transaction_details
+from airflow_tx.ledger.views.status import TransactionView
+from airflow_tx.ledger.views.view import transaction_details
 from tests.model.driver import Run, Topology
 
 

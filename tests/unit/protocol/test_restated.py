@@ -16,7 +16,7 @@ from airflow_tx.ledger.receipt import restated
 from airflow_tx.ledger.steps.end import note_readmission
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.ledger.view import LedgerView, topology_view, transaction_details
+from airflow_tx.ledger.views.view import LedgerView, topology_view, transaction_details
 from airflow_tx.operations.actions.skip import TransactionSkip
 from airflow_tx.operations.cli import receipts, render
 from airflow_tx.operators.commit import LineageOperator, note_commit

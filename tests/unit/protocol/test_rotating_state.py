@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.api import Create, Delete, Node, Paths, Put
-from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.records import Counter, Metadata, encode
-from airflow_tx.ledger.steps.step import Reader
 from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 

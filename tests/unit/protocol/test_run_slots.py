@@ -11,8 +11,8 @@ from airflow_tx.base.errors import Outbid
 from airflow_tx.ledger.answers import Bidding, Done, NotNeeded
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.records import encode
-from airflow_tx.ledger.steps import recovery
-from airflow_tx.ledger.steps.recovery import Waiter
+from airflow_tx.ledger.steps import run_slots
+from airflow_tx.ledger.steps.run_slots import Waiter
 from tests.model.driver import Run, Topology
 
 FIRST = Waiter("r2", 2, "t2", 1)
@@ -28,11 +28,11 @@ def waiting(topology: Topology) -> Topology:
 
 
 def bid(topology: Topology, waiter: Waiter, **given: Any) -> Any:
-    return topology.ledger().run(recovery.bid, waiter, **given)
+    return topology.ledger().run(run_slots.bid, waiter, **given)
 
 
 def yields(topology: Topology, waiter: Waiter) -> Any:
-    return topology.ledger().run(recovery.note_yield, waiter)
+    return topology.ledger().run(run_slots.note_yield, waiter)
 
 
 def test_waiters_without_a_transaction_go_first_then_the_highest_then_the_newest_try() -> None:
@@ -99,7 +99,7 @@ def test_one_that_has_come_back_is_listed_no_more(waiting: Topology) -> None:
         bid(waiting, waiter)
         yields(waiting, waiter)
     for _ in range(2):
-        assert waiting.ledger().run(recovery.came_back, "r2") == Done()
+        assert waiting.ledger().run(run_slots.came_back, "r2") == Done()
         assert set(waiting.topology.yielded) == {"r3"}
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from airflow_tx.ledger.api import Create, Paths, Put, Requirement, Write
 from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Counter, encode
-from airflow_tx.ledger.steps.step import Decision, Reader, Stamp, put
+from airflow_tx.ledger.steps.step import Decision, Stamp, put
 from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock
 

@@ -19,11 +19,12 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Outcome, Phase, Skipped, encode
 from airflow_tx.ledger.steps import end
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
 from airflow_tx.ledger.steps.replay import note_changed, to_decide_anew
-from airflow_tx.ledger.steps.step import Audit, Reader, Stamp
+from airflow_tx.ledger.steps.step import Audit, Stamp
 from tests.model.driver import Run, Topology
 
 ADA = Audit("ada", "it breaks the job")

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_tx.ledger.reading import LedgerReading
 from airflow_tx.ledger.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
-from airflow_tx.ledger.status import (
+from airflow_tx.ledger.views.status import (
     PersonOfAttempt,
     TransactionView,
     deed,

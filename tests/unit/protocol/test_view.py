@@ -15,7 +15,7 @@ from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.records import Counter, Metadata, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.view import LedgerView, TopologyView, topologies, topology_view, transaction_details
+from airflow_tx.ledger.views.view import LedgerView, TopologyView, topologies, topology_view, transaction_details
 from tests.model.driver import Run, Topology
 
 

@@ -11,9 +11,9 @@ import pytest
 from airflow_tx.base.errors import ConfigError, SourceError
 from airflow_tx.ledger.api import Create, Paths
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.audit.loss import start_after
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
-from airflow_tx.ledger.steps.step import Reader
+from airflow_tx.ledger.steps.loss import start_after
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.kafka.offsets import Extent, LastMessage, OffsetRange, OffsetsSnapshot, position_json
 from airflow_tx.sources.kafka.source import KafkaSource

@@ -155,7 +155,7 @@ def test_all_data_up_to_something_is_committed_when_the_position_has_passed_it(
     begin(store, "r1")
     source = list(MemorySource({"a": []}).serialize())
     position: Mapping[str, int] = {"a": 3}
-    monkeypatch.setattr("airflow_tx.ledger.audit.loss.position_now", lambda read, paths: position)
+    monkeypatch.setattr("airflow_tx.ledger.steps.loss.position_now", lambda read, paths: position)
     assert commit_of(store, PATHS, {"up_to": "a:3", "source": source}) is None
     turn(store, 2)
     position = {"a": 4}
@@ -169,7 +169,7 @@ def test_a_day_that_is_waited_for_is_one_in_the_time_zone_of_the_topology_s_sche
     Stage(store, zone="Europe/Berlin").begun("r1")
     wanted = {"up_to": "2013-05-03", "source": list(DataIntervalSource().serialize())}
     position = {"intervals": [["2013-05-01T22:00:00+00:00", "2013-05-02T22:00:00+00:00"]]}
-    monkeypatch.setattr("airflow_tx.ledger.audit.loss.position_now", lambda read, paths: position)
+    monkeypatch.setattr("airflow_tx.ledger.steps.loss.position_now", lambda read, paths: position)
     turn(store, 2)
     assert commit_of(store, PATHS, wanted) is None
     position = {"intervals": [["2013-05-01T22:00:00+00:00", "2013-05-03T22:00:00+00:00"]]}

@@ -17,7 +17,7 @@ from airflow_tx.base.compat import tasks
 from airflow_tx.base.errors import AheadOfOrder
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.steps.recovery import Waiter, bid
+from airflow_tx.ledger.steps.run_slots import Waiter, bid
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.transaction.commit.run_slots import Yielded, yield_slot
 from airflow_tx.transaction.processing.begin import ask, comes_soon

@@ -15,7 +15,7 @@ from airflow_tx import committed_asset
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.ledger.api import Paths, Put
 from airflow_tx.ledger.records import Counter, TopologyRecord, decode, encode
-from airflow_tx.ledger.steps.recovery import WatcherRecord
+from airflow_tx.ledger.steps.watcher import WatcherRecord
 from airflow_tx.triggers import watcher as watcher_module
 from airflow_tx.triggers.watcher import CommitNotStored, CommitsProducer, CommitsTrigger, checked_uri
 from tests.stage import Stage

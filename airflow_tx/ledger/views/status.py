@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.attempt import of_lane
-from airflow_tx.ledger.audit.loss import shortened
-from airflow_tx.ledger.batch_words import batch_in_words, counted
+from airflow_tx.ledger.batch_words import batch_in_words, counted, shortened
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.reading import LedgerReading
 from airflow_tx.ledger.receipt import ASIDE, rejected_of

@@ -22,9 +22,10 @@ from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Unchanged, Write
 from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import RECORD_FORMAT, Counter, TopologyRecord, decode, encode
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
-from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp
+from airflow_tx.ledger.steps.step import Audit, Decision, Stamp
 
 RENAME = "rename"
 _TOGETHER = 100  # records in one multi

@@ -35,7 +35,9 @@ from airflow_tx.ledger.records import (
     TransactionRecord,
     check_within,
 )
-from airflow_tx.ledger.status import (
+from airflow_tx.ledger.steps.alarm import RaisedAlarms
+from airflow_tx.ledger.steps.replay import Wish
+from airflow_tx.ledger.views.status import (
     AcceptedLoss,
     Steps,
     TransactionView,
@@ -51,8 +53,6 @@ from airflow_tx.ledger.status import (
     view_open,
     view_unreadable,
 )
-from airflow_tx.ledger.steps.recovery import RaisedAlarms
-from airflow_tx.ledger.steps.replay import Wish
 
 # --- view ---------------------------------------------------------------------------------------------------------
 

@@ -9,20 +9,15 @@ from typing import Any
 from airflow_tx.base.errors import LossRefused, PreviewOutdated, UnreadableRecord
 from airflow_tx.ledger.answers import WHOLE, Loss, Repaired
 from airflow_tx.ledger.api import Paths, Put
+from airflow_tx.ledger.batch_words import shortened
 from airflow_tx.ledger.json_text import digest
-from airflow_tx.ledger.reading import RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.records import Counter, RepairRecord, TopologyRecord, encode
-from airflow_tx.ledger.steps.step import Audit, Decision, Reader, Stamp, next_repair
+from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, next_repair
 
 ACCEPT_LOSS = "accept-loss"
 LOSSES_A_RECORD = 500
 """Losses in one record."""
-SHOWN = 20
-
-
-def shortened(words: list[str]) -> list[str]:
-    """Cut words for people: a record that names thousands of partitions would be too large."""
-    return words if len(words) <= SHOWN else [*words[:SHOWN], f"and {len(words) - SHOWN} more"]
 
 
 @dataclass(frozen=True)

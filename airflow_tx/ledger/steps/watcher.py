@@ -1,0 +1,66 @@
+"""How far a watcher has delivered commits. It resumes there, after any crash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_tx.ledger.answers import Done
+from airflow_tx.ledger.api import Create, Paths
+from airflow_tx.ledger.reading import Reader
+from airflow_tx.ledger.records import Counter, TopologyRecord, encode
+from airflow_tx.ledger.steps.step import Decision, Stamp, put_or_create
+
+
+@dataclass(frozen=True)
+class WatcherRecord:
+    """The record of a watcher.
+
+    :param incarnation: of the ledger whose transactions were handed on; another one has other transactions.
+    :param txid: the last one that was handed on.
+    """
+
+    incarnation: str
+    txid: int
+    op: str = ""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Where a watcher resumes: behind `txid`."""
+
+    txid: int
+
+
+def open_watcher(
+    read: Reader, stamp: Stamp, paths: Paths, name: str, *, from_first: bool
+) -> Decision[Watched]:
+    """Find where a watcher resumes; a new watcher begins with the next transaction that becomes final.
+
+    :param from_first: it was there before the topology, so it begins with the first one.
+    :raises UnreadableRecord: there is no such topology.
+    """
+    incarnation = read.get(TopologyRecord, paths.record).incarnation
+    found = read.find(WatcherRecord, paths.watcher(name))
+    if found is not None and found.incarnation == incarnation:
+        return Decision(Watched(found.txid))
+    # In a ledger that was reset every transaction is new.
+    txid = 0 if from_first or found is not None else read.peek(Counter, paths.current).txid - 1
+    folder = () if read.exists(paths.watchers) else (Create(paths.watchers, b""),)
+    write = put_or_create(
+        read, paths.watcher(name), encode(WatcherRecord(incarnation, txid, stamp.op))
+    )
+    return Decision(Watched(txid), (*folder, write), paths.watcher(name))
+
+
+def note_handed_on(
+    read: Reader, stamp: Stamp, paths: Paths, name: str, txid: int
+) -> Decision[Done]:
+    """Note that a watcher has handed on every transaction up to this one."""
+    incarnation = read.get(TopologyRecord, paths.record).incarnation
+    found = read.get(WatcherRecord, paths.watcher(name))
+    if found.incarnation != incarnation or found.txid >= txid:
+        return Decision(Done())
+    write = put_or_create(
+        read, paths.watcher(name), encode(WatcherRecord(incarnation, txid, stamp.op))
+    )
+    return Decision(Done(), (write,), paths.watcher(name))
