@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.lint.checks import application_hits, plain_hits, transaction_hits
-from airflow_tx.lint.rules import RULES, Hit
+from airflow_tx.lint.checks import Hit, application_hits, plain_hits, transaction_hits
+from airflow_tx.lint.rules import RULES
 from airflow_tx.lint.scope import FileDags, LintedProject, dags_of, refused
 
 # --- report -------------------------------------------------------------------------------------------------------

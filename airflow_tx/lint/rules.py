@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
-
-from airflow_tx.lint.scope import Scope
-
-# --- rules --------------------------------------------------------------------------------------------------------
-
 
 RULES_PAGE = "docs/lint.md"
 _TWICE = "this DAG counts twice when a run is cleared, because"
@@ -115,21 +109,3 @@ _RULES = (
     ),
 )
 RULES = {rule.code: rule for rule in _RULES}
-
-
-# --- hit ----------------------------------------------------------------------------------------------------------
-# A node that breaks a rule.
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A node that breaks a rule.
-
-    :param scope: where the node is.
-    :param dag: of a plain DAG: its dag_id.
-    """
-
-    scope: Scope
-    code: str
-    node: ast.expr | ast.stmt
-    dag: str = ""
