@@ -34,7 +34,8 @@ from airflow_tx.plugin.api.access import (
     Name,
     check_same_origin,
 )
-from airflow_tx.plugin.api.dag_process import dag_process, questions
+from airflow_tx.plugin.api.dag_process import dag_process
+from airflow_tx.plugin.api.questions import questions
 from airflow_tx.plugin.api.redaction import fit
 from airflow_tx.plugin.api.routes import Problem, topology_for
 from airflow_tx.plugin.api.snapshots import TopologySnapshot, ledger_client, ledger_snapshots
@@ -124,7 +125,7 @@ def preview_action(
     request = _request(access, snapshot, action, body)
     what = f"a preview of {action.value}"
     with (
-        questions().asked(what, snapshot, access, needs_dag=request.needs_dag),
+        questions.asked(what, snapshot, access, needs_dag=request.needs_dag),
         _while_there(access, topology),
     ):
         return fit(_previewed(request, snapshot.record))
@@ -142,7 +143,7 @@ def execute_action(
             status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger."
         )
     audit = Audit(access.name, body.why)
-    with questions().asked(action.value, snapshot, access, needs_dag=request.needs_dag):
+    with questions.asked(action.value, snapshot, access, needs_dag=request.needs_dag):
         return _executed_and_logged(access, snapshot, request, audit, body.version)
 
 

@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airflow_tx.base.errors import Refused, StoreError, TxError, UnreadableRecord
 from airflow_tx.plugin.api import action_routes, routes
-from airflow_tx.plugin.api.dag_process import AGAIN_AFTER, Busy, NotAnsweredThere
+from airflow_tx.plugin.api.dag_process import NotAnsweredThere
+from airflow_tx.plugin.api.questions import AGAIN_AFTER, Busy
 from airflow_tx.plugin.api.redaction import redacted
 from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway
 

@@ -9,10 +9,9 @@ from itertools import takewhile
 from math import ceil
 
 from airflow_tx.ledger import Outcome, TransactionView, moment
-from airflow_tx.plugin.api.activity import begun_at, ranked, round_step
 from airflow_tx.plugin.api.dag_process import LagPoint
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.plugin.api.topologies import TimelineWindow
+from airflow_tx.plugin.api.timeline import TimelineWindow, begun_at, ranked, round_step
 from airflow_tx.transaction import AlarmLimits
 
 MOST_POINTS = 40

@@ -53,21 +53,26 @@ from airflow_tx.plugin.api.access import (
     body,
     sent,
 )
-from airflow_tx.plugin.api.activity import Activity, RowFilterDep, activity
 from airflow_tx.plugin.api.advice import NO_ADVICE, Advice, log_link, said_advice, waited_for
 from airflow_tx.plugin.api.airflow_runs import Jobs, TaskBar, jobs_of, task_tries, xcoms
-from airflow_tx.plugin.api.dag_process import dag_process, lag_board, questions, searches
+from airflow_tx.plugin.api.dag_process import dag_process, lag_board
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
+from airflow_tx.plugin.api.questions import questions, searches
 from airflow_tx.plugin.api.redaction import BatchName, fit, redacted, without_credentials
 from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway, TopologySnapshot, ledger_snapshots
-from airflow_tx.plugin.api.topologies import (
-    OverviewPart,
+from airflow_tx.plugin.api.timeline import (
+    Activity,
+    RowFilterDep,
     Timeline,
     TimelineWindow,
+    activity,
+    timeline,
+)
+from airflow_tx.plugin.api.topologies import (
+    OverviewPart,
     TopologyList,
     TopologyPage,
     overview,
-    timeline,
     topology_page,
 )
 from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_page
@@ -142,7 +147,7 @@ def searched(snapshot: TopologySnapshot, what: str, access: Access, visit: Visit
         "search": visit.name,
     }
     visit.on_leave(lambda: dag_process().end_search(visit.name))
-    with questions().asked("a search", snapshot, access):
+    with questions.asked("a search", snapshot, access):
         found: dict[str, Any] = dag_process().ask(question, seconds=_WITHIN)
     txids = found.pop("txids")
     views = {each.txid: each for each in snapshot.transaction_views(txids)}
@@ -224,7 +229,7 @@ def searched_all(
     # An error is shown to users with what belongs to connections left out: what is hidden cannot be found.
     wanted = WantedText(what.strip(), without_credentials, redacted)
     some = snapshots[:MOST_TOPOLOGIES]
-    with searches().under_way(person):
+    with searches.under_way(person):
         search = _SearchOfAll(wanted, some, time.monotonic() + ALL_WITHIN, has_left)
         search.run()
         return search.answer(len(snapshots))

@@ -54,7 +54,7 @@ from airflow_tx.plugin.api.advice import (
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcoms
 from airflow_tx.plugin.api.redaction import ShownRows
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.plugin.api.topologies import AttemptBar, TimelineRow, timeline_row
+from airflow_tx.plugin.api.timeline import AttemptBar, TimelineRow, timeline_row
 
 # --- attempts -----------------------------------------------------------------------------------------------------
 # The attempts of a transaction, to be compared: error, rows, tasks and code of each, from the ledger and Airflow.

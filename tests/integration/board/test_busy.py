@@ -13,7 +13,7 @@ import pytest
 
 from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.plugin.api.dag_process import AGAIN_AFTER, MOST_OF_TOPOLOGY
+from airflow_tx.plugin.api.questions import AGAIN_AFTER, MOST_OF_TOPOLOGY
 from airflow_tx.testing.eventually import eventually
 from tests.integration.board.server import OF_ONE_DAG, ROOT, Board
 from tests.integration.pipeline import Pipeline

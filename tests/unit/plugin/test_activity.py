@@ -10,8 +10,8 @@ from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.records import History, Outcome, TopologyRecord
 from airflow_tx.ledger.views.status import view_final
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
-from airflow_tx.plugin.api.activity import MOST_LOOKED, MOST_STRETCHES, Activity, activity, stretches
 from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
+from airflow_tx.plugin.api.timeline import MOST_LOOKED, MOST_STRETCHES, Activity, activity, stretches
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 

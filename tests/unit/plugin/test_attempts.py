@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.ledger.records import Phase
 from airflow_tx.plugin.api.airflow_runs import TaskBar
-from airflow_tx.plugin.api.topologies import attempt_bars, task_bars
+from airflow_tx.plugin.api.timeline import attempt_bars, task_bars
 from airflow_tx.plugin.api.transaction_page import AttemptLine, attempt_lines
 from tests.unit.protocol.first_transaction import with_first
 

@@ -19,7 +19,7 @@ from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.dag_process import LagPoint
 from airflow_tx.plugin.api.figures import MOST_COUNTED, Figures, FigureSpan, figures, spread
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.plugin.api.topologies import TimelineWindow
+from airflow_tx.plugin.api.timeline import TimelineWindow
 from airflow_tx.transaction.alarms import AlarmLimits
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_tx.plugin.api.app import make_app
-from airflow_tx.plugin.api.dag_process import (
+from airflow_tx.plugin.api.questions import (
     AGAIN_AFTER,
     MOST_AT_ONCE,
     MOST_OF_PERSON,

@@ -13,9 +13,9 @@ from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.records import History, Outcome, TopologyRecord
 from airflow_tx.ledger.views.status import TransactionView, view_final
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
-from airflow_tx.plugin.api import activity as filters
-from airflow_tx.plugin.api.activity import MOST_LOOKED, ChosenRows, RowFilter, RowMark, RowStatus, chosen_rows
+from airflow_tx.plugin.api import timeline as filters
 from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
+from airflow_tx.plugin.api.timeline import MOST_LOOKED, ChosenRows, RowFilter, RowMark, RowStatus, chosen_rows
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 

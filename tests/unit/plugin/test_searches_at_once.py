@@ -20,10 +20,10 @@ from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.views.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
-from airflow_tx.plugin.api import dag_process, routes
+from airflow_tx.plugin.api import questions, routes
 from airflow_tx.plugin.api.access import Visit
 from airflow_tx.plugin.api.app import make_app
-from airflow_tx.plugin.api.dag_process import AGAIN_AFTER
+from airflow_tx.plugin.api.questions import AGAIN_AFTER
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.testing.eventually import eventually
 from tests.integration.pipeline import Pipeline
@@ -129,7 +129,7 @@ def test_people_who_are_not_logged_in_are_told_apart_by_their_browsers(
 def test_no_more_people_search_than_there_are_threads_for(
     client: TestClient, ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
-    monkeypatch.setattr(dag_process, "MOST_SEARCHES", 1)
+    monkeypatch.setattr(questions, "MOST_SEARCHES", 1)
     pool.submit(search, client, SLOW, person="vera")
     eventually(lambda: ledgers.waiting == 1, 240, "the first search waits")
     assert "Searches of 1 other people are under way." in search(client, "1.csv", person="otto").json()["detail"]

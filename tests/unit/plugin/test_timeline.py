@@ -12,7 +12,7 @@ from airflow_tx.ledger.records import History, Outcome
 from airflow_tx.ledger.views.status import view_final
 from airflow_tx.operations.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskBar
-from airflow_tx.plugin.api.topologies import TimelineWindow, timeline_row
+from airflow_tx.plugin.api.timeline import TimelineWindow, timeline_row
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 

@@ -13,7 +13,8 @@ from airflow_tx.ledger.views.status import TransactionView, view_open
 from airflow_tx.ledger.views.view import TopologyView, TransactionDetails
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
-from airflow_tx.plugin.api.topologies import timeline_row, transaction_causes
+from airflow_tx.plugin.api.timeline import timeline_row
+from airflow_tx.plugin.api.topologies import transaction_causes
 from airflow_tx.plugin.api.transaction_page import CheckLine, audit_lines, check_lines, task_work
 from tests.unit.protocol.first_transaction import first_record, with_first
 

@@ -10,7 +10,7 @@ from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.views.view import HealthCode, topology_health
 from airflow_tx.operations.cli import render
-from airflow_tx.plugin.api.topologies import timeline_row
+from airflow_tx.plugin.api.timeline import timeline_row
 from tests.unit.protocol.first_transaction import with_first
 
 REMEDY = Remedy.of("Restore it, or accept what it holds: <airflow tx repair {t} --state-lost t>", t="flights")

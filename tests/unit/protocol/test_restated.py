@@ -22,7 +22,7 @@ from airflow_tx.operations.cli import receipts, render
 from airflow_tx.operators.commit import LineageOperator, note_commit
 from airflow_tx.plugin.api.figures import _Period
 from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
-from airflow_tx.plugin.api.topologies import timeline_row
+from airflow_tx.plugin.api.timeline import timeline_row
 from airflow_tx.plugin.api.transaction_page import _actions, audit_lines
 from airflow_tx.triggers.watcher import CommitsProducer, CommitsTrigger
 from tests.unit.protocol.books import Books

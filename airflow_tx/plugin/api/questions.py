@@ -1,0 +1,177 @@
+"""The questions of people that leave the event loop: how many at once, and which ones keep another one waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from airflow_tx.base.errors import TxError
+from airflow_tx.plugin.api.access import Access
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+
+MOST_AT_ONCE = 6
+"""Questions that wait for the code of DAG files. Its process answers more at once, so that lags are answered, too."""
+MOST_OF_TOPOLOGY = 2
+"""Such questions about one topology: a source that hangs leaves room for the others. Another person asks one more."""
+MOST_OF_PERSON = 3
+"""Questions of one person that wait for the code of DAG files, and as many that wait for a ledger."""
+AGAIN_AFTER = 5
+"""Seconds after which a page asks again."""
+
+
+class Busy(TxError):
+    """A question that was not asked, since others are under way. Each takes a thread of the api-server."""
+
+    template = "{who} busy because of {questions}. Nothing was done. Try again in a few seconds."
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalQuestion:
+    """A question of a person.
+
+    :param what: in words, such as `a search`; `dag_id`: the DAG of the topology.
+    :param needs_dag: whether the code of the DAG file answers, else the ledger.
+    """
+
+    what: str
+    topology: str
+    dag_id: str
+    person: str
+    since: datetime
+    needs_dag: bool
+
+
+class Questions:
+    """The questions that are under way in this api-server. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: list[PersonalQuestion] = []
+
+    def asked(
+        self, what: str, snapshot: TopologySnapshot, access: Access, *, needs_dag: bool = True
+    ) -> AbstractContextManager[None]:
+        """Count a question within the block.
+
+        :raises Busy: there are enough of this person, about this topology, or in all.
+        """
+        question = PersonalQuestion(
+            what=what,
+            topology=snapshot.name,
+            dag_id=snapshot.record.dag_id,
+            person=access.person,
+            since=datetime.now(timezone.utc),
+            needs_dag=needs_dag,
+        )
+        return self.under_way(question, access.readable)
+
+    @contextmanager
+    def under_way(
+        self, question: PersonalQuestion, readable: Callable[[Collection[str]], Collection[str]]
+    ) -> Iterator[None]:
+        """Count a question within the block.
+
+        :param readable: which of these DAGs the person may read. The refusal names no topology of another one.
+        :raises Busy: there are enough of this person, about this topology, or in all.
+        """
+        with self._lock:
+            who, others = self._in_the_way(question)
+            if not others:
+                self._asked.append(question)
+        if others:
+            seen = readable({each.dag_id for each in others})
+            raise Busy(who=who, questions=_named(others, seen))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asked.remove(question)
+
+    def _in_the_way(self, question: PersonalQuestion) -> tuple[str, Sequence[PersonalQuestion]]:
+        """Find the questions that keep this one waiting, and say what they keep busy; none: it can be asked."""
+        alike = [each for each in self._asked if each.needs_dag is question.needs_dag]
+        own = [each for each in alike if each.person == question.person]
+        if len(own) >= MOST_OF_PERSON:
+            return "You keep the Transactions page", own
+        if not question.needs_dag:
+            return "", ()  # a ledger answers soon
+        about = [each for each in alike if each.topology == question.topology]
+        if _is_full(about, question.person, MOST_OF_TOPOLOGY):
+            return f"Topology {question.topology} is", about
+        is_full = _is_full(alike, question.person, MOST_AT_ONCE)
+        return ("The Transactions page is", alike) if is_full else ("", ())
+
+
+def _is_full(asked: Sequence[PersonalQuestion], person: str, most: int) -> bool:
+    """Ask whether a person has to wait: one who has asked nothing waits for other people, not for their questions."""
+    people = {each.person for each in asked}
+    return len(asked if person in people else people) >= most
+
+
+def _named(questions: Sequence[PersonalQuestion], seen: Collection[str]) -> str:
+    """Name questions, the oldest first; of topologies that the person may not see only how many, and since when."""
+    shown = [each for each in questions if each.dag_id in seen]
+    hidden = [each for each in questions if each.dag_id not in seen]
+    # The same question may be asked several times.
+    times = Counter((each.what, each.topology) for each in shown)
+    named = []
+    for (what, topology), count in times.items():
+        alike = [each for each in shown if (each.what, each.topology) == (what, topology)]
+        often = "" if count == 1 else f" ({count} times)"
+        named.append(f"{what}{often} in topology {topology}, {_since(alike)}")
+    if hidden:
+        many = "a question" if len(hidden) == 1 else f"{len(hidden)} questions"
+        named.append(f"{many} about topologies that you may not see, {_since(hidden)}")
+    return "; ".join(named)
+
+
+def _since(questions: Sequence[PersonalQuestion]) -> str:
+    return f"since {min(each.since for each in questions):%H:%M:%S} UTC"
+
+
+questions = Questions()
+"""The ones of this process."""
+
+
+MOST_SEARCHES = 16
+"""Searches of several topologies at once, one of each person: each takes a thread of the api-server."""
+
+
+class SearchBusy(Busy):
+    """A search that was not begun. The page asks again."""
+
+    template = "{who} under way. This search has not begun. Try again in a few seconds."
+
+
+class Searches:
+    """The people whose search of several topologies is under way in this api-server. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._people: set[str] = set()
+
+    @contextmanager
+    def under_way(self, person: str) -> Iterator[None]:
+        """Count the search of a person within the block.
+
+        :raises SearchBusy: another one of this person is under way, or there are too many.
+        """
+        with self._lock:
+            if person in self._people:
+                raise SearchBusy(who="Another search of yours is")
+            if len(self._people) >= MOST_SEARCHES:
+                raise SearchBusy(who=f"Searches of {MOST_SEARCHES} other people are")
+            self._people.add(person)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._people.remove(person)
+
+
+searches = Searches()
+"""The ones of this process."""

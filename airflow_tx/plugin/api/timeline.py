@@ -1,0 +1,708 @@
+"""The timeline of a topology: when something happened, of all transactions that its ledger remembers."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil
+from typing import Annotated, Any
+
+from fastapi import Depends, Query
+
+from airflow_tx.base import compat
+from airflow_tx.ledger import Outcome, Phase, TransactionView, Words, moment
+from airflow_tx.operations import BEGIN
+from airflow_tx.plugin.api.access import SEE_TASKS, OnlyFor
+from airflow_tx.plugin.api.airflow_runs import TaskBar, task_tries
+from airflow_tx.plugin.api.redaction import EVERY_SECONDS, BatchName, redacted, without_credentials
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+
+# --- row filter ---------------------------------------------------------------------------------------------------
+# Which rows of a timeline a viewer wants to see: chosen by the server, of a bounded number of transactions.
+
+
+MOST_LOOKED = 1000
+"""Transactions that one answer looks through at most: the newest ones."""
+_LONGEST_TEXT = 200
+_LONGEST_RUN_ID = 250
+_SLOW = 0.95
+
+
+class RowStatus(str, Enum):
+    """The status of a row, as the timeline shows it."""
+
+    PROCESSING = Phase.PROCESSING.value
+    PROCESSED = Phase.PROCESSED.value
+    COMMITTING = Phase.COMMITTING.value
+    FAILED = Phase.FAILED.value
+    BLOCKED = "BLOCKED"
+    COMMITTED = Outcome.COMMITTED.value
+    SKIPPED = Outcome.SKIPPED.value
+    READMITTED = Outcome.READMITTED.value
+
+
+class RowMark(str, Enum):
+    """A property of a row that a viewer may ask for.
+
+    A restated row restates another transaction, or was restated, or is to be restated. A replayed row has more than
+    one attempt. A slow row takes longer than 95 of 100 committed transactions.
+    """
+
+    RESTATED = "restated"
+    REPLAYED = "replayed"
+    SLOW = "slow"
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """The conditions that a row has to meet, all of them; an empty condition is met by every row.
+
+    :param status: one of these.
+    :param text: a part of its run id, of the name of its batch, or of an error, in upper or lower case.
+    :param run: its run id.
+    :param marks: each of these.
+    """
+
+    status: frozenset[RowStatus] = frozenset()
+    text: str = ""
+    run: str = ""
+    marks: frozenset[RowMark] = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every row meets it."""
+        return self == EVERY_ROW
+
+
+EVERY_ROW = RowFilter()
+
+
+def row_filter(
+    status: Annotated[list[RowStatus] | None, Query(max_length=len(RowStatus))] = None,
+    text: Annotated[str, Query(max_length=_LONGEST_TEXT)] = "",
+    run: Annotated[str, Query(max_length=_LONGEST_RUN_ID)] = "",
+    only: Annotated[list[RowMark] | None, Query(max_length=len(RowMark))] = None,
+) -> RowFilter:
+    """Read the filter of a request."""
+    return RowFilter(frozenset(status or ()), text.strip().lower(), run, frozenset(only or ()))
+
+
+RowFilterDep = Annotated[RowFilter, Depends(row_filter)]
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """The transactions that a filter lets through.
+
+    :param txids: in order.
+    :param oldest: the oldest transaction that was looked at; None: there is none that is older.
+    :param slow: seconds beyond which a transaction is slow; None: that was not asked, or none is committed.
+    """
+
+    txids: Sequence[int]
+    oldest: int | None
+    slow: float | None
+
+
+def chosen_rows(
+    snapshot: TopologySnapshot, txids: Sequence[int], wanted: RowFilter, now: datetime | None = None
+) -> ChosenRows:
+    """Choose among the newest of these transactions."""
+    looked = txids[-MOST_LOOKED:]
+    at = now or datetime.now(timezone.utc)
+    slow = slow_beyond(snapshot) if RowMark.SLOW in wanted.marks else None
+    found = [
+        view.txid
+        for view in snapshot.transaction_views(looked)
+        if _is_wanted(view, wanted) and _is_slow_enough(view, wanted, slow, at)
+    ]
+    return ChosenRows(found, looked[0] if len(looked) < len(txids) else None, slow)
+
+
+def slow_beyond(snapshot: TopologySnapshot) -> float | None:
+    """Find the seconds that 95 of 100 committed transactions do not exceed: of the newest ones of the history."""
+    views = (snapshot.final_view(txid) for txid in snapshot.final[-MOST_LOOKED:])
+    committed = (
+        _seconds(view, view.ended)
+        for view in views
+        if view is not None and view.ended is not None and view.status == Outcome.COMMITTED.value
+    )
+    ordered = sorted(each for each in committed if each is not None)
+    return ranked(ordered, _SLOW) if ordered else None
+
+
+def ranked(ordered: Sequence[float], share: float) -> float:
+    """Find the value that this share of values, of which there are some, does not exceed."""
+    return ordered[ceil(share * len(ordered)) - 1]
+
+
+def begun_at(view: TransactionView) -> datetime | None:
+    """Say when a transaction began; None: that is forgotten."""
+    return view.created or view.began
+
+
+def _seconds(view: TransactionView, end: datetime) -> float | None:
+    begun = begun_at(view)
+    return None if begun is None else (end - begun).total_seconds()
+
+
+def _is_wanted(view: TransactionView, wanted: RowFilter) -> bool:
+    return (
+        (not wanted.status or _status(view) in wanted.status)
+        and (not wanted.run or view.run_id == wanted.run)
+        and (RowMark.REPLAYED not in wanted.marks or view.attempt > 1)
+        and (RowMark.RESTATED not in wanted.marks or _is_restated(view))
+        and (not wanted.text or any(wanted.text in each.lower() for each in _texts(view)))
+    )
+
+
+def _is_slow_enough(
+    view: TransactionView, wanted: RowFilter, slow: float | None, now: datetime
+) -> bool:
+    if RowMark.SLOW not in wanted.marks:
+        return True
+    seconds = _seconds(view, view.ended or now)
+    return slow is not None and seconds is not None and seconds > slow
+
+
+def _status(view: TransactionView) -> str:
+    if view.open and view.blocked is not None:
+        return RowStatus.BLOCKED.value
+    return RowStatus.FAILED.value if view.failed else view.status
+
+
+def _is_restated(view: TransactionView) -> bool:
+    return (view.restates, view.restated_by, view.restate) != (None, None, None)
+
+
+def _texts(view: TransactionView) -> Iterator[str]:
+    """Give the texts of a row that the page shows: a search must not find a text that the page hides."""
+    yield view.run_id
+    yield without_credentials(view.batch)
+    errors = (view.error, view.blocked, *(each["why"] for each in view.replays))
+    period = time.monotonic() // EVERY_SECONDS
+    yield from (_shown(each, period) for each in errors if each)
+
+
+@lru_cache(maxsize=MOST_LOOKED)
+def _shown(error: str, period: float) -> str:
+    """Redact an error once in each period in which the connections are the same: viewers ask every two seconds.
+
+    Do not search the stored error first to save time: then the time of an answer tells what the page hides.
+    """
+    return redacted(error)
+
+
+# --- activity -----------------------------------------------------------------------------------------------------
+
+
+MOST_STRETCHES = 100
+_MOST_COUNTS = 120
+_STEPS = tuple(
+    timedelta(seconds=each)
+    for each in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A time in which transactions were under way.
+
+    :param end: null: one still is.
+    """
+
+    start: datetime
+    end: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """How much happened when, from the oldest transaction that the ledger remembers until now.
+
+    :param since: null: it remembers none.
+    :param step: seconds of each count.
+    :param counts: transactions that ended in each step, and the open ones that began in it.
+    """
+
+    topology: str
+    since: datetime | None
+    until: datetime
+    step: float
+    counts: list[int]
+
+
+def stretches(snapshot: TopologySnapshot, txids: Sequence[int]) -> list[Stretch]:
+    """List the times in which these transactions were under way, the earliest first, joined where they meet.
+
+    A time in which they only wait for their turn is left out. Of more than `MOST_LOOKED` transactions, the times
+    of the older ones are one stretch. Where there are too many stretches, the closest ones are joined.
+    """
+    found: list[tuple[datetime, datetime | None]] = []
+    for view in snapshot.transaction_views(txids[-MOST_LOOKED:]):
+        found += _under_way(view)
+    oldest = snapshot.final_view(txids[0]) if len(txids) > MOST_LOOKED else None
+    begun = None if oldest is None else begun_at(oldest)
+    if begun is not None and found:
+        found.append((begun, min(each for each, _ in found)))
+    return [Stretch(start=start, end=end) for start, end in _fewer(_joined(found))]
+
+
+def _under_way(view: TransactionView) -> Iterator[tuple[datetime, datetime | None]]:
+    begun = begun_at(view)
+    if begun is not None:
+        end = view.processed or view.ended
+        yield begun, None if view.open and end is None else max(begun, end or begun)
+    if view.granted is not None:
+        yield view.granted, view.ended
+
+
+def _joined(
+    found: Iterable[tuple[datetime, datetime | None]],
+) -> list[tuple[datetime, datetime | None]]:
+    joined: list[tuple[datetime, datetime | None]] = []
+    for start, end in sorted(found, key=lambda each: each[0]):
+        last_start, last_end = joined[-1] if joined else (start, start)
+        if last_end is None:
+            break
+        if joined and start <= last_end:
+            joined[-1] = (last_start, None if end is None else max(last_end, end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _fewer(
+    found: list[tuple[datetime, datetime | None]],
+) -> list[tuple[datetime, datetime | None]]:
+    gaps = [following - end for (_, end), (following, _) in pairwise(found) if end is not None]
+    kept = set(
+        sorted(range(len(gaps)), key=lambda index: gaps[index], reverse=True)[: MOST_STRETCHES - 1]
+    )
+    fewer = found[:1]
+    for index, (start, end) in enumerate(found[1:]):
+        if index in kept:
+            fewer.append((start, end))
+        else:
+            fewer[-1] = (fewer[-1][0], end)
+    return fewer
+
+
+def activity(snapshot: TopologySnapshot, now: datetime | None = None) -> Activity:
+    """Count the transactions of a topology over all the time that its ledger remembers."""
+    until = now or datetime.now(timezone.utc)
+    since = _first(snapshot)
+    if since is None:
+        return Activity(topology=snapshot.name, since=None, until=until, step=1, counts=[])
+    # The clock of the machine that began it may be ahead.
+    until = max(until, since)
+    step = round_step(until - since, _MOST_COUNTS, _STEPS)
+    start = _EPOCH + (since - _EPOCH) // step * step
+    places = [start + index * step for index in range((until - start) // step + 1)]
+    firsts: list[int] = []
+    for place in places:
+        firsts.append(snapshot.first_since(place, start=firsts[-1] if firsts else 0))
+    counts = [
+        following - first
+        for first, following in zip(firsts, [*firsts[1:], len(snapshot.final)], strict=True)
+    ]
+    for view in snapshot.opened:
+        begun = begun_at(view)
+        if begun is not None and start <= begun < until:
+            counts[(begun - start) // step] += 1
+    return Activity(
+        topology=snapshot.name,
+        since=start,
+        until=start + len(places) * step,
+        step=step.total_seconds(),
+        counts=counts,
+    )
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def _first(snapshot: TopologySnapshot) -> datetime | None:
+    """Say when the oldest transaction began: the oldest one is final, or all are open."""
+    oldest = snapshot.final_view(snapshot.final[0]) if snapshot.final else None
+    views = [*([] if oldest is None else [oldest]), *snapshot.opened]
+    return min((begun for each in views if (begun := begun_at(each)) is not None), default=None)
+
+
+def round_step(length: timedelta, most: int, steps: Sequence[timedelta]) -> timedelta:
+    """Choose a round step that divides a time into at most so many parts: the same parts are answered for a while.
+
+    :param steps: to choose from, the shortest first; if all are too short, a multiple of the longest is chosen.
+    """
+    least = length / most
+    usual = next((each for each in steps if each >= least), None)
+    return usual or steps[-1] * -(-least // steps[-1])
+
+
+# --- timeline -----------------------------------------------------------------------------------------------------
+# Transactions over time: attempts, tasks, waiting and commit, from the ledger and from Airflow's task instances.
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptBar:
+    """One attempt of a transaction.
+
+    :param begun_at: null: it is not remembered.
+    :param failed_at: when the last of its tasks failed, as Airflow knows it; null: none did.
+    :param ended_at: when the next attempt began, or the transaction became final; null: it is under way.
+    :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
+    :param why: why it was replayed.
+    """
+
+    attempt: int
+    begun_at: datetime | None
+    failed_at: datetime | None = None
+    ended_at: datetime | None
+    outcome: str
+    why: Words | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitBar:
+    """From when until when a processed transaction waited for its turn.
+
+    :param end: null: it waits.
+    :param waiting_for: in words; null once it does not wait any more.
+    """
+
+    start: datetime
+    end: datetime | None
+    waiting_for: Words | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitBar:
+    """From the last grant until the mark.
+
+    :param end: null: it is being committed.
+    """
+
+    start: datetime
+    end: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineRow:
+    """One transaction, as the timeline shows it.
+
+    :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while it is open, then COMMITTED, SKIPPED or READMITTED;
+        UNREADABLE: only its txid is known, and the error that names its record.
+    :param waiting_for: what has to happen next, in the words of `airflow tx show`; null: nothing.
+    :param blocked: why it is replayed no more unless a person asks for it.
+    :param rows: rows of the batch, if its tasks counted them.
+    :param batch_name: the file, the range or the interval of the batch; null: it has no name.
+    :param to_skip: whether it is to be skipped at its turn.
+    :param restates: the transaction that it restates, or was to restate; null: it is no restatement.
+    :param restated_by: the transaction that counts instead of it; null: it counts itself, if any does.
+    :param to_restate: whether a person wants it restated, and no run has begun that.
+    :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
+    :param rejected: rows that its tasks, or its source, kept aside; `warnings`: the checks that only warned.
+    """
+
+    txid: int
+    run_id: str
+    phase: str
+    open: bool
+    attempt: int
+    attempts: list[AttemptBar]
+    tasks: Annotated[list[TaskBar], OnlyFor(SEE_TASKS)]
+    waiting: WaitBar | None
+    commit: CommitBar | None
+    rows: int | None
+    batch_name: BatchName | None
+    waiting_for: Words | None
+    blocked: Words | None
+    error: Words | None
+    to_skip: bool
+    restates: int | None
+    restated_by: int | None
+    to_restate: bool
+    lane: bool
+    has_run: bool
+    rejected: int
+    warnings: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """Transactions of a topology, newest first.
+
+    :param total: how many there are, within `since` and `until`; of a filter: before `before`, too.
+    :param before: give this as `before` for the next page; null: there is none.
+    :param earlier: when the transactions of the next pages were under way; null: `earlier` was not asked for.
+    :param txids: the transactions that the filter lets through, the newest first; null: there is no filter.
+    :param looked_to: the oldest transaction that the filter looked at; null: it looked at all of them.
+    :param slow_beyond: the seconds that 95 of 100 committed transactions do not exceed; null: that was not asked.
+    """
+
+    topology: str
+    transactions: list[TimelineRow]
+    total: int
+    limit: int
+    before: int | None
+    earlier: list[Stretch] | None = None
+    txids: list[int] | None = None
+    looked_to: int | None = None
+    slow_beyond: float | None = None
+
+
+@dataclass(frozen=True)
+class TimelineWindow:
+    """Which transactions are asked for.
+
+    :param since: transactions that ended at this time or later, and open ones; `until`: the ones that began before it.
+    :param before: transactions with smaller txids.
+    """
+
+    since: datetime | None = None
+    until: datetime | None = None
+    before: int | None = None
+    limit: int = 100
+
+    def rounded(self) -> TimelineWindow:
+        """Widen it to whole steps of time, so that viewers of about the same window share an answer."""
+        since = None if self.since is None else _whole(self.since)
+        until = None if self.until is None else _whole(self.until)
+        if until is not None and self.until is not None and until < self.until:
+            until = min(until, _LAST - _STEP) + _STEP
+        return replace(self, since=since, until=until)
+
+
+_STEP = timedelta(seconds=10)
+_FIRST = datetime.min.replace(tzinfo=timezone.utc)
+_LAST = datetime.max.replace(tzinfo=timezone.utc)
+
+
+def _whole(moment: datetime) -> datetime:
+    """Round down to a whole step; a zone may shift the first and the last moment there is out of the calendar."""
+    try:
+        utc = moment.astimezone(timezone.utc)
+    except OverflowError:
+        return _FIRST if moment.year < _LAST.year else _LAST
+    return utc - (utc - _FIRST) % _STEP
+
+
+def timeline(
+    snapshot: TopologySnapshot,
+    window: TimelineWindow,
+    wanted: RowFilter = EVERY_ROW,
+    *,
+    with_tasks: bool,
+    with_earlier: bool = False,
+) -> Timeline:
+    """Describe the transactions of a topology, newest first.
+
+    :param wanted: which of the window.
+    :param with_tasks: with the tries of their tasks, which not everybody may read.
+    :param with_earlier: with the times of the next pages.
+    """
+    within = _within(snapshot, window)
+    earlier = within if window.before is None else within[: bisect_left(within, window.before)]
+    chosen = None if wanted.is_empty else chosen_rows(snapshot, earlier, wanted)
+    txids = earlier if chosen is None else chosen.txids
+    rest = txids[: -window.limit]
+    some = txids[-window.limit :]
+    views = snapshot.transaction_views(reversed(some))
+    return Timeline(
+        topology=snapshot.name,
+        transactions=timeline_rows(snapshot.record.dag_id, views, with_tasks=with_tasks),
+        total=len(within if chosen is None else txids),
+        limit=window.limit,
+        before=some[0] if rest else None,
+        earlier=stretches(snapshot, rest) if with_earlier else None,
+        **_chosen(chosen),
+    )
+
+
+def _chosen(chosen: ChosenRows | None) -> dict[str, Any]:
+    if chosen is None:
+        return {}
+    return {
+        "txids": list(reversed(chosen.txids)),
+        "looked_to": chosen.oldest,
+        "slow_beyond": chosen.slow,
+    }
+
+
+def timeline_rows(
+    dag_id: str, views: Sequence[TransactionView], *, with_tasks: bool
+) -> list[TimelineRow]:
+    """Describe these transactions, in this order."""
+    run_ids = {each.run_id for each in views if each.run_id and not each.lane}
+    runs = compat.runs_of(dag_id, run_ids)
+    tries = task_tries(dag_id, run_ids) if with_tasks else {}
+    return [
+        timeline_row(each, tries.get(each.run_id, ()), has_run=each.run_id in runs)
+        for each in views
+    ]
+
+
+def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bool) -> TimelineRow:
+    """Describe one transaction.
+
+    :param tries: of the tasks of its run; none where the viewer may not read them.
+    """
+    attempts = attempt_bars(view)
+    tasks = task_bars(own_tries(tries, view), attempts)
+    attempts = [replace(each, failed_at=_failed_at(each, tasks)) for each in attempts]
+    # The bars of a failed transaction end when it failed.
+    stopped = attempts[-1].failed_at if attempts and view.failed else None
+    return TimelineRow(
+        txid=view.txid,
+        run_id=view.run_id,
+        phase=Phase.FAILED.value if view.failed else view.status,
+        open=view.open,
+        attempt=view.attempt,
+        attempts=attempts,
+        tasks=tasks,
+        waiting=_waiting(view, stopped),
+        commit=_commit(view, stopped),
+        rows=view.rows,
+        batch_name=view.batch or None,
+        waiting_for=view.waiting_for,
+        blocked=view.blocked,
+        error=view.error,
+        to_skip=view.open and view.skip is not None,
+        restates=view.restates,
+        restated_by=view.restated_by,
+        to_restate=view.restates is None and view.restate is not None,
+        lane=view.lane,
+        has_run=has_run,
+        rejected=view.rejected,
+        warnings=view.warnings,
+    )
+
+
+def attempt_bars(view: TransactionView) -> list[AttemptBar]:
+    """List the remembered attempts of a transaction."""
+    bars = []
+    begun = view.created
+    for replay in view.replays:
+        ended = moment(replay["when"])
+        bars.append(
+            AttemptBar(
+                attempt=replay["attempt"],
+                begun_at=begun,
+                ended_at=ended,
+                outcome="replayed",
+                why=replay["why"],
+            )
+        )
+        begun = ended
+    if view.attempt:
+        newest = view.began or begun
+        bars.append(
+            AttemptBar(
+                attempt=view.attempt,
+                begun_at=newest,
+                ended_at=view.ended,
+                outcome=view.status,
+                why=view.error,
+            )
+        )
+    return bars
+
+
+def own_tries(tries: Sequence[TaskBar], view: TransactionView) -> Sequence[TaskBar]:
+    """Choose the tries of a transaction: a run that is restated, or re-admitted, also has tries of other transactions.
+
+    Each transaction of a run begins in a try of `begin`.
+    """
+    begins = sorted((each for each in tries if each.operator == BEGIN and each.start), key=_start)
+    created = view.created or view.began
+    own = [each for each in begins if created is not None and _start(each) <= created]
+    first = _FIRST
+    if own and any(each.end and each.end <= _start(own[-1]) and _made(each) for each in own[:-1]):
+        first = _start(own[-1])
+    ended = view.ended or _LAST
+    last = min((_start(each) for each in begins if _start(each) > ended), default=_LAST)
+    return [each for each in tries if not each.start or first <= each.start < last]
+
+
+def _start(each: TaskBar) -> datetime:
+    return each.start or _LAST
+
+
+def _made(begin: TaskBar) -> bool:
+    """Whether a try of `begin` may have made a transaction, or an attempt."""
+    return begin.state not in ("failed", "up_for_retry", "up_for_reschedule")
+
+
+def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[TaskBar]:
+    """List the tries of tasks by the time when they started; tries that never started are last."""
+    ordered = sorted(
+        tries,
+        key=lambda each: (
+            each.start or _LAST,
+            each.task_id,
+            each.map_index,
+            each.try_number,
+        ),
+    )
+    return [
+        replace(
+            each,
+            attempt=_attempt_at(each.end if each.operator == BEGIN else each.start, attempts),
+        )
+        for each in ordered
+    ]
+
+
+def _failed_at(attempt: AttemptBar, tasks: Sequence[TaskBar]) -> datetime | None:
+    ends = [
+        each.end for each in tasks if each.attempt == attempt.attempt and each.state == "failed"
+    ]
+    return max((end for end in ends if end is not None), default=None)
+
+
+def _attempt_at(start: datetime | None, attempts: Sequence[AttemptBar]) -> int | None:
+    """Find the attempt in which a try of a task began; of `begin`, which makes the attempt, in which it ended."""
+    if not attempts:
+        return None
+    if start is None:
+        return attempts[-1].attempt
+    for each in attempts:
+        if each.ended_at is None or start < each.ended_at:
+            return each.attempt
+    return attempts[-1].attempt
+
+
+def _waiting(view: TransactionView, stopped: datetime | None) -> WaitBar | None:
+    start = view.processed
+    if start is None or (view.failed and stopped is None):
+        return None
+    end = view.granted or view.ended or stopped
+    return WaitBar(start=start, end=end, waiting_for=view.waiting_for if end is None else None)
+
+
+def _commit(view: TransactionView, stopped: datetime | None) -> CommitBar | None:
+    start = view.granted
+    if start is None or (view.failed and stopped is None):
+        return None
+    return CommitBar(start=start, end=view.ended or stopped)
+
+
+def _within(snapshot: TopologySnapshot, window: TimelineWindow) -> Sequence[int]:
+    first = 0 if window.since is None else snapshot.first_since(window.since)
+    txids = [*snapshot.final[first:], *snapshot.open_by_txid]
+    if window.until is None:
+        return txids
+    until = window.until
+
+    def began_later(txid: int) -> bool:
+        found = snapshot.open_by_txid.get(txid) or snapshot.final_view(txid)
+        begun = None if found is None else begun_at(found)
+        return begun is not None and begun >= until
+
+    # They begin in order, too.
+    return txids[: bisect_left(txids, True, key=began_later)]
