@@ -240,6 +240,8 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": INTEGRATION,
                 "python-modules": [
                     "airflow_tx.coordinator.trigger",
+                    "airflow_tx.triggers.order",
+                    "airflow_tx.triggers.sensor",
                     "airflow_tx.triggers.turn",
                     "airflow_tx.triggers.watcher",
                 ],

@@ -18,7 +18,7 @@ from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.turn import commit_in_turn
-from airflow_tx.triggers.watcher import CommittedTrigger
+from airflow_tx.triggers.sensor import CommittedTrigger
 from benchmarks.figures import machine, quiet, spread
 from benchmarks.topology import DirectSpec, Numbers, TaskInstance, begin, connected, output, process, state, update
 

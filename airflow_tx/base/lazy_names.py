@@ -17,7 +17,7 @@ _PUBLIC = {"": "__init__.py", ".acks": "acks.py"} | {
 }
 _MOVED = {
     "airflow_tx.sources": ("rabbit.source", "run.next_interval", "sql.shards"),
-    "airflow_tx.triggers": ("committed", "messages", "order", "ready"),
+    "airflow_tx.triggers": ("committed", "messages", "ready"),
 }
 """By room: modules of an earlier release whose classes have stored names. A stored name outlives its module."""
 _BLOCK = "\nif TYPE_CHECKING:\n"

@@ -12,18 +12,19 @@ if TYPE_CHECKING:
         WaitTrigger as WaitTrigger,
         until as until,
     )
+    from airflow_tx.triggers.order import OrderTrigger as OrderTrigger, ReadyTrigger as ReadyTrigger
+    from airflow_tx.triggers.sensor import (
+        CommittedTrigger as CommittedTrigger,
+        commit_of as commit_of,
+        missing_topology as missing_topology,
+    )
     from airflow_tx.triggers.turn import (
         MessagesTrigger as MessagesTrigger,
-        OrderTrigger as OrderTrigger,
-        ReadyTrigger as ReadyTrigger,
         TurnTrigger as TurnTrigger,
     )
     from airflow_tx.triggers.watcher import (
         CommitsTrigger as CommitsTrigger,
-        CommittedTrigger as CommittedTrigger,
-        commit_of as commit_of,
         committed_asset as committed_asset,
-        missing_topology as missing_topology,
     )
 
     __all__: list[str]

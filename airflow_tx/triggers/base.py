@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache, partial
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from airflow_tx.ledger import (
     TurnReading,
     Waiter,
 )
-from airflow_tx.transaction import QUEUED, gap, order_in
+from airflow_tx.transaction import QUEUED
 
 # --- base ---------------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class SlotWatch:
         if turn is None or not await self._in_the_way(turn):
             self._turn = None
             return None
-        seen = (turn.current, _run_of(turn), turn.topology.yields)
+        seen = (turn.current, run_of(turn), turn.topology.yields)
         if seen != self._turn:
             self._turn = seen
             self._since = now
@@ -247,11 +247,11 @@ class SlotWatch:
 
     def _read_turn(self, store: Store) -> TurnReading | None:
         turn = self._ledger(store).turn(with_topology=True)
-        return None if _run_of(turn) in ("", self._run["run_id"]) else turn
+        return None if run_of(turn) in ("", self._run["run_id"]) else turn
 
     async def _in_the_way(self, turn: TurnReading) -> bool:
         dag_id = self._run["dag_id"]
-        run_id = _run_of(turn)
+        run_id = run_of(turn)
         states = await compat.run_states(dag_id, [run_id])
         return await self._lacks_slot(turn, is_queued=states[run_id] == QUEUED)
 
@@ -285,54 +285,6 @@ class SlotWatch:
         return Ledger(store, self._paths)
 
 
-class OrderWatch(SlotWatch):
-    """Watches for a run whose data interval is ahead, and names the interval that it waits for if no run has it.
-
-    :param after: the date to which the order must have come.
-    :param missing: of the interval that is next, as long as the order has not begun.
-    """
-
-    def __init__(
-        self,
-        paths: Paths,
-        run: dict[str, Any],
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        after: datetime,
-        missing: datetime,
-        log: Any,
-    ) -> None:
-        super().__init__(paths, run, clock)
-        self._after = after
-        self._missing = missing
-        self._named: datetime | None = None
-        self._log = log
-
-    async def event(self, ask: Ask) -> dict[str, Any] | None:
-        event = await super().event(ask)
-        return None if event is None else {**event, "missing": self._missing.isoformat()}
-
-    def _read_turn(self, store: Store) -> TurnReading | None:
-        turn = self._ledger(store).turn(with_topology=True)
-        if turn.record is None:
-            self._missing = order_in(store, self._paths) or self._missing
-        return None if _run_of(turn) == self._run["run_id"] else turn
-
-    async def _in_the_way(self, turn: TurnReading) -> bool:
-        if turn.record is not None:
-            return await super()._in_the_way(turn)
-        dag_id = self._run["dag_id"]
-        date = self._missing
-        if await compat.runs_on_async(dag_id, date, ["running"]):
-            return False
-        if not await compat.runs_on_async(dag_id, date, [QUEUED]):
-            if self._named != date and date < self._after:
-                self._named = date
-                self._log.warning("%s", gap(dag_id, date, self._after))
-            return False
-        return await self._lacks_slot(turn, is_queued=True)
-
-
-def _run_of(turn: TurnReading) -> str:
+def run_of(turn: TurnReading) -> str:
     """Name the run whose turn it is; "": none has begun."""
     return "" if turn.record is None else turn.record.run_id

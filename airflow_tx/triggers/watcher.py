@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote
 
@@ -21,16 +19,12 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow_tx.base.config import Settings
 from airflow_tx.base.described import check_no_template
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.ledger import Paths, Store, listed_topologies
-from airflow_tx.sources import rebuild
-from airflow_tx.triggers.base import Event, LedgerTrigger, WaitTrigger, until
+from airflow_tx.ledger import Store
+from airflow_tx.triggers import __getattr__ as __getattr__  # type: ignore[attr-defined]  # of an earlier release
+from airflow_tx.triggers.base import Event, LedgerTrigger, until
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import History, Ledger, ReadOnlyLedger
-
-
-# --- watcher ------------------------------------------------------------------------------------------------------
-
+    from airflow_tx.ledger import History, Ledger
 
 SCHEME = "airflow-tx"
 MOST_OPEN = 20
@@ -195,89 +189,3 @@ def checked_uri(uri: SplitResult) -> SplitResult:
     if not uri.netloc or not uri.path.strip("/"):
         raise ValueError(f"URI {uri.geturl()} must be {SCHEME}://CONNECTION/ROOT/TOPOLOGY")
     return uri._replace(path=uri.path.rstrip("/"), query="", fragment="")
-
-
-# --- committed ----------------------------------------------------------------------------------------------------
-# Wakes a sensor when what it waits for is committed.
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class CommittedTrigger(WaitTrigger):
-    """Fires when `commit_of` has an answer.
-
-    :param wanted: what is waited for.
-    """
-
-    wanted: dict[str, Any]
-
-    def event(self, store: Store) -> Event | None:
-        return commit_of(store, self.paths, self.wanted)
-
-
-def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | None:
-    """Find the commit that is waited for; None: not yet.
-
-    :param wanted: `txid`, or `key` of a run, or `up_to` of a `source` (class path and arguments).
-    :return: `txid`; or `skipped`, who, when and why; or `unknown`, if the source cannot tell.
-    :raises UnreadableRecord: naming the record.
-    """
-    from airflow_tx.ledger import ReadOnlyLedger
-
-    ledger = ReadOnlyLedger(store, paths)
-    current = ledger.current_if_any()
-    if current is None:
-        return None  # nothing has begun yet
-    if "up_to" in wanted:
-        return _reached(ledger, wanted, last=current - 1)
-    txid = wanted.get("txid")
-    if txid is None:
-        binding = ledger.binding(wanted["key"])
-        if binding is None:
-            return None
-        txid = binding.txid
-    return _final(ledger, txid, current)
-
-
-def missing_topology(store: Store, paths: Paths) -> str | None:
-    """Say that a topology has not begun, with the names that may be meant; None: it has begun."""
-    from airflow_tx.ledger import ReadOnlyLedger
-
-    if ReadOnlyLedger(store, paths).is_listed():
-        return None
-    names = listed_topologies(store, paths.root)
-    near = get_close_matches(paths.topology, names, n=_NAMED) or names[:_NAMED]
-    known = (
-        f"Topologies there: {', '.join(near)}{', ...' if len(names) > len(near) else ''}"
-        if near
-        else "It is empty"
-    )
-    return (
-        f"Topology {paths.topology!r} is not in the ledger at {paths.root}: it has not begun yet, or its name is "
-        f"another one. {known}. The sensor waits until it begins. To wait for another one, correct topology= or root= "
-        "in the DAG file, and clear this task."
-    )
-
-
-_NAMED = 3
-"""Names that are offered for a topology that is not there."""
-
-
-def _final(ledger: ReadOnlyLedger, txid: int, current: int) -> Event | None:
-    if txid >= current:
-        return None
-    skipped = ledger.skipped(txid)
-    if skipped is None:
-        return {"txid": txid}
-    if skipped.readmitted_as is not None:
-        return _final(ledger, skipped.readmitted_as, current)
-    return None if skipped.readmit is not None else {"txid": txid, "skipped": skipped.skip}
-
-
-def _reached(ledger: ReadOnlyLedger, wanted: Mapping[str, Any], *, last: int) -> Event | None:
-    classpath, arguments = wanted["source"]
-    zone = ledger.topology().zone
-    with closing(rebuild(classpath, arguments).in_zone(zone)) as source:
-        reached = source.reaches(ledger.position(), wanted["up_to"])
-    if reached is None:
-        return {"unknown": True}
-    return {"txid": last} if reached else None

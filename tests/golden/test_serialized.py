@@ -45,8 +45,10 @@ from airflow_tx.state import (
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.trident.state import TridentAggregate
 from airflow_tx.triggers.base import LedgerTrigger
-from airflow_tx.triggers.turn import MessagesTrigger, OrderTrigger, ReadyTrigger, TurnTrigger
-from airflow_tx.triggers.watcher import CommitsTrigger, CommittedTrigger
+from airflow_tx.triggers.order import OrderTrigger, ReadyTrigger
+from airflow_tx.triggers.sensor import CommittedTrigger
+from airflow_tx.triggers.turn import MessagesTrigger, TurnTrigger
+from airflow_tx.triggers.watcher import CommitsTrigger
 from tests.golden.written import check_golden
 
 LIMITS: dict[str, Any] = {"max_rows_per_batch": 10, "max_bytes_per_batch": 1000, "target_seconds": 2.5}

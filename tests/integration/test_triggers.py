@@ -22,7 +22,7 @@ from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from airflow_tx.triggers.turn import ReadyTrigger
+from airflow_tx.triggers.order import ReadyTrigger
 from tests.stage import begin_run
 from tests.unit.bench import MemorySpec, Numbers
 

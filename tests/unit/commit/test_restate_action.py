@@ -37,7 +37,7 @@ from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, Max, MemoryState, SqlTable, Sum
 from airflow_tx.transaction.commit.handoff import DagStates, take_skip
 from airflow_tx.transaction.processing.task import stage_frames
-from airflow_tx.triggers.watcher import commit_of
+from airflow_tx.triggers.sensor import commit_of
 from tests.stage import update
 from tests.unit.bench import Numbers
 from tests.unit.commit.run import Run, counts

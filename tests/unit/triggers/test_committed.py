@@ -24,7 +24,7 @@ from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
 from airflow_tx.sources.sql.table import TablePosition
-from airflow_tx.triggers.watcher import CommittedTrigger, commit_of
+from airflow_tx.triggers.sensor import CommittedTrigger, commit_of
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, Numbers, run_of
 

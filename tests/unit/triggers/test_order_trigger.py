@@ -21,8 +21,7 @@ from airflow_tx.ledger.steps.run_slots import Waiter, bid
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.transaction.commit.run_slots import Yielded, yield_slot
 from airflow_tx.transaction.processing.begin import ask, comes_soon
-from airflow_tx.triggers.base import OrderWatch
-from airflow_tx.triggers.turn import OrderTrigger
+from airflow_tx.triggers.order import OrderTrigger, OrderWatch
 from tests.unit.bench import CountingStore, FakeTi, Looking, MemorySpec
 from tests.unit.days import DAY, FIRST, day
 

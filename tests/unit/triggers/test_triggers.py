@@ -15,7 +15,8 @@ from airflow.triggers.base import BaseTrigger
 from airflow_tx.base.errors import StoreUnavailable
 from airflow_tx.ledger.api import Paths, Put
 from airflow_tx.triggers.base import WaitTrigger
-from airflow_tx.triggers.turn import ReadyTrigger, TurnTrigger
+from airflow_tx.triggers.order import ReadyTrigger
+from airflow_tx.triggers.turn import TurnTrigger
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, MemorySpec
 from tests.unit.conftest import Sleeps

@@ -1,0 +1,91 @@
+"""The wait of a sensor: what it waits for is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from airflow_tx.ledger import Paths, ReadOnlyLedger, Store, listed_topologies
+from airflow_tx.sources import rebuild
+from airflow_tx.triggers.base import Event, WaitTrigger
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CommittedTrigger(WaitTrigger):
+    """Fires when `commit_of` has an answer.
+
+    :param wanted: what is waited for.
+    """
+
+    wanted: dict[str, Any]
+
+    def event(self, store: Store) -> Event | None:
+        return commit_of(store, self.paths, self.wanted)
+
+
+def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | None:
+    """Find the commit that is waited for; None: not yet.
+
+    :param wanted: `txid`, or `key` of a run, or `up_to` of a `source` (class path and arguments).
+    :return: `txid`; or `skipped`, who, when and why; or `unknown`, if the source cannot tell.
+    :raises UnreadableRecord: naming the record.
+    """
+    ledger = ReadOnlyLedger(store, paths)
+    current = ledger.current_if_any()
+    if current is None:
+        return None  # nothing has begun yet
+    if "up_to" in wanted:
+        return _reached(ledger, wanted, last=current - 1)
+    txid = wanted.get("txid")
+    if txid is None:
+        binding = ledger.binding(wanted["key"])
+        if binding is None:
+            return None
+        txid = binding.txid
+    return _final(ledger, txid, current)
+
+
+def missing_topology(store: Store, paths: Paths) -> str | None:
+    """Say that a topology has not begun, with the names that may be meant; None: it has begun."""
+    if ReadOnlyLedger(store, paths).is_listed():
+        return None
+    names = listed_topologies(store, paths.root)
+    near = get_close_matches(paths.topology, names, n=_NAMED) or names[:_NAMED]
+    known = (
+        f"Topologies there: {', '.join(near)}{', ...' if len(names) > len(near) else ''}"
+        if near
+        else "It is empty"
+    )
+    return (
+        f"Topology {paths.topology!r} is not in the ledger at {paths.root}: it has not begun yet, or its name is "
+        f"another one. {known}. The sensor waits until it begins. To wait for another one, correct topology= or root= "
+        "in the DAG file, and clear this task."
+    )
+
+
+_NAMED = 3
+"""Names that are offered for a topology that is not there."""
+
+
+def _final(ledger: ReadOnlyLedger, txid: int, current: int) -> Event | None:
+    if txid >= current:
+        return None
+    skipped = ledger.skipped(txid)
+    if skipped is None:
+        return {"txid": txid}
+    if skipped.readmitted_as is not None:
+        return _final(ledger, skipped.readmitted_as, current)
+    return None if skipped.readmit is not None else {"txid": txid, "skipped": skipped.skip}
+
+
+def _reached(ledger: ReadOnlyLedger, wanted: Mapping[str, Any], *, last: int) -> Event | None:
+    classpath, arguments = wanted["source"]
+    zone = ledger.topology().zone
+    with closing(rebuild(classpath, arguments).in_zone(zone)) as source:
+        reached = source.reaches(ledger.position(), wanted["up_to"])
+    if reached is None:
+        return {"unknown": True}
+    return {"txid": last} if reached else None
