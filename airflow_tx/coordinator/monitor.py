@@ -164,7 +164,12 @@ class CoordinatorAlarms:
             # First, because doing it twice is safe: a process that is killed in between leaves no run red for ever.
             shown = self._show(change)
             raise_alarm(
-                self._spec, self._ledger, change, self._context, self._log, remembered=shown
+                self._spec.callbacks,
+                self._ledger,
+                change,
+                self._context,
+                self._log,
+                remembered=shown,
             )
             if shown:
                 self._give_way(change.kind, shown)

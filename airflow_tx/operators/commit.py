@@ -203,7 +203,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
         :param part: the part of the commit that the task does; None: the whole commit.
         """
-        from airflow_tx.transaction import RESUMED, Commit, commit_in_turn, raise_own_alarms
+        from airflow_tx.transaction import RESUMED, Commit, commit_in_turn
 
         with final_errors(), commit_case(context, updates, self.log, checks) as case:
             settings = Settings.load()
@@ -217,7 +217,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
             )
             if line is None:
                 note_commit(self, context, case, is_first=commit.granted is not None)
-        raise_own_alarms(case.spec, context, self.log)
+        case.spec.raise_own_alarms(context, self.log)
         if line is not None:
             self._wait(case.spec, context, line)
         rows = commit.processed.rows if commit.processed else None
@@ -541,7 +541,6 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         :raises AirflowFailException: the ledger refuses, and would again.
         """
         from airflow_tx.ledger import AlreadyCommitted, Begun, WindowFull
-        from airflow_tx.transaction import raise_own_alarms
 
         spec = self.transaction
         ti = context["ti"]
@@ -566,7 +565,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             if isinstance(error, Refused):
                 raise AirflowFailException(str(error)) from None
             raise
-        raise_own_alarms(spec, context, self.log)
+        spec.raise_own_alarms(context, self.log)
         if isinstance(answer, Begun):
             return self._begun(context, answer)
         if isinstance(answer, WindowFull):

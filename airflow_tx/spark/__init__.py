@@ -23,13 +23,12 @@ if TYPE_CHECKING:
         session as session,
     )
     from airflow_tx.spark.new_values import (
-        OutputFolder as OutputFolder,
+        NewValues as NewValues,
+        NewValuesOutput as NewValuesOutput,
         are_new_values as are_new_values,
         joined as joined,
         newest_of as newest_of,
         newest_outputs as newest_outputs,
-        stage_keys as stage_keys,
-        stage_rows as stage_rows,
     )
     from airflow_tx.spark.submit import (
         AttemptStore as AttemptStore,

@@ -16,14 +16,14 @@ import sysconfig
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import StagingError, StateError, TxError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.ledger import TaskTry, Token, TransactionAttempt
+from airflow_tx.ledger import Grant, TaskTry, Token, TransactionAttempt
 from airflow_tx.outputs import (
     Output,
     OutputRef,
@@ -33,6 +33,7 @@ from airflow_tx.outputs import (
     check_name,
     quoted,
     read_manifest,
+    write_manifest,
 )
 from airflow_tx.state import (
     RowTally,
@@ -222,6 +223,51 @@ def _put(
 ) -> Output:
     place.where.files.write(f"{place.folder}/{file}", content)
     return Output((StagedFile(file, len(content), rows),), columns)
+
+
+class NewValuesOutput:
+    """The new values of one update, part by part."""
+
+    def __init__(self, place: OutputFolder) -> None:
+        self.place = place
+        self.parts: list[Output] = []
+
+    def keys(self, state: Any, keys: Sequence[Sequence[Any]], *, chunk: int) -> None:
+        """Look up and stage the values of keys that were written."""
+        self.parts.append(stage_keys(self.place, state, keys, chunk=chunk))
+
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Stage what an updater emitted."""
+        self.parts.append(stage_rows(self.place, rows))
+
+    def staged(self, parts: Iterable[Output]) -> None:
+        """Add the ones that other writers have staged."""
+        self.parts.extend(parts)
+
+
+@dataclass
+class NewValues:
+    """What one committer stages under one grant."""
+
+    area: StagingArea
+    grant: Grant
+    task_id: str
+    outputs: dict[str, NewValuesOutput] = field(default_factory=dict)
+
+    def of(self, name: str) -> NewValuesOutput:
+        """Return where the new values of an update go, by the name that it gives them."""
+        # A new one, since an update may be written again under the same grant.
+        place = OutputFolder.of(
+            self.area, self.grant.topology, self.grant.token, self.task_id, name
+        )
+        self.outputs[name] = NewValuesOutput(place)
+        return self.outputs[name]
+
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """Make all of them visible, of which there are some; returns references by name."""
+        outputs = {name: joined(output.parts) for name, output in self.outputs.items()}
+        where = next(iter(self.outputs.values())).place.where
+        return {name: ref.to_json() for name, ref in write_manifest(where, outputs).items()}
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------

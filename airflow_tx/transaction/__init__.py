@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AlarmTopology as AlarmTopology,
         certain as certain,
         changes as changes,
+        raise_alarm as raise_alarm,
     )
     from airflow_tx.transaction.commit.case import (
         CommitCase as CommitCase,
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
         is_processing as is_processing,
         messages_of as messages_of,
         pass_on as pass_on,
-        raise_alarm as raise_alarm,
-        raise_own_alarms as raise_own_alarms,
         states_of as states_of,
         take_skip_or_wait as take_skip_or_wait,
         undoable as undoable,

@@ -1,4 +1,4 @@
-"""Alarms of a topology: when one is due, purely, and who is called; the ledger notes which are raised."""
+"""Alarms of a topology: when one is due, purely, and who is called. The ledger notes it first."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import copy
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_tx.base import compat
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.transaction.metrics import oldest_seconds
+from airflow_tx.transaction.metrics import lag_of, oldest_seconds
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import TransactionRecord
-    from airflow_tx.sources import Lag
+    from airflow_tx.ledger import Ledger, TransactionRecord
+    from airflow_tx.sources import Lag, Source
 
 AlarmCallback: TypeAlias = Callable[[Any], Any]
 """Takes the context of the task that found the alarm, with the `Alarm` as `alarm`, and may be a coroutine function; a
@@ -233,3 +234,71 @@ def certain(due: Sequence[AlarmChange], limits: AlarmLimits, lag: Lag | None) ->
     return [
         each for each in due if not (unknown and each.kind is AlarmKind.LATE and each.alarm is None)
     ]
+
+
+def raise_alarm(
+    callbacks: AlarmCallbacks,
+    ledger: Ledger,
+    change: AlarmChange,
+    context: Mapping[str, Any],
+    log: Any,
+    *,
+    remembered: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise an alarm, unless another process has, or end it.
+
+    :param remembered: the record in the ledger while the alarm is raised.
+    """
+    note = None if change.alarm is None else {"of": change.alarm.of, **(remembered or {})}
+    noted = ledger.note_alarm(change.kind.value, note)
+    if change.alarm is None:
+        log.info("Topology %s is %s no more", ledger.paths.topology, change.kind.value)
+    elif noted.first:
+        log.error("%s", change.alarm.text)
+        callbacks.call(change.alarm, context, log)
+
+
+def raise_due(
+    topology: AlarmTopology,
+    callbacks: AlarmCallbacks,
+    source: Source,
+    ledger: Ledger,
+    context: Any,
+    *,
+    log: Any,
+) -> None:
+    """Raise the alarms of a topology, of which a task has connected the ledger."""
+    from airflow_tx.sources import Lag
+
+    opened = ledger.open_records()
+    limits = topology.limits
+    found = None if limits.max_lag is None else lag_of(topology.name, source, ledger)
+    lag = found if isinstance(found, Lag) else None
+    blocked = _stopped(topology.dag_id, context["ti"], opened)
+    alarms = topology.find(opened, blocked=blocked, now=datetime.now(timezone.utc), lag=lag)
+    due = changes(alarms, ledger.raised_alarms())
+    for change in certain(due, limits, lag):
+        raise_alarm(callbacks, ledger, change, context, log)
+
+
+def _stopped(
+    dag_id: str, ti: Any, opened: Mapping[int, TransactionRecord]
+) -> dict[str, Any] | None:
+    """Find out whether no task works on the next transaction: without a coordinator, none will."""
+    from airflow_tx.ledger import LIVE_RUN_STATES, of_lane
+
+    txid = min(opened, default=0)
+    record = opened.get(txid)
+    if (
+        record is None
+        or record.skip is not None
+        or record.yielded is not None
+        or of_lane(record.request)
+    ):
+        return None
+    state = compat.run_state(ti, dag_id, record.run_id)
+    if state in LIVE_RUN_STATES:
+        return None
+    ended = "was deleted" if state is None else f"is {state}"
+    reason = f"its run {record.run_id} {ended}" + (f" ({record.error})" if record.error else "")
+    return {"txid": txid, "attempt": record.attempt, "reason": reason}

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_tx.base.compat import is_live, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.base.config import Settings
-from airflow_tx.base.errors import TransactionDefinitionError, UnscheduledTask
+from airflow_tx.base.errors import TransactionDefinitionError, TxError, UnscheduledTask
 from airflow_tx.ledger import Paths
 from airflow_tx.sources import Source
-from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
+from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology, raise_due
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -124,6 +124,19 @@ class TransactionSpec:
     @property
     def alarm_topology(self) -> AlarmTopology:
         return AlarmTopology(self.topology, self.dag_id, self.limits)
+
+    def raise_own_alarms(self, context: Any, log: Any) -> None:
+        """Raise the alarms of the topology from one of its tasks, where no coordinator does. It fails nothing."""
+        if self.coordinated or not self.callbacks.any:
+            return
+        try:
+            with self.store() as store:
+                ledger = self.ledger(store)
+                raise_due(
+                    self.alarm_topology, self.callbacks, self.source, ledger, context, log=log
+                )
+        except TxError as error:
+            log.info("Alarms of topology %s are left to the next task: %s", self.topology, error)
 
     @property
     def paths(self) -> Paths:

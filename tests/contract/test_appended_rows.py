@@ -138,8 +138,8 @@ def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: Table) -> No
     making.complete()
     prepared = making.prepare()
     # The committer dies after it has written, and before it marks.
+    from airflow_tx.spark.new_values import NewValues
     from airflow_tx.transaction.commit.committer import acquire_step, write
-    from airflow_tx.transaction.commit.handoff import NewValues
 
     making.take(making.case.ledger.run(acquire_step(making.case, prepared)))
     assert making.granted is not None

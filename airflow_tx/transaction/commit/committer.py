@@ -44,7 +44,7 @@ from airflow_tx.ledger import (
     tasks_of,
 )
 from airflow_tx.sources import SourceKind
-from airflow_tx.spark import newest_outputs
+from airflow_tx.spark import NewValues, newest_outputs
 from airflow_tx.state import Grant, QueryableState, StateKind, raise_fences
 from airflow_tx.transaction.commit import handoff
 from airflow_tx.transaction.commit.case import (
@@ -67,10 +67,8 @@ from airflow_tx.transaction.commit.check import (
 )
 from airflow_tx.transaction.commit.handoff import (
     Messages,
-    NewValues,
     await_messages,
     began,
-    found_again,
     outranked_explained,
     take_skip,
 )
@@ -91,6 +89,7 @@ from airflow_tx.transaction.commit.write import (
     acked_values,
     check_empty,
     moment_of,
+    new_values_of,
     output_digests,
     rows_to_write,
     take_other_output,
@@ -407,7 +406,7 @@ def write_and_mark(
             written = write(case, granted, prepared, staged)
         for name, each in written.items():
             ports.log("State %s: %s keys", name, each.keys)
-        left = staged.finish()
+        left = staged.finish() if staged.outputs else {}
         committed = ports.mark(mark_step(case, grant, prepared.processed, written))
     after(case, ports, committed)
     return left
@@ -440,7 +439,7 @@ def write(
     for each in sorted(others, key=attrgetter("for_good")):
         _before_writes(case, [each])
         own = grant
-        output = staged.of(each.update)
+        output = new_values_of(each.update, staged)
         if each.require is not None:
             own = write_instead(each.state, grant, each.instead, output)
         written[each.state.name] = own.written + write_update(
@@ -518,12 +517,13 @@ def committed_before(case: CommitCase) -> dict[str, Any]:
     """Do what follows a commit that an earlier try has marked; references to its new values, by name."""
     # The task that marked it may have been killed before it left its new values.
     own = case.begun.attempt
-    left = found_again(case.area.kept, case.spec.topology, own, case.run.task_id, case.updates)
-    case.log.info(
-        "Transaction %s of %s is already committed: nothing to do", own.txid, case.spec.topology
-    )
+    kept = case.area.kept
+    topology = case.spec.topology
+    wanted = {update.new_values for update in case.updates} - {None}
+    found = newest_outputs(kept, topology, own.txid, case.run.task_id, own.birth) if wanted else {}
+    case.log.info("Transaction %s of %s is already committed: nothing to do", own.txid, topology)
     note_committed(case.spec, case.begun)
-    return left
+    return {name: ref.to_json() for name, ref in found.items() if name in wanted}
 
 
 def skip_now(case: CommitCase, txid: int) -> None:
@@ -757,13 +757,13 @@ def _write_own(
             each.rows,
             dag_file=case.run.dag_file,
             log=case.log,
-            output=staged.of(each.update),
+            output=new_values_of(each.update, staged),
         )
     for name, done in written.items():
         case.log.info("State %s: %s keys", name, done.keys)
     if staged.outputs and not case.ledger.holds(grant.token):
         raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant, or a commit")
-    return Wrote(written, staged.finish())
+    return Wrote(written, staged.finish() if staged.outputs else {})
 
 
 # --- its rows: an update may take the output of a task inside the phase -------------------------------------------

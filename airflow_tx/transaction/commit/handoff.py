@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, TypeGuard
+from datetime import datetime, timedelta
+from typing import Any, TypeGuard
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
@@ -32,18 +32,16 @@ from airflow_tx.ledger import (
     AlreadySkipped,
     Begun,
     Committed,
+    Grant,
     Ledger,
     NotYet,
     Phase,
     ReadOnlyLedger,
     TaskTry,
     TransactionRecord,
-    of_lane,
     skip_refused,
 )
 from airflow_tx.outputs import AckerStore, JournalArea, Origin, TreeReport, origin_of
-from airflow_tx.sources import Lag
-from airflow_tx.spark import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
 from airflow_tx.state import (
     FencedState,
     StateWrite,
@@ -52,17 +50,10 @@ from airflow_tx.state import (
     sharing_a_store,
     write_together,
 )
-from airflow_tx.transaction.alarms import AlarmChange, certain, changes
 from airflow_tx.transaction.commit.run_slots import Runs, start_yielded
-from airflow_tx.transaction.metrics import Metric, lag_of, send_failure
+from airflow_tx.transaction.metrics import Metric, send_failure
 from airflow_tx.transaction.processing.begin import note_failed
 from airflow_tx.transaction.spec import TransactionSpec
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Grant, TransactionAttempt
-    from airflow_tx.outputs import Output, StagingArea
-    from airflow_tx.transaction.commit.update import Update
-
 
 # --- handoff ------------------------------------------------------------------------------------------------------
 
@@ -324,146 +315,6 @@ def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[Non
         with suppress(AlreadyFinal):  # another try has committed it
             ledger.withdraw_skip(txid, keeps_grant=keeps_grant)
         raise
-
-
-# --- new values: staged under the grant, kept after the commit for later tasks -----------------------------------
-
-
-class NewValuesOutput:
-    """The new values of one update, part by part."""
-
-    def __init__(self, place: OutputFolder) -> None:
-        self.place = place
-        self.parts: list[Output] = []
-
-    def keys(self, state: Any, keys: Sequence[Sequence[Any]], *, chunk: int) -> None:
-        """Look up and stage the values of keys that were written."""
-        self.parts.append(stage_keys(self.place, state, keys, chunk=chunk))
-
-    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Stage what an updater emitted."""
-        self.parts.append(stage_rows(self.place, rows))
-
-    def staged(self, parts: Iterable[Output]) -> None:
-        """Add the ones that other writers have staged."""
-        self.parts.extend(parts)
-
-
-@dataclass
-class NewValues:
-    """What one committer stages under one grant."""
-
-    area: StagingArea
-    grant: Grant
-    task_id: str
-    outputs: dict[str, NewValuesOutput] = field(default_factory=dict)
-
-    def of(self, update: Update) -> NewValuesOutput | None:
-        """Return where the new values of an update go; None: it leaves none."""
-        name = update.new_values
-        if name is None:
-            return None
-        # A new one, since an update may be written again under the same grant.
-        place = OutputFolder.of(
-            self.area, self.grant.topology, self.grant.token, self.task_id, name
-        )
-        self.outputs[name] = NewValuesOutput(place)
-        return self.outputs[name]
-
-    def finish(self) -> dict[str, dict[str, Any]]:
-        """Make all of them visible; returns references by name."""
-        if not self.outputs:
-            return {}
-        from airflow_tx.outputs import write_manifest
-
-        outputs = {name: joined(output.parts) for name, output in self.outputs.items()}
-        where = next(iter(self.outputs.values())).place.where
-        return {name: ref.to_json() for name, ref in write_manifest(where, outputs).items()}
-
-
-def found_again(
-    area: StagingArea,
-    topology: str,
-    own: TransactionAttempt,
-    task_id: str,
-    updates: Iterable[Update],
-) -> dict[str, dict[str, Any]]:
-    """Return what the committer of a final transaction had staged; nothing, if it is not kept any more."""
-    wanted = {update.new_values for update in updates} - {None}
-    if not wanted:
-        return {}
-    found = newest_outputs(area, topology, own.txid, task_id, own.birth)
-    return {name: ref.to_json() for name, ref in found.items() if name in wanted}
-
-
-# --- alarm --------------------------------------------------------------------------------------------------------
-# Alarms are raised: noted in the ledger, then the callbacks of the `Transaction` are called.
-
-
-def raise_alarm(
-    spec: TransactionSpec,
-    ledger: Ledger,
-    change: AlarmChange,
-    context: Mapping[str, Any],
-    log: Any,
-    *,
-    remembered: Mapping[str, Any] | None = None,
-) -> None:
-    """Raise an alarm, unless another process has, or end it.
-
-    :param remembered: the record in the ledger while the alarm is raised.
-    """
-    note = None if change.alarm is None else {"of": change.alarm.of, **(remembered or {})}
-    noted = ledger.note_alarm(change.kind.value, note)
-    if change.alarm is None:
-        log.info("Topology %s is %s no more", spec.topology, change.kind.value)
-    elif noted.first:
-        log.error("%s", change.alarm.text)
-        spec.callbacks.call(change.alarm, context, log)
-
-
-def raise_own_alarms(spec: TransactionSpec, context: Any, log: Any) -> None:
-    """Raise the alarms of a topology from one of its tasks, where no coordinator does. It fails nothing."""
-    if spec.coordinated or not spec.callbacks.any:
-        return
-    try:
-        with spec.store() as store:
-            ledger = spec.ledger(store)
-            opened = ledger.open_records()
-            found = (
-                None if spec.limits.max_lag is None else lag_of(spec.topology, spec.source, ledger)
-            )
-            lag = found if isinstance(found, Lag) else None
-            blocked = _stopped(spec, context["ti"], opened)
-            alarms = spec.alarm_topology.find(
-                opened, blocked=blocked, now=datetime.now(timezone.utc), lag=lag
-            )
-            due = changes(alarms, ledger.raised_alarms())
-            for change in certain(due, spec.limits, lag):
-                raise_alarm(spec, ledger, change, context, log)
-    except TxError as error:
-        log.info("Alarms of topology %s are left to the next task: %s", spec.topology, error)
-
-
-def _stopped(
-    spec: TransactionSpec, ti: Any, opened: Mapping[int, TransactionRecord]
-) -> dict[str, Any] | None:
-    """Find out whether no task works on the next transaction: without a coordinator, none will."""
-    txid = min(opened, default=0)
-    record = opened.get(txid)
-    if (
-        record is None
-        or record.skip is not None
-        or record.yielded is not None
-        or of_lane(record.request)
-    ):
-        return None
-    state = compat.run_state(ti, spec.dag_id, record.run_id)
-    if state in LIVE_RUN_STATES:
-        return None
-    ended = "was deleted" if state is None else f"is {state}"
-    reason = f"its run {record.run_id} {ended}" + (f" ({record.error})" if record.error else "")
-    return {"txid": txid, "attempt": record.attempt, "reason": reason}
 
 
 # --- messages -----------------------------------------------------------------------------------------------------

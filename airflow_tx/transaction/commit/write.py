@@ -62,9 +62,8 @@ if TYPE_CHECKING:
 
     from airflow_tx.ledger import Ledger
     from airflow_tx.outputs import StagingArea
-    from airflow_tx.spark import WriteJob
+    from airflow_tx.spark import NewValues, NewValuesOutput, WriteJob
     from airflow_tx.state import AppendTable
-    from airflow_tx.transaction.commit.handoff import NewValues, NewValuesOutput
 else:
     pa = LazyModule("pyarrow")
 
@@ -474,6 +473,11 @@ def write_update(
     return _write_one(update.state, grant, rows, output)
 
 
+def new_values_of(update: Update, staged: NewValues) -> NewValuesOutput | None:
+    """Return where the new values of an update go; None: it leaves none."""
+    return None if update.new_values is None else staged.of(update.new_values)
+
+
 def write_instead(
     state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None
 ) -> Grant:
@@ -594,7 +598,7 @@ def write_moment(
     else:
         written = write_together(list(zip(states, works, strict=True)))
     for each, work in zip(moment, works, strict=True):
-        output = staged.of(each.update)
+        output = new_values_of(each.update, staged)
         if output is not None:
             for portion in work.portions():
                 assert portion.rows is not None

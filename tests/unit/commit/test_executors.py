@@ -21,13 +21,13 @@ from airflow_tx.ledger.receipt import Written
 from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.outputs.staging.area import Output, StagedFile, StagingArea
 from airflow_tx.spark import connect, writers
+from airflow_tx.spark.new_values import NewValuesOutput
 from airflow_tx.spark.writers import WriteJob, WritersFailed
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.arrow import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import write as spark_writers
-from airflow_tx.transaction.commit.handoff import NewValuesOutput
 from airflow_tx.transaction.commit.write import StagedRows, spark_label, write_by_spark
 from tests.unit.commit.staged import ATTEMPT, counted, ref
 

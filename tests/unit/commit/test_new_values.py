@@ -21,7 +21,6 @@ from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.spark import new_values as spark_new_values
 from airflow_tx.spark.new_values import KEYS_A_LOOK_UP
 from airflow_tx.state import Avg, CollectSet, Count, Max, MemoryState, SqlGuard, Sum
-from airflow_tx.transaction.commit import handoff
 from airflow_tx.transaction.commit import write as writing
 from airflow_tx.transaction.commit.update import partition_persist, persistent_aggregate
 from airflow_tx.transaction.processing.batch import inputs_of
@@ -299,12 +298,12 @@ def test_a_try_of_a_committer_that_wakes_up_too_late_leaves_none(
 
     def paused(*args: Any, **options: Any) -> Any:
         """While it slept after its write, another try of the same task did all, and a later one wrote to its key."""
-        monkeypatch.setattr(handoff, "stage_keys", stage)
+        monkeypatch.setattr(spark_new_values, "stage_keys", stage)
         refs.update(phase.write("b", grant))
         state.write(phase.acquire(), [word("man", 100)])
         return stage(*args, **options)
 
-    monkeypatch.setattr(handoff, "stage_keys", paused)
+    monkeypatch.setattr(spark_new_values, "stage_keys", paused)
     with pytest.raises(Outranked):
         phase.write("b", grant)
     assert read(phase.run, refs["counts"]) == [word("man", 3)]

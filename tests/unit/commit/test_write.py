@@ -140,7 +140,7 @@ class _Output:
     def __init__(self, output: Any = None) -> None:
         self._output = output
 
-    def of(self, update: Update) -> Any:
+    def of(self, name: str) -> Any:
         return self._output
 
 
@@ -227,7 +227,7 @@ def test_the_new_values_of_a_few_rows_that_a_reducer_takes_are_those_of_the_keys
     rows = [{"user": f"u{i % 2}", "step": i} for i in range(3)]
     ref_of_rows = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"].to_json()
     found, output = StagedRows(area, ref_of_rows, state, ATTEMPT), _Keys()
-    assert written_at_once(update(state), Grants()(1), found, output).keys == 2
+    assert written_at_once(update(state, new_values="balances"), Grants()(1), found, output).keys == 2
     assert output.found == [(0, "u0"), (0, "u1")]
 
 

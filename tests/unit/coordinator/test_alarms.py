@@ -29,7 +29,6 @@ from airflow_tx.sources.lag import Lag
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
-from airflow_tx.transaction.commit.handoff import raise_own_alarms
 from airflow_tx.transaction.processing.begin import allocate
 from airflow_tx.transaction.processing.task import Processing
 from tests.stage import begin_run
@@ -284,17 +283,17 @@ def test_without_a_coordinator_a_task_finds_that_a_run_has_failed(world: LaneWor
     begun = begin_run(spec, "r1")
     context = {"ti": FakeTi("begin", "r2")}
     world.runs["r1"] = "running"
-    raise_own_alarms(spec, context, world.log)
+    spec.raise_own_alarms(context, world.log)
     assert called.alarms == []
     processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)
     processing.start()
     processing.fail("it broke")
     world.runs["r1"] = "failed"
     for _ in range(2):
-        raise_own_alarms(spec, context, world.log)
+        spec.raise_own_alarms(context, world.log)
     reason = "Transaction 1.1 of numbers is blocked, and none after it commits: its run r1 is failed (it broke)"
     assert [alarm.reason for alarm in called.alarms] == [reason]
-    raise_own_alarms(replace(spec, coordinated=True), context, world.log)
+    replace(spec, coordinated=True).raise_own_alarms(context, world.log)
     assert len(called.alarms) == 1
     assert ReadOnlyLedger(world.store, PATHS).open_records()[1].attempt == 1
 
@@ -309,7 +308,7 @@ def test_the_alarm_of_a_refusal_has_its_remedy_whole_and_once(world: LaneWorld) 
     refusal = RowsRefused(source="S()", problem="the table went back", remedy=remedy)
     processing.fail(f"the table has {'another column, ' * 300} and went back.", refusal)
     world.runs["r1"] = "failed"
-    raise_own_alarms(spec, {"ti": FakeTi("begin", "r2")}, world.log)
+    spec.raise_own_alarms({"ti": FakeTi("begin", "r2")}, world.log)
     (alarm,) = called.alarms
     then = "Then: airflow tx replay numbers 1, or airflow tx skip numbers 1 --why TEXT"
     assert alarm.remedy == f"{remedy}. {then}"
