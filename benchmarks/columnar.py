@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_tx import FileSource
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.transaction.processing.outputs import ArrowReading, RowsReading
+from airflow_tx.transaction.processing.consumed_rows import ArrowReading, RowsReading
 from benchmarks.figures import machine, spark_session
 from examples.flights import FLIGHTS, OPTIONS, SCHEMA, write_months
 

@@ -100,7 +100,7 @@ def _python(folder: Path) -> None:
     from airflow_tx.ledger.attempt import TransactionAttempt
     from airflow_tx.outputs.staging.row_hash import digest_of_batch
     from airflow_tx.sources.files.source import FileSource
-    from airflow_tx.transaction.processing.outputs import RowsReading
+    from airflow_tx.transaction.processing.consumed_rows import RowsReading
 
     path = folder / "rows.csv"
     with path.open("w") as file:

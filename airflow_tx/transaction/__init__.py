@@ -140,9 +140,9 @@ if TYPE_CHECKING:
         order_in as order_in,
         room as room,
     )
+    from airflow_tx.transaction.processing.consumed_rows import RowsReading as RowsReading
     from airflow_tx.transaction.processing.outputs import (
         RETURN_KEY as RETURN_KEY,
-        RowsReading as RowsReading,
         check_returned as check_returned,
         is_ref as is_ref,
         returned as returned,

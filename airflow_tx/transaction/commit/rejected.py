@@ -31,7 +31,8 @@ from airflow_tx.transaction.commit.write import (
     StagedRows,
     rows_to_write,
 )
-from airflow_tx.transaction.processing.outputs import PYTHON, Acks
+from airflow_tx.transaction.processing.consumed_rows import PYTHON
+from airflow_tx.transaction.processing.outputs import Acks
 
 if TYPE_CHECKING:
     from airflow_tx.transaction.commit.case import CommitCase

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger import Begun, OutputName, TransactionAttempt
     from airflow_tx.outputs import Input, StagingArea
     from airflow_tx.sources import Source
-    from airflow_tx.transaction.processing.outputs import RowsReading
+    from airflow_tx.transaction.processing.consumed_rows import RowsReading
     from airflow_tx.transaction.spec import TransactionSpec
 
 
@@ -83,7 +83,7 @@ class CurrentBatch:
         """
         import pyarrow as pa
 
-        from airflow_tx.transaction.processing.outputs import ArrowReading
+        from airflow_tx.transaction.processing.consumed_rows import ArrowReading
 
         source = self._processing.emitter()
         with _refusals(source):
@@ -183,7 +183,7 @@ class CurrentBatch:
         return self._reading(outputs, COUNT).passing(rows) if outputs else rows
 
     def _reading(self, outputs: tuple[OutputName, ...] = (), form: str = "") -> RowsReading:
-        from airflow_tx.transaction.processing.outputs import PYTHON, RowsReading
+        from airflow_tx.transaction.processing.consumed_rows import PYTHON, RowsReading
 
         reading = RowsReading(outputs, form or PYTHON)
         self._readings.append(reading)

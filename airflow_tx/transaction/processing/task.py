@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -36,10 +37,13 @@ from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
     MALFORMED,
     REJECTED,
+    OutputName,
+    RowsRead,
     TaskTry,
     TransactionAttempt,
     code_digest,
     counted,
+    in_words,
     is_shortened,
 )
 from airflow_tx.outputs import (
@@ -55,10 +59,10 @@ from airflow_tx.transaction.spec import TransactionSpec, begun_by, is_beginning,
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.ledger import Begun, BoundStep, Done, Ledger, RowsRead
+    from airflow_tx.ledger import Begun, BoundStep, Done, Ledger
     from airflow_tx.outputs import AckerStore, Output, StagingArea, TaskEmitter, TryDir
     from airflow_tx.sources import Source
-    from airflow_tx.transaction.processing.outputs import AnyReading, RowsReading
+    from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
 
 
 # --- messages -----------------------------------------------------------------------------------------------------
@@ -275,6 +279,51 @@ _KEY = "airflow_tx_processing"
 _inner: ContextVar[Processing | None] = ContextVar("airflow_tx_processing", default=None)
 
 
+def ask_rest(readings: Iterable[AnyReading]) -> None:
+    """Ask the fullest reading of the batch for one more row, if it has stopped: the source may not count its rows.
+
+    :raises SourceError: it cannot give this row.
+    """
+    own = (each for each in readings if not isinstance(each, RowsRead) and not each.outputs)
+    started = [each for each in own if each.started]
+    found = max(started, key=lambda each: (each.found.rows, each.ended), default=None)
+    if found is not None and not found.ended:
+        found.ask_rest()
+
+
+def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
+    """Return of each thing that was read the reading with most rows; a look at some of them before is none."""
+    found: dict[tuple[OutputName, ...], RowsRead] = {}
+    for read in _started(readings):
+        known = found.get(read.outputs)
+        if known is None or (known.found.rows, not known.stopped) < (
+            read.found.rows,
+            not read.stopped,
+        ):
+            found[read.outputs] = read
+    return list(found.values())
+
+
+def repeated(readings: Iterable[AnyReading]) -> list[str]:
+    """Name the inputs that were read to their end more than once: it is unknown which reading was counted."""
+    whole = Counter(
+        read.outputs for read in _started(readings) if not read.stopped and read.found.rows
+    )
+    return [
+        f"it read {in_words(outputs)} {times} times"
+        for outputs, times in whole.items()
+        if times > 1
+    ]
+
+
+def _started(readings: Iterable[AnyReading]) -> Iterator[RowsRead]:
+    for each in readings:
+        if isinstance(each, RowsRead):
+            yield each
+        elif each.started:
+            yield RowsRead(each.found, each.outputs, stopped=not each.ended, more=each.more)
+
+
 class Processing:
     """One try of one processing task.
 
@@ -423,7 +472,6 @@ class Processing:
         if not self.anchored or self.acked:
             return
         from airflow_tx.ledger import consumed
-        from airflow_tx.transaction.processing.outputs import ask_rest, fullest, repeated
 
         try:
             ask_rest(self.read)
@@ -490,9 +538,7 @@ class Processing:
 
     def _malformed(self) -> list[dict[str, str]]:
         """Describe the malformed rows that its fullest reading of the batch has found; they are no task's own."""
-        from airflow_tx.transaction.processing.outputs import RowsReading
-
-        own = (each for each in self.read if isinstance(each, RowsReading))
+        own = (each for each in self.read if not isinstance(each, RowsRead))
         # A reading that proves nothing finds all malformed rows, if it went to the end.
         readings = [*own, *(each for each in self.looked if each.ended)]
         found = max((each.malformed for each in readings), key=len, default=[])
@@ -519,7 +565,7 @@ class Processing:
 
     def close(self) -> None:
         """Give back what the sources of its rows hold, once no engine reads them."""
-        from airflow_tx.transaction.processing.outputs import ArrowReading
+        from airflow_tx.transaction.processing.consumed_rows import ArrowReading
 
         for each in (*self.read, *self.looked):
             if isinstance(each, ArrowReading):

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from airflow_tx.ledger.row_digest import COUNT, RowsDigest
 from airflow_tx.ledger.steps.processing import OutputName
-from airflow_tx.transaction.processing.outputs import PYTHON, RowsReading, fullest
+from airflow_tx.transaction.processing.consumed_rows import PYTHON, RowsReading
+from airflow_tx.transaction.processing.task import fullest
 
 A_VALUE = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False) | st.datetimes()
 A_ROW = st.dictionaries(st.text(max_size=3), A_VALUE | st.lists(A_VALUE, max_size=2), max_size=3)
 CODE = """
-from airflow_tx.transaction.processing.outputs import RowsReading
+from airflow_tx.transaction.processing.consumed_rows import RowsReading
 reading = RowsReading()
 list(reading.passing([{"word": "cat" + "s", "n": number, "x": 0.1} for number in range(3)]))
 print(reading.found.text)

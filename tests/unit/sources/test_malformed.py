@@ -17,7 +17,7 @@ from airflow_tx.sources.api import rebuild
 from airflow_tx.sources.message import malformed_message, parsed_message
 from airflow_tx.sources.trial import TrialSource
 from airflow_tx.state import DeltaTable
-from airflow_tx.transaction.processing.outputs import RowsReading
+from airflow_tx.transaction.processing.consumed_rows import RowsReading
 from tests.unit.topology.blocks import block, commit, count, dag
 
 ATTEMPT = TransactionAttempt(1, 1)

@@ -1,0 +1,193 @@
+"""The rows that a task reads: counted and digested as it takes them."""
+
+from __future__ import annotations
+
+import atexit
+import marshal
+import sys
+import time as clock
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from threading import Event, RLock, get_ident
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from uuid import UUID
+
+from airflow_tx.ledger import COUNT, OutputName, RowsDigest, RowsRead
+from airflow_tx.outputs import digest_of_batch
+from airflow_tx.sources import MalformedRow
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+PYTHON = "python-2"
+"""The form of rows that are hashed as Python has them. An earlier release hashed dates and Decimals otherwise."""
+# Without references, which depend on who else holds a value.
+_MARSHAL = 2
+_AS_IS = frozenset((bool, int, float, str, bytes, type(None)))
+_TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytearray)
+# Seconds that an engine has to leave a stream that was ended. One that takes no more batches does not come to its end.
+_TO_LEAVE = 5.0
+
+
+class RowsReading:
+    """One reading of a batch, or of outputs.
+
+    :param outputs: the outputs that are read as one; none: the batch.
+    :param form: of the digest; rows of outputs are compared as Arrow batches, and only counted here.
+    """
+
+    def __init__(self, outputs: tuple[OutputName, ...] = (), form: str = PYTHON) -> None:
+        self.outputs = outputs
+        self.form = form
+        self.started = self.ended = self.more = self._failed = False
+        self._rest: Iterator[Any] = iter(())
+        self._rows = self._sum = 0
+        self.malformed: list[MalformedRow] = []
+
+    def passing(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
+        """Let rows pass one by one; rows that are not taken are not counted. Malformed rows are counted, and kept."""
+        from xxhash import xxh3_64_intdigest
+
+        self.started = True
+        rest = self._rest = self._noted(rows)
+        dumps: Callable[[Any, int], bytes] = marshal.dumps
+        passed = self._rows
+        for self._rows, row in enumerate(rest, passed + 1):
+            bad = isinstance(row, MalformedRow)
+            hashed: Any = row.content if bad else row
+            if self.form != COUNT:
+                try:
+                    self._sum += xxh3_64_intdigest(dumps(hashed, _MARSHAL))
+                except ValueError:
+                    self._add_as_text(hashed)
+            if bad:
+                self.malformed.append(cast("Any", row))
+            else:
+                yield row
+        self.ended = True
+
+    def ask_rest(self) -> None:
+        """Ask a reading that has stopped for one more row, which is not counted. Raises as the source does."""
+        before = self._sum
+        if not self._failed and next(self.passing(self._rest), None) is not None:
+            self._rows -= 1
+            self._sum = before
+            self.more = True
+
+    def _noted(self, rows: Iterable[Any]) -> Iterator[Any]:
+        """Note that the source has failed: a generator that has raised gives no more, as one at its end."""
+        try:
+            yield from rows
+        except Exception:
+            self._failed = True
+            raise
+
+    def _add_as_text(self, row: Mapping[str, Any]) -> None:
+        from xxhash import xxh3_64_intdigest
+
+        try:
+            self._sum += xxh3_64_intdigest(marshal.dumps(_plain(row), _MARSHAL))
+        except (TypeError, ValueError):
+            self.form = COUNT  # a value that is not the same in every process
+
+    @property
+    def found(self) -> RowsDigest:
+        """Return what has passed so far."""
+        return RowsDigest(self._rows, self._sum % 2**64 if self.form != COUNT else 0, self.form)
+
+
+class ArrowReading(RowsReading):
+    """One reading of a batch as record batches. The rows are hashed as Spark hashes them.
+
+    :param malformed: where its source keeps the malformed rows.
+    :param form: `COUNT` for rows that are only counted.
+    """
+
+    def __init__(self, malformed: list[MalformedRow], form: str = "") -> None:
+        super().__init__(form=form)
+        self.malformed = malformed
+        self._found = RowsDigest(0)
+        # An engine reads ahead in threads of its own.
+        self._lock = RLock()
+        self._threads = set[int]()
+        self._left = Event()
+
+    def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Let record batches pass one by one; a batch that is not taken is not counted."""
+        self.started = True
+        self._rest = self._noted(rows)
+        atexit.register(self.close)
+        try:
+            while (batch := self._next()) is not None:
+                yield batch
+        finally:
+            self._left.set()
+            atexit.unregister(self.close)
+
+    def close(self) -> None:
+        """End the stream, and wait for the threads of an engine to leave it.
+
+        A source is not closed under them, and one that is in Python at its exit ends the process, or never ends.
+        """
+        with self._lock:
+            self._failed |= not self.ended
+            self._rest = iter(())
+        threads = self._threads - {get_ident()}
+        until = clock.monotonic() + _TO_LEAVE
+        if threads:
+            self._left.wait(_TO_LEAVE)
+        while threads & sys._current_frames().keys() and clock.monotonic() < until:
+            clock.sleep(0.001)
+
+    def ask_rest(self) -> None:
+        """Ask for one more row, as `RowsReading.ask_rest`; an engine that reads ahead gets no further ones."""
+        with self._lock:
+            before = self._found
+            while not (self._failed or self.more) and (batch := self._next()) is not None:
+                self.more = batch.num_rows > 0
+            if self.more:
+                self._found = before
+                self._rest = iter(())
+
+    def _next(self) -> pa.RecordBatch | None:
+        self._threads.add(get_ident())
+        with self._lock:
+            batch = next(self._rest, None)
+            if batch is None:
+                self.ended = not (self.more or self._failed)
+            else:
+                counts = self.form == COUNT
+                self._found += RowsDigest(batch.num_rows) if counts else digest_of_batch(batch)
+            return batch
+
+    @property
+    def found(self) -> RowsDigest:
+        return self._found + RowsDigest(len(self.malformed))
+
+
+AnyReading: TypeAlias = RowsRead | RowsReading
+
+
+def _plain(value: Any) -> Any:
+    """Give a value that is hashed the same everywhere: a Decimal, a date and their likes by type and text."""
+    if type(value) in _AS_IS:
+        return value
+    if isinstance(value, Mapping):
+        # The first one says what follows: no row has it as a value.
+        # Most values need no text, and a call for each would take most of the time.
+        pairs = [
+            (repr(key), each if type(each) in _AS_IS else _plain(each))
+            for key, each in value.items()
+        ]
+        return (..., "dict", *sorted(pairs))
+    if isinstance(value, (list, tuple)):
+        return (..., "list", *map(_plain, value))
+    for kind in (int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, str):
+        return "".join(value)  # an Enum may show itself otherwise
+    if isinstance(value, _TEXTS):
+        return (..., type(value).__name__, str(value))
+    raise TypeError(f"{type(value).__name__} has no text that is the same everywhere")
