@@ -651,9 +651,7 @@ class Source(Described, ABC):
         """Make the error for rows that the source cannot give."""
         return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
-    def rows_refused(
-        self, problem: str, remedy: Remedy | str, place: str | None = None
-    ) -> RowsRefused:
+    def rows_refused(self, problem: str, remedy: Remedy | str, place: str = "a row") -> RowsRefused:
         """Make the error for rows that are there, and have a value that no reader takes.
 
         :param place: where the value is that the problem quotes: the ledger keeps this alone. "": it quotes no value.

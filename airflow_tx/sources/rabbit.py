@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from uuid import uuid4
 
 from airflow_tx.base.connections import RabbitBroker, require_pika
-from airflow_tx.base.errors import FailedBatch, OtherSource, SourceError
+from airflow_tx.base.errors import OtherSource, RowsRefused, SourceError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Command, Remedy
-from airflow_tx.base.rows import ColumnType, arrow_types_of, nested_columns_of
+from airflow_tx.base.rows import ColumnType, UnfitText, arrow_types_of, nested_columns_of
 from airflow_tx.ledger import WHOLE, Loss
 from airflow_tx.outputs import TAKEN, open_files, quoted
 from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, Limit, RowTypes, Source
@@ -192,12 +192,14 @@ class QueueRows:
     """The row of a message.
 
     :param where: the queue, in words.
+    :param source: the source, for messages.
     :param columns: of the JSON object that a message is; None: it is a text.
     """
 
     where: str
     columns: Mapping[str, ColumnType] | None
     skip: Command
+    source: str
 
     @property
     def ddl(self) -> str:
@@ -206,11 +208,11 @@ class QueueRows:
         return f"message_id STRING, routing_key STRING, headers STRING, message {message}"
 
     def of(self, messages: Sequence[QueueMessage]) -> list[dict[str, Any]]:
-        """Make the rows; FailedBatch names a message that cannot be read."""
+        """Make the rows; RowsRefused names a message that cannot be read."""
         return [self._row(each) for each in messages]
 
     def batches(self, messages: Sequence[QueueMessage]) -> pa.RecordBatchReader:
-        """Make record batches of the rows; FailedBatch names a message that cannot be read."""
+        """Make record batches of the rows; RowsRefused names a message that cannot be read."""
         import pyarrow as pa
 
         types = arrow_types_of(nested_columns_of(self.ddl))
@@ -239,12 +241,15 @@ class QueueRows:
         try:
             return {**row, "message": parsed_message(body, self.columns)}
         except ValueError as error:
-            raise self._unreadable(row, str(error)) from None
+            raise self._unreadable(row, error) from None
 
-    def _unreadable(self, row: Mapping[str, Any], why: str) -> FailedBatch:
-        return FailedBatch(
-            f"Message {row['message_id']!r} of {self.where} cannot be read: {why}. "
-            f"Let the task take it as a text, without schema, or: {self.skip}"
+    def _unreadable(self, row: Mapping[str, Any], why: ValueError) -> RowsRefused:
+        problem = f"message {row['message_id']!r} of {self.where} cannot be read"
+        return RowsRefused(
+            source=self.source,
+            problem=f"{problem}: {why}",
+            remedy="Let the task take it as a text, without schema, or: " + self.skip,
+            place=UnfitText.place_of(why, within=problem),
         )
 
 
@@ -667,7 +672,8 @@ class RabbitQueueSource(Source):
 
     def _rows(self, attempt: TransactionAttempt) -> QueueRows:
         skip = self.command("skip", attempt.txid)
-        return QueueRows(self._where, declared_columns(self, "schema", self.schema), skip)
+        columns = declared_columns(self, "schema", self.schema)
+        return QueueRows(self._where, columns, skip, repr(self))
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None

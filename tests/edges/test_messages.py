@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx import KafkaSource, RedisListSource
-from airflow_tx.base.errors import FailedBatch, RowsRefused
+from airflow_tx.base.errors import RowsRefused
 from airflow_tx.base.remedy import Command
 from airflow_tx.base.rows.types import nested_columns_of
 from airflow_tx.ledger.attempt import TransactionAttempt
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FIRST = TransactionAttempt(1, 1)
 MAP = COLUMNS["MAP<STRING, DECIMAL(10,2)>"]
-QUEUE = QueueRows("queue q", nested_columns_of(SCHEMA), Command("skip", "q", ("1",)))
+QUEUE = QueueRows("queue q", nested_columns_of(SCHEMA), Command("skip", "q", ("1",)), "source")
 
 
 def texts(rows: Iterable[Any]) -> list[str]:
@@ -118,7 +118,7 @@ def test_a_task_of_each_source_refuses_a_batch_with_another_value(number: int, t
     for arrow in (False, True):
         with pytest.raises(RowsRefused, match="cannot be read"):
             of_redis(lists, len(TAKEN) + number, 1, arrow=arrow)
-        with pytest.raises(FailedBatch, match="cannot be read"):
+        with pytest.raises(RowsRefused, match="cannot be read"):
             of_rabbit([LEFT[number]], arrow=arrow)
 
 
@@ -144,7 +144,7 @@ def test_spark_refuses_a_batch_of_each_source_with_another_value(topic: str, lis
 
 def test_a_refused_value_is_shown_with_its_column() -> None:
     column = COLUMNS["BIGINT"]
-    with pytest.raises(FailedBatch, match=re.escape(f"column {column} BIGINT = 19.99: it is no whole number")):
+    with pytest.raises(RowsRefused, match=re.escape(f"column {column} BIGINT = 19.99: it is no whole number")):
         of_rabbit([next(each for each in MESSAGES if b": 19.99" in each.content and column.encode() in each.content)])
 
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pika import BasicProperties  # type: ignore[import-untyped]
 
-from airflow_tx.base.errors import ConfigError, FailedBatch, OtherSource, SourceError
+from airflow_tx.base.errors import ConfigError, OtherSource, RowsRefused, SourceError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources import rabbit as rabbit_source
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.rabbit import RabbitQueueSource
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.transaction.processing.begin import has_batch
+from airflow_tx.transaction.processing.task import problem_of
 from tests.servers.rabbit import LocalRabbit
 
 if TYPE_CHECKING:
@@ -293,8 +294,20 @@ def test_a_message_that_cannot_be_read_fails_its_batch_and_is_named(
 ) -> None:
     queue.channel.basic_publish("", queue.name, body, BasicProperties(message_id="m7"))
     batch = queue.take(schema=schema)
-    with pytest.raises(FailedBatch, match=rf"Message 'm7' of queue {queue.name} .* cannot be read: {why}.*skip orders"):
+    with pytest.raises(RowsRefused, match=rf"message 'm7' of queue {queue.name} .* cannot be read: {why}.*skip orders"):
         queue.texts(batch, schema=schema)
+
+
+def test_the_ledger_says_which_message_has_a_refused_value_and_not_the_value(queue: Queue) -> None:
+    queue.channel.basic_publish("", queue.name, b'{"n": "Jane Doe"}', BasicProperties(message_id="m7"))
+    with pytest.raises(RowsRefused, match='column n INT = "Jane Doe"') as refused:
+        queue.texts(queue.take(schema="n INT"), schema="n INT")
+    kept = problem_of(refused.value)
+    assert (f"message 'm7' of queue {queue.name}" in kept, "column n INT" in kept, "Jane" in kept) == (
+        True,
+        True,
+        False,
+    )
 
 
 @pytest.mark.long
@@ -311,7 +324,7 @@ def test_spark_reads_the_rows_that_python_reads(queue: Queue, spark: SparkSessio
     ]
     queue.publish('{"n": "many"}')
     worse = queue.take(batch.position, schema="n INT")
-    with pytest.raises(FailedBatch, match='cannot be read: column n INT = "many": '):
+    with pytest.raises(RowsRefused, match='cannot be read: column n INT = "many": '):
         queue.source(schema="n INT").emit_batch(ATTEMPT, worse.metadata, spark)
 
 

@@ -48,11 +48,11 @@ class NoTable(ValueError):
 
     :ivar remedy: what to change; "": the clause says it.
     :ivar passes: whether another try may read them: a store of files does not answer, for example.
-    :ivar place: where the value is that the clause quotes; None: the clause may quote one anywhere, or none.
+    :ivar place: where the value is that the clause quotes; "": the clause quotes none.
     """
 
     def __init__(
-        self, problem: str, remedy: str = "", *, passes: bool = False, place: str | None = None
+        self, problem: str, remedy: str = "", *, passes: bool = False, place: str = ""
     ) -> None:
         super().__init__(problem)
         self.remedy = remedy
@@ -73,7 +73,7 @@ class NoTable(ValueError):
             if passes is None:
                 raise
             remedy = "Correct what gives these rows, then clear the task."
-            raise cls(first_line(error), remedy, passes=passes) from error
+            raise cls(first_line(error), remedy, passes=passes, place="a row") from error
 
 
 _RAISED: Mapping[str, Mapping[str, bool]] = {
@@ -392,7 +392,7 @@ def _of_pandas(frame: Any) -> pa.Table:
     try:
         frame = _with_index(frame)
     except ValueError as error:
-        raise NoTable(first_line(error)) from None
+        raise NoTable(first_line(error), place="a row") from None
     names = list(frame.columns)
     _check_names(names)
     columns = dict[str, Any]()
@@ -409,7 +409,8 @@ def _of_pandas(frame: Any) -> pa.Table:
         except NoTable:
             raise
         except _refusals() as error:
-            raise NoTable(f"column {name}: {first_line(error)}") from None
+            told = f"column {name}: {first_line(error)}"
+            raise NoTable(told, place=f"column {name}") from None
     return pa.table(columns)
 
 
@@ -469,7 +470,7 @@ def _of_frame(frame: Any) -> pa.RecordBatchReader:
             return pa.RecordBatchReader.from_stream(frame)
         return pa.table(frame).to_reader()
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise NoTable(first_line(error)) from None
+        raise NoTable(first_line(error), place="a row") from None
 
 
 # --- one form -----------------------------------------------------------------------------------------------------
@@ -589,7 +590,8 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
         return _decoded(column.take(pa.array(range(len(column))))).cast(field.type)
     except pa.ArrowException as error:
         problem = f"column {name} has the type {kind}, and no {field.type} ({first_line(error)})"
-        raise NoTable(problem, f"Cast {name} to {field.type} before.") from None
+        remedy = f"Cast {name} to {field.type} before."
+        raise NoTable(problem, remedy, place=f"column {name}") from None
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -639,7 +641,8 @@ def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) ->
             try:
                 values.validate(full=True)
             except pa.ArrowException as error:
-                raise NoTable(f"column {name}: {first_line(error)}") from None
+                told = f"column {name}: {first_line(error)}"
+                raise NoTable(told, place=f"column {name}") from None
         shown, wrong, problem = _outside(values, unsigned=unsigned)
         at = pc.index(wrong, True).as_py()
         if at >= 0:

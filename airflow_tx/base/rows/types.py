@@ -287,7 +287,7 @@ def columns_of(schema: str) -> dict[str, ColumnType]:
             kind = _type_of(found[3].upper(), [int(size) for size in found.groups()[3:] if size])
         if found is None or kind is None:
             column = re.match(r"[^,(<]*([(<].*?[)>])?", schema[at:])
-            raise ValueError(
+            raise UnfitText(
                 f"column {(column or [''])[0].strip()!r} of the schema has no type that rows without Spark can have"
             )
         columns.append((found[2] or found[1].replace("``", "`"), kind))
@@ -301,7 +301,7 @@ def check_names(names: Iterable[str]) -> None:
     known: dict[str, str] = {}
     for name in names:
         if (other := known.get(name.lower())) is not None:
-            raise ValueError(f"columns {other} and {name} are one to Spark and to SQL")
+            raise UnfitText(f"columns {other} and {name} are one to Spark and to SQL")
         known[name.lower()] = name
 
 
@@ -431,12 +431,12 @@ class UnfitText(ValueError):
     """A text, or a value in it, that is none of its type.
 
     :ivar reason: why, in the same words for each text of this kind: without the value and its position in the text.
-    :ivar place: where the value is that the message quotes; "": the message quotes no value; None: this is not known.
+    :ivar place: where the value is that the message quotes; "": the message quotes no value.
     """
 
-    def __init__(self, message: str, *, reason: str, place: str | None = "") -> None:
+    def __init__(self, message: str, reason: str = "", place: str = "") -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason = reason or message
         self.place = place
 
     @staticmethod
@@ -445,10 +445,10 @@ class UnfitText(ValueError):
         return error.reason if isinstance(error, UnfitText) else str(error)
 
     @staticmethod
-    def place_of(error: ValueError, *, within: str) -> str | None:
-        """Say where the value is that an error quotes; "": it quotes none; None: this is not known."""
+    def place_of(error: ValueError, *, within: str) -> str:
+        """Say where the value is that an error quotes; "": it quotes none. Other code may quote one anywhere."""
         if not isinstance(error, UnfitText):
-            return None
+            return within
         return error.place and f"{within}: {error.place}"
 
 
@@ -466,11 +466,11 @@ def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
             object_pairs_hook=_object,
         )
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        raise UnfitText(_TOO_DEEP) from None
     except json.JSONDecodeError as error:
         raise UnfitText(f"it is no JSON ({error})", reason="it is no JSON") from None
     if not isinstance(found, dict):
-        raise ValueError(f"it is a JSON {type(found).__name__}, not an object")
+        raise UnfitText(f"it is a JSON {type(found).__name__}, not an object")
     if "\\u" in text:
         _check_characters(found)
     return found
@@ -486,7 +486,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         message = f"the key {twice!r} is in an object twice"
-        raise UnfitText(message, reason=message, place="a key")
+        raise UnfitText(message, place="a key")
     return found
 
 
@@ -494,7 +494,7 @@ def _check_characters(found: dict[str, Any]) -> None:
     try:
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("it has half a surrogate pair, which is no character") from None
+        raise UnfitText("it has half a surrogate pair, which is no character") from None
 
 
 # --- nested -------------------------------------------------------------------------------------------------------
@@ -619,7 +619,7 @@ def _field(text: str) -> tuple[str, ColumnType]:
     found = _FIELD.fullmatch(text)
     kind = found and _type(found[3])
     if found is None or kind is None:
-        raise ValueError(
+        raise UnfitText(
             f"column {text.strip()!r} of the schema has no type that rows without Spark can have"
         )
     return found[2] or found[1].replace("``", "`"), kind

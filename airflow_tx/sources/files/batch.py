@@ -19,6 +19,7 @@ from airflow_tx.base.rows import (
     ColumnType,
     DecimalType,
     StringType,
+    UnfitText,
     arrow_types_of,
     batch_rows,
     check_names,
@@ -111,7 +112,7 @@ def _read_text(
     check_neutral(named_as_spark(options))
     names = list(columns_of(schema)) if schema else ["value"]
     if len(names) != 1:
-        raise ValueError(f"text has one column, and the schema {len(names)}")
+        raise UnfitText(f"text has one column, and the schema {len(names)}")
     with opened_text(path, "utf-8") as file:
         for line in file:
             yield {names[0]: line.removesuffix("\n")}
@@ -349,7 +350,7 @@ class BatchFiles:
             with opened_text(path, "utf-8", content=content) as lines:
                 yield from self._json(path, malformed).rows(lines)
         else:
-            raise ValueError(f"format {self.format!r} is only known to Spark")
+            raise UnfitText(f"format {self.format!r} is only known to Spark")
 
     def _csv(self, path: FilePath, written: CsvFormat, malformed: list[MalformedRow]) -> CsvRows:
         return CsvRows(
@@ -406,9 +407,8 @@ class BatchFiles:
         with suppress(ValueError):
             if own is not None and text is not None and (kind or kind_of(own)).of_text(text) == own:
                 return own
-        raise ValueError(
-            f"column {name} is {str(own)!r:.100}, and {text!r:.100} in the name of its folder"
-        )
+        told = f"column {name} is {str(own)!r:.100}, and {text!r:.100} in the name of its folder"
+        raise UnfitText(told, place=f"column {name}")
 
     def arrow_schema(self) -> pa.Schema:
         """Give the columns of their rows, if they are read as record batches.
@@ -663,7 +663,7 @@ class ReadByExecutors:
 
 
 _MET: Mapping[str, type[Exception]] = {
-    each.__name__: each for each in (Misfit, OtherContent, OSError, ValueError)
+    each.__name__: each for each in (Misfit, UnfitText, OtherContent, OSError, ValueError)
 }
 
 
@@ -678,8 +678,8 @@ def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[p
         except (OSError, ValueError, OtherContent) as error:
             kind = next(name for name, each in _MET.items() if isinstance(error, each))
             what: list[Any] = [str(error)]
-            if isinstance(error, Misfit):
-                what += [error.column, error.place]
+            if isinstance(error, UnfitText):
+                what += [error.column if isinstance(error, Misfit) else error.reason, error.place]
             if isinstance(error, OtherContent):
                 what = [error.found]
             raise RuntimeError(mark + json.dumps([number, kind, what])) from None

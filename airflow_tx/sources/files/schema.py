@@ -63,7 +63,7 @@ class CsvFormat(CsvShape):
         quote = str(given.get("quote", '"'))
         for name, value in (("sep", separator), ("quote", quote)):
             if len(value) > 1 or (name == "sep" and not value):
-                raise ValueError(f"option {name}={value!r} is only known to Spark")
+                raise UnfitText(f"option {name}={value!r} is only known to Spark")
         return cls(
             header=is_true(given.get("header")),
             separator=separator,
@@ -105,7 +105,7 @@ class CsvFormat(CsvShape):
             yield reader
         except csv.Error as error:
             line = before + reader.line_num
-            raise ValueError(f"line {line} is not csv: {error}") from None
+            raise UnfitText(f"line {line} is not csv: {error}") from None
 
     def lines(self, block: bytes, errors: str = "strict") -> Iterable[str]:
         """Divide a block of a file into its lines."""
@@ -120,7 +120,7 @@ class CsvFormat(CsvShape):
         blanks = BLANKS.replace(self.separator, "")
         for number, line in enumerate(file, before + 1):
             if self.quote and not self.several and line.count(self.quote) % 2:
-                raise ValueError(
+                raise UnfitText(
                     f"line {number} has a quote that is not closed in it; where values have several lines, the "
                     "source needs options={'multiLine': True}"
                 )
@@ -144,7 +144,7 @@ class CsvFormat(CsvShape):
         known = set[str]()
         for name in names:
             if name.lower() in known:
-                raise ValueError(f"column {name!r} is twice in the header")
+                raise UnfitText(f"column {name!r} is twice in the header")
             known.add(name.lower())
         return names
 
@@ -178,7 +178,7 @@ def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[Bin
     """
     suffix = f".{path.name.rpartition('.')[2]}".lower()
     if suffix in _ONLY_SPARK:
-        raise ValueError(f"{suffix} files are not read; compress it as .gz or .bz2")
+        raise UnfitText(f"{suffix} files are not read; compress it as .gz or .bz2")
     with path.open("rb") as raw:
         file = cast("BinaryIO", raw)
         if content is not None:
@@ -191,11 +191,11 @@ def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[Bin
             try:
                 yield unpacked
             except EOFError:
-                raise ValueError(f"the {suffix} file ends too early") from None
+                raise UnfitText(f"the {suffix} file ends too early") from None
             except (OSError, zlib.error) as error:
                 if not isinstance(error, (gzip.BadGzipFile, zlib.error)) and str(error) != _NO_BZ2:
                     raise
-                raise ValueError(f"the {suffix} file is damaged ({error})") from None
+                raise UnfitText(f"the {suffix} file is damaged ({error})") from None
 
 
 def check_end(path: FilePath) -> None:
@@ -214,7 +214,7 @@ def check_end(path: FilePath) -> None:
     bits = int.from_bytes(end, "big")
     is_whole = suffix != ".bz2" or any((bits >> at) % 2**48 == _BZ2_END for at in range(32, 40))
     if not end or not is_whole:
-        raise ValueError(f"the {suffix} file ends too early")
+        raise UnfitText(f"the {suffix} file ends too early")
 
 
 def named_as_spark(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def check_neutral(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
     for name, value in sorted(given.items()):
         if name not in known and str(value).lower() not in _NEUTRAL.get(name, ()):
             shown = f"{name}={value!r}" if name in _NEUTRAL else repr(name)
-            raise ValueError(f"option {shown} is only known to Spark")
+            raise UnfitText(f"option {shown} is only known to Spark")
 
 
 def has_only(given: Mapping[str, Any]) -> bool:
@@ -252,7 +252,7 @@ def _encoding(name: str) -> str:
     except LookupError:
         found = name
     if found != "utf-8" and not found.startswith(_SINGLE_BYTE):
-        raise ValueError(f"encoding {name!r} is only known to Spark")
+        raise UnfitText(f"encoding {name!r} is only known to Spark")
     return found
 
 
@@ -277,8 +277,8 @@ class Misfit(UnfitText):
     :ivar column: the column of the value; None: the columns are others.
     """
 
-    def __init__(self, problem: str, column: str | None = None, place: str | None = "") -> None:
-        super().__init__(problem, reason=problem, place=place)
+    def __init__(self, problem: str, column: str | None = None, place: str = "") -> None:
+        super().__init__(problem, place=place)
         self.column = column
 
 

@@ -569,7 +569,7 @@ class FolderSource(FolderArguments):
         attempt: TransactionAttempt,
         problem: str,
         arguments: str | None = None,
-        place: str | None = None,
+        place: str = "a row",
     ) -> SourceError:
         given = arguments and f"give the source {arguments}"
         declare = given or "correct the source's options and schema"
@@ -807,7 +807,7 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
             check_names(name for name, _ in pairs)
         except ValueError as error:
             remedy = "Rename one of the folders."
-            raise self.rows_refused(f"folder {partition}: {error}", remedy) from None
+            raise self.rows_refused(f"folder {partition}: {error}", remedy, place="") from None
         return {name: None if value == _HIVE_NULL else unquote(value) for name, value in pairs}
 
     def emit_batch(

@@ -354,10 +354,10 @@ class OffsetsGone(Exception):
 class MisfitMessage(Exception):
     """A message of which a value cannot be taken; it says which message, and why.
 
-    :ivar place: where the value is that it quotes; "": it quotes no value; None: its text may quote one anywhere.
+    :ivar place: where the value is that it quotes; "": it quotes no value.
     """
 
-    def __init__(self, problem: str, place: str | None = None) -> None:
+    def __init__(self, problem: str, place: str = "a message") -> None:
         super().__init__(problem)
         self.place = place
 
@@ -585,7 +585,7 @@ def _row(
     try:
         timestamp = _time(message)
     except ValueError as error:
-        raise MisfitTime(f"{_place(message)}: {error}") from None
+        raise MisfitTime(f"{_place(message)}: {error}", _place(message)) from None
     return {
         "key": _bytes(message.key()),
         "value": parsed,

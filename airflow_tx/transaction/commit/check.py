@@ -213,7 +213,7 @@ class OutputRows:
             try:
                 self.schema = pa.unify_schemas(schemas, promote_options="permissive")
             except pa.ArrowException as error:
-                raise NoTable(first_line(error)) from None
+                raise NoTable(first_line(error), place="a row") from None
             for field in (each for schema in schemas for each in schema):
                 kind = self.schema.field(field.name).type
                 if _rounds(field.type, kind):

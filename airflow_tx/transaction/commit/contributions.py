@@ -305,7 +305,12 @@ class DifferenceRows:
                 problem = (
                     f"key {shown}: the {aggregator.name} of column {name} {values}; this {error}"
                 )
-                return NotTakenBack(state=self.columns.state, problem=problem, remedy=self._remedy)
+                return NotTakenBack(
+                    state=self.columns.state,
+                    problem=problem,
+                    remedy=self._remedy,
+                    place="a key",
+                )
         raise AssertionError("one of them was refused")
 
 
@@ -388,6 +393,7 @@ class Difference:
                         state=state.name,
                         problem=f"key {shown_key(state.columns, key)} is missing, although the "
                         "restated transaction wrote it: it was deleted",
+                        place="a key",
                         remedy=Remedy.of(
                             "Restore the key. Or accept that it is gone, and replay: <airflow tx accept-change "
                             "{topology} --state {state} --why TEXT>. {remedy}",

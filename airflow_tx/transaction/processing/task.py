@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -226,10 +225,6 @@ def noted_reason(context: Context, refusal: TxError | None) -> str:
     return failure_reason(context)
 
 
-# A value of a row follows this, in the words of a library and in a refusal of keys.
-_BEFORE_A_VALUE = re.compile(r" = |['\"{\[]| in the row | is (?=.* in the row )")
-
-
 def problem_of(error: BaseException) -> str:
     """Say what is wrong: the ledger keeps apart from that what to do.
 
@@ -237,23 +232,11 @@ def problem_of(error: BaseException) -> str:
     """
     if not isinstance(error, TxError):
         return str(error)
-    place = _place_of_value(error)
+    place = error.fields.get("place")  # of the value that a refusal quotes; "": it quotes none
     if not place:
         return error.problem_text
     told = f"{place} has a value that the log of its task shows"
     return type(error)(**{**error.fields, "problem": told}).problem_text
-
-
-def _place_of_value(error: TxError) -> str:
-    """Say where the value is that a refusal quotes; "": it quotes none."""
-    fields = error.fields
-    if not error.of_values or not fields.get("problem") or "checks" in fields:
-        return ""
-    known: str | None = fields.get("place")
-    if known is not None:
-        return known
-    place, *value = _BEFORE_A_VALUE.split(error.problem, maxsplit=1)
-    return (place.rstrip(" :(,") or "a row") if value else ""
 
 
 def refusal_of(context: Context) -> TxError | None:

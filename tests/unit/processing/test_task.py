@@ -297,6 +297,26 @@ def test_the_ledger_has_no_value_of_a_row_that_no_table_takes(store: CountingSto
     assert ("row 1" in error, "4711" in error) == (True, False)
 
 
+class Cast(Numbers):
+    """A row whose value a library refuses in its own words."""
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        yield {"n": pa.scalar(4711).cast(pa.int8())}
+
+
+def test_the_ledger_has_no_value_that_a_library_quotes(store: CountingStore) -> None:
+    given = Dag(store, Cast())
+    given.begin()
+    context = given.context("first", given.payload)
+    before_task(context)
+    with pytest.raises(RowsRefused, match="Integer value 4711 not in range") as refused:
+        CurrentBatch(Processing.of(context)).arrow().read_all()
+    context["exception"] = refused.value
+    task_failed(context)
+    error = given.record().error or ""
+    assert ("a row has a value" in error, "4711" in error) == (True, False)
+
+
 def test_what_is_wrong_with_a_file_without_a_value_is_kept_whole(store: CountingStore, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1 "m": 2}\n')
     files = Dag(store, FileSource(f"{tmp_path}/*", format="json", schema="n INT, m INT"))
