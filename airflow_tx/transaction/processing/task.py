@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import Counter
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -720,7 +721,8 @@ def _own_errors() -> Iterator[None]:
         broken = None
         with suppress(RuntimeError):  # it is called outside of a task, as by a test
             broken = Processing.current().broken
-        if broken is None or broken is error or str(broken) not in str(error):
+        # An engine tells the traceback of the error that it has met, with the files of this folder.
+        if broken is None or broken is error or os.path.dirname(__file__) not in str(error):
             raise
         raise broken from error
 

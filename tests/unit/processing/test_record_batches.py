@@ -524,6 +524,18 @@ def test_an_error_of_the_task_behind_a_refusal_stays_its_own(store: CountingStor
         Run(store, source).work(use)
 
 
+@pytest.mark.usefixtures("small_pages")
+def test_an_error_of_the_task_that_quotes_a_refusal_stays_its_own(store: CountingStore) -> None:
+    def use(batch: CurrentBatch) -> Any:
+        with pytest.raises(RowsRefused) as refused:
+            whole(batch)
+        raise KeyError(str(refused.value))
+
+    source = MemorySource({"0": [{"n": n} for n in (1, 2, 3, "x")]}, per_batch=9, schema="n INT")
+    with pytest.raises(KeyError, match="refused"):
+        Run(store, source).work(use)
+
+
 # --- an engine at the end of the process --------------------------------------------------------------------------
 
 LEFT_OPEN = """
