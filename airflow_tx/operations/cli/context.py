@@ -232,7 +232,9 @@ def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True)
         refusals = preview.refused if refusable and not preview.effects else ()
         if args.output == "table" and not refusals:
             told = f"It would: {preview.sentence}" if preview.effects else preview.sentence
-            ending = "" if "Nothing was changed" in told else " Nothing was changed."
+            # A refusal says itself what was changed.
+            is_refusal = preview.sentence in [each.what for each in preview.refused]
+            ending = "" if is_refusal else " Nothing was changed."
             print(without_controls(f"{told}{ending}"))
         lines = [(each, "") for each in preview.effects] + [
             (each, "refused: ") for each in preview.refused
