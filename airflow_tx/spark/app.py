@@ -71,16 +71,22 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """Word an exception, in one line."""
-        ours = None if isinstance(error, TxError) else _IN_A_WORKER.search(str(error))
-        if ours:
-            message = ours["message"].strip()[:_LONGEST]
-            return cls(ours["error"], message, ours["error"] == FailedBatch.__name__)
-        if (root := jvm_cause(error)) is not None:
+        if (root := worker_cause(error) or jvm_cause(error)) is not None:
             return root
         lines = str(error).strip().splitlines()
         message = lines[0][:_LONGEST] if lines else ""
         refused = error.stored_fields if isinstance(error, RowsRefused) else None
         return cls(type(error).__name__, message, isinstance(error, FailedBatch), refused)
+
+
+def worker_cause(error: BaseException) -> Failure | None:
+    """Find the error of ours that Spark reports of a Python worker; None: it is no such error."""
+    is_of_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
+    ours = _IN_A_WORKER.search(str(error)) if is_of_spark else None
+    if ours is None:
+        return None
+    message = ours["message"].strip()[:_LONGEST]
+    return Failure(ours["error"], message, on_purpose=ours["error"] == FailedBatch.__name__)
 
 
 def jvm_cause(error: BaseException) -> Failure | None:

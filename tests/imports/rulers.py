@@ -380,7 +380,8 @@ def _spelled(node: ast.AST) -> set[str]:
 WORDS_OF_OTHERS = (
     "base.connections base.rows ledger.store lint outputs.staging plugin.api.redaction plugin.preload sources.api "
     "sources.files.batch sources.files.schema sources.kafka sources.rabbit sources.redis sources.sql "
-    "spark.app.jvm_cause spark.observed state transaction.commit.check transaction.processing.outputs._of_other"
+    "spark.app.jvm_cause spark.app.worker_cause spark.observed state transaction.commit.check "
+    "transaction.processing.outputs._of_other"
 ).split()
 """Modules and functions that read what other programs, files and users say: no other code has a reason to."""
 _READS = set("startswith endswith removesuffix removeprefix partition rpartition rsplit".split())

@@ -171,3 +171,8 @@ def test_of_an_error_in_the_jvm_the_root_cause_is_told() -> None:
     without_text = "An error occurred while calling o1.x.\n: java.lang.NullPointerException\n\tat a.b(c.java:1)\n"
     assert str(Failure.of(RuntimeError(without_text))) == "java.lang.NullPointerException"
     assert str(Failure.of(ValueError("bad\n: no.cause: of ours"))) == "ValueError: bad"
+
+
+def test_an_application_that_quotes_a_failed_batch_has_not_failed_on_purpose() -> None:
+    quoting = ValueError("it ended with\nairflow_tx.base.errors.FailedBatch: not today")
+    assert Failure.of(quoting) == Failure("ValueError", "it ended with", on_purpose=False)
