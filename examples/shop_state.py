@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.state import Aggregator, fence
-from airflow_tx.state.aggregators import Cells, checked_columns, wanted_keys
+from airflow_tx.state.aggregators import Cells, checked_columns
 from airflow_tx.state.api import (
     Fence,
     QueryableState,
@@ -27,8 +27,9 @@ from airflow_tx.state.api import (
     StoredState,
     fenced_kind,
 )
+from airflow_tx.state.keys import wanted_keys
+from airflow_tx.state.maps import StoredValue, Writer, updated_value
 from airflow_tx.state.rows import CheckedRows
-from airflow_tx.state.trident.maps import StoredValue, Writer, updated_value
 
 
 @dataclass

@@ -16,9 +16,9 @@ from deltalake import QueryBuilder
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import TXID, Grant, staged_folder
-from airflow_tx.state.lake.delta import Folder
+from airflow_tx.state.lake.delta import Folder, TableFile
 from airflow_tx.state.lake.files import read_footer
-from airflow_tx.state.lake.schema import TableFile, of_arrow, text_of
+from airflow_tx.state.lake.schema import of_arrow, text_of
 
 
 def staged(table: DeltaTable, attempt: TransactionAttempt, rows: pa.Table) -> list[dict[str, Any]]:

@@ -31,6 +31,23 @@ if TYPE_CHECKING:
         StateKind as StateKind,
     )
     from airflow_tx.state.lake.state import DeltaTable as DeltaTable
+    from airflow_tx.state.maps import (
+        BackingMap as BackingMap,
+        CachedMap as CachedMap,
+        CombinerValueUpdater as CombinerValueUpdater,
+        MapState as MapState,
+        NonTransactionalMap as NonTransactionalMap,
+        OpaqueMap as OpaqueMap,
+        OpaqueValue as OpaqueValue,
+        ReducerValueUpdater as ReducerValueUpdater,
+        Replace as Replace,
+        Snapshottable as Snapshottable,
+        SnapshottableMap as SnapshottableMap,
+        TransactionalMap as TransactionalMap,
+        TransactionalValue as TransactionalValue,
+        ValueUpdater as ValueUpdater,
+        from_trident as from_trident,
+    )
     from airflow_tx.state.memcached import (
         MemcachedMap as MemcachedMap,
         MemcachedState as MemcachedState,
@@ -49,30 +66,14 @@ if TYPE_CHECKING:
         new_values_stream as new_values_stream,
         state_query as state_query,
     )
-    from airflow_tx.state.redis.map import RedisGuard as RedisGuard, RedisMap as RedisMap
+    from airflow_tx.state.redis.guard import RedisGuard as RedisGuard
+    from airflow_tx.state.redis.map import RedisMap as RedisMap
     from airflow_tx.state.redis.state import RedisState as RedisState
     from airflow_tx.state.sketches import ApproxCountDistinct as ApproxCountDistinct
     from airflow_tx.state.sql.guard import SqlGuard as SqlGuard
     from airflow_tx.state.sql.state import SqlState as SqlState
     from airflow_tx.state.sql.table import SqlTable as SqlTable
-    from airflow_tx.state.trident.maps import (
-        BackingMap as BackingMap,
-        CachedMap as CachedMap,
-        CombinerValueUpdater as CombinerValueUpdater,
-        MapState as MapState,
-        NonTransactionalMap as NonTransactionalMap,
-        OpaqueMap as OpaqueMap,
-        OpaqueValue as OpaqueValue,
-        ReducerValueUpdater as ReducerValueUpdater,
-        Replace as Replace,
-        Snapshottable as Snapshottable,
-        SnapshottableMap as SnapshottableMap,
-        TransactionalMap as TransactionalMap,
-        TransactionalValue as TransactionalValue,
-        ValueUpdater as ValueUpdater,
-        from_trident as from_trident,
-    )
-    from airflow_tx.state.trident.state import RollBackMap as RollBackMap
+    from airflow_tx.state.trident import RollBackMap as RollBackMap
 
 # Names for other rooms; they are not public.
 if TYPE_CHECKING:
@@ -81,11 +82,8 @@ if TYPE_CHECKING:
         Cells as Cells,
         Columns as Columns,
         can_invert as can_invert,
-        canonical_number as canonical_number,
         difference as difference,
-        encode_key as encode_key,
         is_same as is_same,
-        partition_of as partition_of,
     )
     from airflow_tx.state.api import (
         REJECTED_COLUMNS as REJECTED_COLUMNS,
@@ -123,6 +121,11 @@ if TYPE_CHECKING:
         compared as compared,
     )
     from airflow_tx.state.fence import check_as_of as check_as_of
+    from airflow_tx.state.keys import (
+        canonical_number as canonical_number,
+        encode_key as encode_key,
+        partition_of as partition_of,
+    )
     from airflow_tx.state.lake.schema import check_columns as check_columns, empty_in as empty_in
     from airflow_tx.state.persisted import (
         AnyTrialState as AnyTrialState,

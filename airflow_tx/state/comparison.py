@@ -20,9 +20,10 @@ from zlib import crc32
 from airflow_tx.base.errors import NotComparable, NotComparableNow
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import digest
-from airflow_tx.state.aggregators import Cells, decode_key, encode_keys
+from airflow_tx.state.aggregators import Cells
 from airflow_tx.state.api import Fence, FencedState, FenceMoved, QueryableState, StateReading
-from airflow_tx.state.trident.state import TridentState
+from airflow_tx.state.keys import decode_key, encode_keys
+from airflow_tx.state.trident import TridentState
 
 _TRIES = 3
 _ROWS_READ_AT_ONCE = 10_000

@@ -16,9 +16,9 @@ from urllib.parse import quote
 from airflow_tx.base.connections import airflow_connection, server_addresses, wrong_type
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateError, StateUnavailable
-from airflow_tx.state.aggregators import Key
 from airflow_tx.state.api import StateKind
-from airflow_tx.state.trident.maps import (
+from airflow_tx.state.keys import Key
+from airflow_tx.state.maps import (
     CachedMap,
     MapTexts,
     NonTransactionalMap,

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from airflow_tx.ledger import Receipt
 from airflow_tx.state import fence
-from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns, wanted_keys
+from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns
 from airflow_tx.state.api import (
     Fence,
     Grant,
@@ -29,8 +29,9 @@ from airflow_tx.state.api import (
     replaces,
 )
 from airflow_tx.state.column_types import json_text, type_of
+from airflow_tx.state.keys import wanted_keys
+from airflow_tx.state.maps import OpaqueValue, StoredValue, Writer, updated_value
 from airflow_tx.state.rows import CheckedRows
-from airflow_tx.state.trident.maps import OpaqueValue, StoredValue, Writer, updated_value
 
 _Stored = StoredValue[Cells]
 _V = TypeVar("_V")

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.base.errors import ConfigError, StateError
-from airflow_tx.state.aggregators import Cells, Key, as_key
+from airflow_tx.state.aggregators import Cells
 from airflow_tx.state.api import (
     Fence,
     FencedState,
@@ -26,14 +26,15 @@ from airflow_tx.state.api import (
     StateWrite,
     StoredState,
 )
-from airflow_tx.state.memory import MemoryDatabase, MemoryMap, MemoryState
-from airflow_tx.state.trident.maps import (
+from airflow_tx.state.keys import Key, as_key
+from airflow_tx.state.maps import (
     NonTransactionalMap,
     OpaqueValue,
     TransactionalValue,
     portable,
 )
-from airflow_tx.state.trident.state import (
+from airflow_tx.state.memory import MemoryDatabase, MemoryMap, MemoryState
+from airflow_tx.state.trident import (
     PartitionedState,
     TridentAggregate,
     TridentState,

@@ -32,11 +32,11 @@ def break_rule(name: str) -> None:
 
 def written_again() -> Mutant:
     """Give the product without AGAIN, in each kind of state that keeps values."""
+    from airflow_tx.state.maps import OpaqueValue
     from airflow_tx.state.redis.fence import RedisFence
     from airflow_tx.state.redis.state import _RedisUpdate
     from airflow_tx.state.sql import schema, store
     from airflow_tx.state.sql.guard_store import GuardStore
-    from airflow_tx.state.trident.maps import OpaqueValue
     from tests.model.mutants import ONE, Mutant
 
     base = "sa.case((same, before), else_=prev if dialect.assigns_in_order else stored)"

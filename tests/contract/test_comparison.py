@@ -31,7 +31,7 @@ from airflow_tx.state import (
 from airflow_tx.state.api import FencedState, QueryableState
 from airflow_tx.state.comparison import StateComparison, compared
 from airflow_tx.state.memory import MemoryMap
-from airflow_tx.state.trident.state import TridentAggregate
+from airflow_tx.state.trident import TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
 
 MakeNamed = Callable[..., QueryableState]

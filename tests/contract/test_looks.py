@@ -13,7 +13,7 @@ import pytest
 from airflow_tx.base.errors import FenceOutranked, StateBehind
 from airflow_tx.state import MemoryState, SqlState, Sum
 from airflow_tx.state.api import Grant, StoredState
-from airflow_tx.state.redis.map import RedisGuard
+from airflow_tx.state.redis.guard import RedisGuard
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.state.sql.guard import SqlGuard
 from airflow_tx.state.sql.table import SqlTable

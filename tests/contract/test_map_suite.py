@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.state import MemoryMap, OpaqueValue, TransactionalValue
-from airflow_tx.state.aggregators import Key
+from airflow_tx.state.keys import Key
 from airflow_tx.testing.suites.map_suite import MapSuite
 from airflow_tx.testing.suites.map_tools import MakeBacking
 

@@ -28,7 +28,7 @@ from airflow_tx.state import (
     Sum,
 )
 from airflow_tx.state.redis.state import RedisState
-from airflow_tx.state.trident.state import TridentAggregate
+from airflow_tx.state.trident import TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import contributions as forming
 from airflow_tx.transaction.commit import write

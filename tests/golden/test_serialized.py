@@ -43,7 +43,7 @@ from airflow_tx.state import (
     TransactionalMap,
 )
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.state.trident.state import TridentAggregate
+from airflow_tx.state.trident import TridentAggregate
 from airflow_tx.triggers.base import LedgerTrigger
 from airflow_tx.triggers.order import OrderTrigger, ReadyTrigger
 from airflow_tx.triggers.sensor import CommittedTrigger

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from airflow_tx.ledger.attempt import Token, TransactionAttempt
 from airflow_tx.state.api import Fence, staged_folder
+from airflow_tx.state.lake.delta import TableFile
 from airflow_tx.state.lake.fence import RaisedFence
-from airflow_tx.state.lake.schema import TableFile
 from tests.golden.written import check_golden
 
 

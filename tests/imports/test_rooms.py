@@ -78,7 +78,7 @@ def test_imports_point_one_way() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("folders", [LEDGER, ["state", "state/trident"], ["outputs/messages"]])
+@pytest.mark.parametrize("folders", [LEDGER, ["state"], ["outputs/messages"]])
 def test_the_protocol_the_state_and_the_ackers_need_only_the_standard_library(folders: list[str]) -> None:
     _import_without(HEAVY, _modules(*folders))
 

@@ -31,9 +31,8 @@ from airflow_tx.ledger import Token
 from airflow_tx.state.api import Grant, StateWrite
 from airflow_tx.state.lake import delta
 from airflow_tx.state.lake import state as table_state
-from airflow_tx.state.lake.delta import DeltaStore
+from airflow_tx.state.lake.delta import FENCES, DeltaStore
 from airflow_tx.state.lake.fence import RaisedFence
-from airflow_tx.state.lake.schema import FENCES
 from airflow_tx.state.sql.table_store import TableStore
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.databases import query

@@ -29,8 +29,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import STAGED, Grant
 from airflow_tx.state.arrow import RowTally
-from airflow_tx.state.lake.delta import DeltaStore
-from airflow_tx.state.lake.schema import FENCES
+from airflow_tx.state.lake.delta import FENCES, DeltaStore
 from airflow_tx.state.lake.state import FENCES_KEPT, NOTES, SWEPT_EVERY
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
 from tests.lake import read_back, staged

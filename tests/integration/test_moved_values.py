@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from airflow_tx.state import Count, MemoryMap, OpaqueMap, SqlState, Sum, from_trident
-from airflow_tx.state.trident.maps import CombinerValueUpdater
+from airflow_tx.state.maps import CombinerValueUpdater
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.servers.postgres import LocalPostgres
 

@@ -27,8 +27,8 @@ from airflow_tx.ledger.steps import begin, commit, end, processing, recovery, re
 from airflow_tx.ledger.steps import end as skip
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum, fence
+from airflow_tx.state.maps import OpaqueValue
 from airflow_tx.state.memory import MemoryState
-from airflow_tx.state.trident.maps import OpaqueValue
 from airflow_tx.transaction.commit import committer as writing
 from airflow_tx.transaction.commit import handoff as taking
 from airflow_tx.transaction.commit import turn

@@ -18,10 +18,9 @@ from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import NoTable, exact_table, readable
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.state.api import TXID, Misfit, staged_folder
-from airflow_tx.state.lake.delta import Folder, unreached
+from airflow_tx.state.lake.delta import Folder, TableFile, unreached
 from airflow_tx.state.lake.schema import (
     Schema,
-    TableFile,
     check_columns,
     empty_in,
     new_folder,

@@ -50,7 +50,11 @@ from airflow_tx.state.lake.delta import (
     Folder,
     LiveFile,
     TableChange,
+    TableFile,
     TableVersion,
+    names_digest,
+    raise_of,
+    txid_of,
     unreached,
 )
 from airflow_tx.state.lake.fence import RaisedFence, next_raise
@@ -67,15 +71,11 @@ from airflow_tx.state.lake.schema import (
     TXID_FIELD,
     FieldJson,
     Schema,
-    TableFile,
     check_partition,
     folder_of,
-    names_digest,
     new_fields,
-    raise_of,
     rewritten,
     struct,
-    txid_of,
 )
 
 if TYPE_CHECKING:

@@ -12,16 +12,7 @@ from typing import Any
 from airflow_tx.base.connections import redis_url
 from airflow_tx.base.errors import ChunkConflict, StateDiffers, StateError
 from airflow_tx.ledger import Receipt
-from airflow_tx.state.aggregators import (
-    Aggregator,
-    Cells,
-    Columns,
-    checked_columns,
-    decode_key,
-    encode_key,
-    encode_keys,
-    wanted_keys,
-)
+from airflow_tx.state.aggregators import Aggregator, Cells, Columns, checked_columns
 from airflow_tx.state.api import (
     FenceMoved,
     Grant,
@@ -31,6 +22,7 @@ from airflow_tx.state.api import (
     fenced_kind,
 )
 from airflow_tx.state.column_types import converted, from_plain, json_text, to_plain
+from airflow_tx.state.keys import decode_key, encode_key, encode_keys, wanted_keys
 from airflow_tx.state.redis.fence import (
     Call,
     FencedInRedis,

@@ -15,8 +15,8 @@ from sqlalchemy.engine import Connection
 from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger import Receipt, Token
 from airflow_tx.state import fence
-from airflow_tx.state.aggregators import encode_key
 from airflow_tx.state.api import Fence, Grant, StateWrite, StoredReceipt
+from airflow_tx.state.keys import encode_key
 from airflow_tx.state.sql.database import COMPLETE, StateDatabase, check_durable
 from airflow_tx.state.sql.dialect import (
     OWN,

@@ -21,11 +21,12 @@ from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 from airflow_tx.base.errors import StateDiffers
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import Receipt
-from airflow_tx.state.aggregators import Columns, CombinerAggregator, encode_key
+from airflow_tx.state.aggregators import Columns, CombinerAggregator
 from airflow_tx.state.api import StateKind, StoredReceipt
 from airflow_tx.state.column_types import PREV, json_text
+from airflow_tx.state.keys import encode_key
+from airflow_tx.state.maps import Writer
 from airflow_tx.state.sql.dialect import Dialect, as_typed
-from airflow_tx.state.trident.maps import Writer
 
 # --- primary key --------------------------------------------------------------------------------------------------
 # A key column of ours, for states without keys and for keys that no index takes.

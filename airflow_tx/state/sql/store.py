@@ -15,16 +15,11 @@ from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.base.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.ledger import holds_for_good
-from airflow_tx.state.aggregators import (
-    PUSHED_DOWN,
-    Cells,
-    Columns,
-    decode_key,
-    explained,
-    wanted_keys,
-)
+from airflow_tx.state.aggregators import PUSHED_DOWN, Cells, Columns, explained
 from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, replaces
 from airflow_tx.state.column_types import PREV, split_table
+from airflow_tx.state.keys import decode_key, wanted_keys
+from airflow_tx.state.maps import Writer
 from airflow_tx.state.rows import CheckedRows
 from airflow_tx.state.sql import fence
 from airflow_tx.state.sql.database import NOTHING
@@ -56,7 +51,6 @@ from airflow_tx.state.sql.schema import (
     upsert,
     writer_of,
 )
-from airflow_tx.state.trident.maps import Writer
 
 # Half of the bits of a sum.
 _HALF = 2**32

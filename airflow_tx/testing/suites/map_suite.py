@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from airflow_tx.base.errors import StateError, TxidBehind
-from airflow_tx.state.aggregators import Key
-from airflow_tx.state.trident.maps import OpaqueValue, Replace, SnapshottableMap, TransactionalValue
+from airflow_tx.state.keys import Key
+from airflow_tx.state.maps import OpaqueValue, Replace, SnapshottableMap, TransactionalValue
 from airflow_tx.testing.suites import map_tools
 from airflow_tx.testing.suites.map_programs import Attempt, check_program, programs
 from airflow_tx.testing.suites.map_tools import (

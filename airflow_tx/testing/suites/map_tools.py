@@ -7,8 +7,9 @@ from typing import Any, Protocol, TypeAlias
 
 import pytest
 
-from airflow_tx.state.aggregators import Key, Sum
-from airflow_tx.state.trident.maps import (
+from airflow_tx.state.aggregators import Sum
+from airflow_tx.state.keys import Key
+from airflow_tx.state.maps import (
     BackingMap,
     CachedMap,
     CombinerValueUpdater,

@@ -21,8 +21,8 @@ from airflow_tx.ledger.steps.replay import note_changed
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.outputs.staging.area import JOURNAL
 from airflow_tx.state import Avg, Count, First, Last, Max, MemoryDatabase, MemoryState, Min, SqlState, Sum
+from airflow_tx.state.maps import OpaqueValue
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.state.trident.maps import OpaqueValue
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.transaction.commit import committer as committing
 from airflow_tx.transaction.commit.contributions import Difference

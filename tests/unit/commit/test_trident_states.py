@@ -32,7 +32,7 @@ from airflow_tx.state import (
     TransactionalValue,
     state_query,
 )
-from airflow_tx.state.trident.state import NOTE, TridentAggregate
+from airflow_tx.state.trident import NOTE, TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import write as writing
 from airflow_tx.transaction.commit.handoff import take_skip

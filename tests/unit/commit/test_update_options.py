@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.state import Count, MemoryMap, MemoryState, OpaqueMap, SqlGuard
-from airflow_tx.state.trident.state import TridentAggregate
+from airflow_tx.state.trident import TridentAggregate
 from airflow_tx.transaction.commit.update import Update, checked_updates, partition_persist, persistent_aggregate
 
 SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")

@@ -15,7 +15,7 @@ from airflow_tx.ledger.records import RepairRecord
 from airflow_tx.state import Avg, Count, Max, MemoryMap, OpaqueMap, Sum
 from airflow_tx.state.aggregators import Columns
 from airflow_tx.state.arrow import RowTally
-from airflow_tx.state.trident.state import TridentAggregate
+from airflow_tx.state.trident import TridentAggregate
 from tests.unit.protocol.books import Books
 
 TOTALS = {"n": 15}

@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.base.errors import ChunkConflict, ConfigError
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.state import CachedMap, CombinerValueUpdater, MemoryMap, OpaqueMap, OpaqueValue, Sum, TransactionalMap
-from airflow_tx.state.aggregators import Key
+from airflow_tx.state.keys import Key
 
 
 class Store(MemoryMap[Any]):

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.state.aggregators import decode_key, encode_key
 from airflow_tx.state.column_types import (
     CONVERT,
     KEY_TYPES,
@@ -25,6 +24,7 @@ from airflow_tx.state.column_types import (
     to_plain,
     type_of,
 )
+from airflow_tx.state.keys import decode_key, encode_key
 
 texts = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=20)
 bigints = st.integers(-(2**63), 2**63 - 1)

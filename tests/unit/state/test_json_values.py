@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from airflow_tx.base.errors import StateError
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.state import OpaqueValue, StateKind, Sum, TransactionalValue, from_trident
-from airflow_tx.state.aggregators import Columns, encode_key
+from airflow_tx.state.aggregators import Columns
+from airflow_tx.state.keys import encode_key
+from airflow_tx.state.maps import from_text, key_text, to_text
 from airflow_tx.state.redis.state import RedisRows
-from airflow_tx.state.trident.maps import from_text, key_text, to_text
 
 TOKEN = Token(1, 7, 2, 5, "n")
 

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.state.aggregators import partition_of
-from airflow_tx.state.trident.state import PartitionedState
+from airflow_tx.state.keys import partition_of
+from airflow_tx.state.trident import PartitionedState
 
 MANY = 2**31
 BERLIN = ZoneInfo("Europe/Berlin")

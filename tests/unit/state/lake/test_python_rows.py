@@ -16,9 +16,9 @@ from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Misfit
-from airflow_tx.state.lake.delta import Folder
+from airflow_tx.state.lake.delta import Folder, TableFile, txid_of
 from airflow_tx.state.lake.files import as_arrow, staged_files, write_python_rows
-from airflow_tx.state.lake.schema import TableFile, of_arrow, txid_of
+from airflow_tx.state.lake.schema import of_arrow
 
 ATTEMPT = TransactionAttempt(3, 2)
 DAY = dt.date(2026, 1, 1)

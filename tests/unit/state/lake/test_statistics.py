@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.state.api import TXID, Misfit
+from airflow_tx.state.lake.delta import TableFile
 from airflow_tx.state.lake.files import TEXT, check_txid, read_footer, text_bounds
-from airflow_tx.state.lake.schema import TableFile
 
 
 def _file(columns: dict[str, Any], *, txid: int = 7, groups: int = 100) -> TableFile:

@@ -25,16 +25,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.base.errors import ChunkConflict, ConfigError, StateError, TxidBehind
 from airflow_tx.ledger import Token
-from airflow_tx.state.aggregators import (
-    CombinerAggregator,
-    Key,
-    ReducerAggregator,
-    as_delta,
-    as_key,
-    canonical_number,
-)
+from airflow_tx.state.aggregators import CombinerAggregator, ReducerAggregator, as_delta
 from airflow_tx.state.api import State, StateKind
 from airflow_tx.state.column_types import json_text
+from airflow_tx.state.keys import Key, as_key, canonical_number
 
 # --- values -------------------------------------------------------------------------------------------------------
 # The memory of a state with a value, so that a replay does not count twice, and the updates of a value.

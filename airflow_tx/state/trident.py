@@ -17,19 +17,10 @@ from typing import Any, TypeVar
 
 from airflow_tx.base.errors import ConfigError, StateError, TxError
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.state.aggregators import (
-    Aggregator,
-    Cells,
-    Columns,
-    Key,
-    as_key,
-    checked_columns,
-    partition_of,
-    wanted_keys,
-)
+from airflow_tx.state.aggregators import Aggregator, Cells, Columns, checked_columns
 from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StateWrite
-from airflow_tx.state.rows import CheckedRows
-from airflow_tx.state.trident.maps import (
+from airflow_tx.state.keys import Key, as_key, partition_of, wanted_keys
+from airflow_tx.state.maps import (
     GLOBAL,
     MapState,
     SnapshottableMap,
@@ -38,6 +29,7 @@ from airflow_tx.state.trident.maps import (
     portable,
     to_text,
 )
+from airflow_tx.state.rows import CheckedRows
 
 # --- roll back ----------------------------------------------------------------------------------------------------
 # A map that can be rolled back: it notes in itself which keys a transaction touches. Source: protocol.md §7.
