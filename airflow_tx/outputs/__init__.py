@@ -15,14 +15,14 @@ if TYPE_CHECKING:
         forgotten_details as forgotten_details,
     )
     from airflow_tx.outputs.messages.messages import (
-        AckerLoad as AckerLoad,
-        AckerWatch as AckerWatch,
         Collector as Collector,
         Message as Message,
         TaskEmitter as TaskEmitter,
     )
     from airflow_tx.outputs.messages.stores import (
+        AckerLoad as AckerLoad,
         AckerStore as AckerStore,
+        AckerWatch as AckerWatch,
         ackers_of as ackers_of,
         open_ackers as open_ackers,
         shared_ackers as shared_ackers,

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         BatchStaging as BatchStaging,
         DatedSource as DatedSource,
         MalformedRow as MalformedRow,
+        column_name as column_name,
+        fails as fails,
         rebuild as rebuild,
     )
     from airflow_tx.sources.dates import (

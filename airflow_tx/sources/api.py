@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.base.rows import is_frame, reader_of, reader_of_dicts
 from airflow_tx.ledger import Batch as Batch, Json as Json, Loss as Loss
@@ -32,12 +33,14 @@ from airflow_tx.sources.dates import Interval, Span, span_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
     from airflow_tx.base.compat import IntervalSchedule, RunInfo, ScheduledInterval
     from airflow_tx.base.errors import TxError
     from airflow_tx.ledger import TransactionAttempt
     from airflow_tx.outputs import Files
+else:
+    F = LazyModule("pyspark.sql.functions")
 
 
 # --- sizing -------------------------------------------------------------------------------------------------------
@@ -298,6 +301,22 @@ def without_malformed(
             malformed.append(row)
         else:
             yield row
+
+
+REFUSED_VALUE = "airflow_tx: no such value: "
+"""What begins the message of a query that found a value which is refused."""
+
+
+def fails(problem: Column) -> Column:
+    """Let a query fail at a row that has a problem; other rows stay."""
+    return F.when(problem.isNotNull(), F.raise_error(problem).cast("boolean")).otherwise(
+        F.lit(True)
+    )
+
+
+def column_name(name: str) -> str:
+    """Quote the name of a column."""
+    return f"`{name.replace('`', '``')}`"
 
 
 class BatchStaging:

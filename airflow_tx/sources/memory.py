@@ -29,8 +29,11 @@ from airflow_tx.sources.api import (
     SourceKind,
     source_kind,
 )
-from airflow_tx.sources.message import is_number_below, is_number_within
-from airflow_tx.sources.partitions import PartitionedTransactionalSource
+from airflow_tx.sources.partitions import (
+    PartitionedTransactionalSource,
+    is_number_below,
+    is_number_within,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

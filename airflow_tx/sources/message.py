@@ -31,9 +31,6 @@ else:
     pc = LazyModule("pyarrow.compute")
 
 
-# --- message ------------------------------------------------------------------------------------------------------
-
-
 def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
     """Parse a message.
 
@@ -124,17 +121,3 @@ def declared_columns(
 def message_ddl(columns: Mapping[str, ColumnType]) -> str:
     """Write the type of a message that is a JSON object."""
     return f"STRUCT<{ddl_of({name: kind.ddl for name, kind in columns.items()})}>"
-
-
-# --- row numbers --------------------------------------------------------------------------------------------------
-# A row that a person names by its number.
-
-
-def is_number_within(what: str, start: int, end: int) -> bool:
-    """Ask whether a person typed a number from `start` on and below `end`."""
-    return what.isdecimal() and start <= int(what) < end
-
-
-def is_number_below(what: str, end: int) -> bool | None:
-    """Ask whether a person typed a number below `end`; None: it is no number."""
-    return int(what) < end if what.isdecimal() else None

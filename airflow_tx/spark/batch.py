@@ -22,9 +22,7 @@ from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
     WRITES,
     check_settings,
-    column_name,
     dicts_of,
-    fails,
     python_frame,
     spark_reader,
 )
@@ -57,7 +55,7 @@ from airflow_tx.outputs import (
     write_manifest,
     write_rows,
 )
-from airflow_tx.sources import BatchStaging, MalformedRow, Source, rebuild
+from airflow_tx.sources import BatchStaging, MalformedRow, Source, column_name, fails, rebuild
 from airflow_tx.spark.new_values import hidden_in, pickled, revealed
 from airflow_tx.spark.observed import RowsObserver, is_connect
 from airflow_tx.state import (
@@ -420,7 +418,7 @@ def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
     )
     row = F.struct(*(F.col(column_name(name)) for name in df.columns))
     content = F.to_json(row, {"ignoreNullFields": "false"})
-    return _aside(df.where(fails(empty, otherwise=True)), F.lit(task), text, content)
+    return _aside(df.where(fails(empty)), F.lit(task), text, content)
 
 
 def _aside(df: DataFrame, task: Column, reason: Column, content: Column) -> DataFrame:
@@ -461,7 +459,7 @@ def write_appended(
     for name in to.partition_by:
         if by_name[name]["type"] == "string":
             problem = F.when(F.col(column_name(name)) == "", F.lit(f"airflow_tx: {empty_in(name)}"))
-            df = df.where(fails(problem, otherwise=True))
+            df = df.where(fails(problem))
     numbered = df.withColumn(TXID, F.lit(txid).cast("bigint"))
     written = observer.save(numbered, df.columns, write)
     partition = tuple(by_name[name] for name in to.partition_by)

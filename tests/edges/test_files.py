@@ -10,13 +10,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import RowsRefused
-from airflow_tx.base.rows import blocks
 from airflow_tx.base.rows.arrow import NoTable, readable
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.outputs.staging.row_hash import digest_of_batch
 from airflow_tx.sources.files import batch as batch_files
 from airflow_tx.sources.files import rows as file_rows
+from airflow_tx.sources.files import rows as rows_of_files
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.connect import session
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
@@ -133,7 +133,7 @@ def is_small(case: Case) -> bool:
 def test_where_a_file_is_divided_into_blocks_changes_nothing(
     case: Case, few: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK", size)
+    monkeypatch.setattr(rows_of_files, "BLOCK", size)
     monkeypatch.setattr(file_rows, "_FEW", few)
     monkeypatch.setattr(pa, "cpu_count", lambda: 3)
     check(case, batches(case, tmp_path))

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.base.rows import blocks as blocks_of_json
-from airflow_tx.base.rows.blocks import NotProven, batch_rows, objects_batch
+from airflow_tx.base.rows.blocks import NotProven, objects_batch
 from airflow_tx.base.rows.types import (
     ColumnType,
     arrow_types_of,
+    batch_rows,
     found_columns_of,
     nested_columns_of,
     object_values,

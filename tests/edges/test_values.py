@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_tx.base.rows.arrow import reader_of_dicts
-from airflow_tx.base.rows.blocks import batch_rows, typed_column
-from airflow_tx.base.rows.types import JsonNumber, arrow_types_of, columns_of
+from airflow_tx.base.rows.blocks import typed_column
+from airflow_tx.base.rows.types import JsonNumber, arrow_types_of, batch_rows, columns_of
 from tests.edges.values import EDGES, FLOATING, MIDDLES, TEXTS, TYPES, beside_middle
 from tests.imports.doc_pages import hook
 

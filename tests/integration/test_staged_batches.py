@@ -11,10 +11,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import FailedBatch, RowsRefused, SourceError
-from airflow_tx.base.rows import blocks
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.outputs.staging.area import Manifest, StagingArea, dir_of, read_manifest, read_output
 from airflow_tx.outputs.staging.descriptor import Descriptor
+from airflow_tx.sources.files import rows as rows_of_files
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.spark import Batch, batch_app
 from airflow_tx.spark.connect import session
@@ -245,7 +245,7 @@ def test_malformed_rows_have_their_place_in_spark(place: Path, area: StagingArea
 def test_rows_of_files_are_read_in_blocks(
     place: Path, area: StagingArea, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK", 12)
+    monkeypatch.setattr(rows_of_files, "BLOCK", 12)
     Batch(described(area, source_in(place)), spark).read()
     (file,) = staged(area)
     assert pq.ParquetFile(file).num_row_groups > 1

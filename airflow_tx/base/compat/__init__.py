@@ -4,6 +4,7 @@ Written for Airflow 3.3. Each function has a test that fails when a new version 
     imported when it is needed, because this room is below every other.
 """
 
+from airflow_tx.base.compat.components import *  # noqa: F403
 from airflow_tx.base.compat.database import *  # noqa: F403
 from airflow_tx.base.compat.runs import *  # noqa: F403
 from airflow_tx.base.compat.tasks import *  # noqa: F403

@@ -15,44 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_tx.base.compat.runs import INTERVAL_KEYS, first_intervals, running_runs, text
 
-# --- components ---------------------------------------------------------------------------------------------------
-# The part of `compat` that is about a component of Airflow: what it forks, and where it finds DAG files.
-
-
-_FORKING = ("dag-processor", "scheduler", "triggerer")
-
-
-def forking_component() -> str | None:
-    """Name the component that this process is, if it forks others; None: it is none, or one of its children."""
-    from multiprocessing import parent_process
-
-    # When plugins are loaded, nothing but the command line says which component begins.
-    name = next(iter(sys.argv[1:]), None)
-    return name if name in _FORKING and parent_process() is None else None
-
-
-def scheduler_forks_tasks() -> bool:
-    """Whether this process is a scheduler with an executor that forks the processes of tasks from it."""
-    from multiprocessing import get_start_method
-
-    if forking_component() != "scheduler" or get_start_method() != "fork":
-        return False
-    from airflow.executors.executor_loader import ExecutorLoader
-
-    names = ExecutorLoader.get_executor_names(validate_teams=False)
-    return any(ExecutorLoader.import_executor_cls(name)[0].is_local for name in names)
-
-
-def dag_folders() -> list[str]:
-    """List the folders of this machine whose DAG bundles need no download."""
-    from airflow.sdk.configuration import conf
-
-    bundles = conf.getjson("dag_processor", "dag_bundle_config_list", fallback=[])
-    arguments = [bundle.get("kwargs", {}) for bundle in bundles if isinstance(bundle, dict)]
-    paths = [given["path"] for given in arguments if given.get("path")]
-    return list(dict.fromkeys([conf.get("core", "dags_folder"), *paths]))
-
-
 # --- tasks --------------------------------------------------------------------------------------------------------
 
 

@@ -23,23 +23,16 @@ if TYPE_CHECKING:
         typed_batch as typed_batch,
     )
     from airflow_tx.base.rows.blocks import (
-        CsvShape as CsvShape,
         NotProven as NotProven,
-        batch_rows as batch_rows,
-        line_blocks as line_blocks,
         objects_batch as objects_batch,
         typed_column as typed_column,
     )
     from airflow_tx.base.rows.spark import (
-        REFUSED_VALUE as REFUSED_VALUE,
         WRITES as WRITES,
         check_settings as check_settings,
-        column_name as column_name,
-        fails as fails,
         held_settings as held_settings,
         python_frame as python_frame,
         spark_reader as spark_reader,
-        valid_text as valid_text,
     )
     from airflow_tx.base.rows.types import (
         BLANKS as BLANKS,
@@ -48,6 +41,7 @@ if TYPE_CHECKING:
         StringType as StringType,
         UnfitText as UnfitText,
         arrow_types_of as arrow_types_of,
+        batch_rows as batch_rows,
         check_names as check_names,
         columns_of as columns_of,
         ddl_of as ddl_of,

@@ -241,6 +241,22 @@ def _check_columns(rows: int, names: Collection[str]) -> None:
         raise NoTable(f"{rows} rows have no columns")
 
 
+def shown_value(value: Any) -> str:
+    """Show a value in a message, of a reasonable length and in one line."""
+    of_arrow = type(value).__module__.startswith("pyarrow")
+    text = str(value) if of_arrow else repr(value)
+    text = text.replace("\n", " ")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of an error, or its name."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+# --- one column of Python values ----------------------------------------------------------------------------------
+
+
 def column_of(
     name: str,
     values: Sequence[Any],
@@ -282,24 +298,8 @@ def column_of(
     raise NoTable(told, place=place)
 
 
-def shown_value(value: Any) -> str:
-    """Show a value in a message, of a reasonable length and in one line."""
-    of_arrow = type(value).__module__.startswith("pyarrow")
-    text = str(value) if of_arrow else repr(value)
-    text = text.replace("\n", " ")
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def first_line(error: BaseException) -> str:
-    """Give the first line of an error, or its name."""
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
 def _refusals() -> tuple[type[Exception], ...]:
     return (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError, AttributeError)
-
-
-# --- one column of Python values ----------------------------------------------------------------------------------
 
 
 def _made(

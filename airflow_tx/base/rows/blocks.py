@@ -7,14 +7,10 @@ by its bytes and its values. If they prove nothing, the rule reads the texts of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import timezone
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows.types import (
-    BLANKS,
     ArrayType,
     BooleanType,
     ColumnType,
@@ -37,10 +33,6 @@ else:
     np = LazyModule("numpy")
     pa = LazyModule("pyarrow")
     pc = LazyModule("pyarrow.compute")
-
-
-BLOCK = 8 * 1024 * 1024
-"""Bytes of a file that are read at once."""
 
 
 class NotProven(Exception):
@@ -201,222 +193,6 @@ def _bytes_of(texts: pa.Array) -> Any:
 def _has(texts: pa.Array, letters: str) -> bool:
     found = _bytes_of(texts)
     return any(bool((found == ord(letter)).any()) for letter in letters)
-
-
-# --- rows ---------------------------------------------------------------------------------------------------------
-
-
-def batch_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Give the rows of a record batch as dicts, with the values that `ColumnType` has; moments are in UTC."""
-    # Most of a row's cost is its dict: this is the cheapest way to make one.
-    named = map(zip, repeat(batch.schema.names), zip(*map(_values, batch.columns), strict=True))
-    return map(dict, named)
-
-
-def _values(column: pa.Array) -> list[Any]:
-    types = pa.types
-    kind = column.type
-    if types.is_nested(kind):
-        return _nested(column)
-    if types.is_null(kind):
-        return [None] * len(column)
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return _numbers(column)
-    # Texts, times and decimals come again and again, and making one costs more than finding one.
-    coded = column.dictionary_encode()
-    known = coded.dictionary
-    if types.is_timestamp(kind) and kind.tz is not None:
-        naive = known.cast(pa.timestamp("us")).to_pylist()
-        values = [each.replace(tzinfo=timezone.utc) for each in naive]
-    else:
-        values = known.to_pylist()
-    values.append(None)
-    codes = coded.indices.fill_null(len(values) - 1) if column.null_count else coded.indices
-    return list(map(values.__getitem__, codes.to_numpy().tolist()))
-
-
-def _nested(column: pa.Array) -> list[Any]:
-    is_there = column.is_valid().to_pylist()
-    if pa.types.is_struct(column.type):
-        fields = [(each.name, _values(column.field(each.name))) for each in column.type]
-        return [
-            {name: values[at] for name, values in fields} if there else None
-            for at, there in enumerate(is_there)
-        ]
-    ends = column.offsets.to_pylist()
-    is_map = pa.types.is_map(column.type)
-    values = (
-        list(zip(_values(column.keys), _values(column.items), strict=True))
-        if is_map
-        else _values(column.values)
-    )
-    make: Callable[[list[Any]], Any] = dict if is_map else list
-    return [
-        make(values[first:last]) if there else None
-        for first, last, there in zip(ends, ends[1:], is_there, strict=False)
-    ]
-
-
-def _numbers(column: pa.Array) -> list[Any]:
-    if not column.null_count:
-        plain: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-        return plain
-    values = _numbers(column.fill_null(pa.scalar(0).cast(column.type)))
-    for at in pc.indices_nonzero(column.is_null()).to_pylist():
-        values[at] = None
-    return values
-
-
-# --- blocks of lines ----------------------------------------------------------------------------------------------
-
-
-def line_blocks(file: BinaryIO, quote: bytes = b"") -> Iterator[bytes]:
-    """Divide a file into blocks that end with a line.
-
-    :param quote: what is around values that have several lines; none: no value has.
-    """
-    parts: list[bytes] = []
-    quotes = 0
-    while len(more := file.read(BLOCK)) == BLOCK:
-        end = _last_end(more, quote, within=quotes % 2 == 1)
-        if end:
-            yield b"".join([*parts, more[:end]])
-            parts.clear()
-            quotes = 0
-        parts.append(more[end:])
-        quotes += parts[-1].count(quote) if quote else 0
-    if rest := b"".join([*parts, more]):
-        yield rest
-
-
-def _last_end(block: bytes, quote: bytes, *, within: bool) -> int:
-    """Find the place behind the last end of a row in a block; 0: there is none.
-
-    :param within: whether the block begins within quotes.
-    """
-    if not quote or (not within and quote not in block):
-        return block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, -1) + 1
-    raw = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(raw == ord("\n"))
-    if not len(ends):
-        ends = np.flatnonzero(raw[:-1] == ord("\r"))
-    parity = np.searchsorted(np.flatnonzero(raw == quote[0]), ends) + within
-    outside = ends[parity % 2 == 0]
-    return int(outside[-1]) + 1 if len(outside) else 0
-
-
-# --- csv ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CsvShape:
-    """How rows of csv are divided into fields.
-
-    :param quote: "" for none.
-    :param null: the text of no value, besides the empty one.
-    :param several: whether a value within quotes may have several lines.
-    """
-
-    separator: str
-    quote: str
-    null: str
-    several: bool
-
-    def columns_of(self, block: bytes, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-        """Divide a block in UTF-8 into columns of texts, and of whole numbers.
-
-        :param types: of its columns, as they will be.
-        :raises NotProven: readers of csv may divide it differently.
-        """
-        self._check(block)
-        whole = {name: kind for name, kind in types.items() if pa.types.is_integer(kind)}
-        if whole and _may_have_hexadecimal(block, self):
-            whole = {}
-        texts = dict.fromkeys(types, pa.string())
-        try:
-            found = self._divided(block, {**texts, **whole})
-        except pa.ArrowException as error:
-            if not whole:
-                raise NotProven(str(error)) from None
-            return self.columns_of(block, texts)
-        if len(texts) == 1 and not self.several:
-            _check_blank_lines(found.column(0))
-        return found
-
-    def _check(self, block: bytes) -> None:
-        if not (self.separator + self.quote).isascii():
-            raise NotProven("another separator than ASCII")
-        if b"\0" in block or block.startswith("\ufeff".encode()):
-            raise NotProven("a NUL or a byte order mark")
-        if self.quote and self.quote.encode() in block:
-            _check_quotes(block, self)
-
-    def _divided(self, block: bytes, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-        from pyarrow import csv
-
-        table = csv.read_csv(
-            pa.BufferReader(block),
-            read_options=csv.ReadOptions(
-                use_threads=False, block_size=len(block) + 1, column_names=list(types)
-            ),
-            parse_options=csv.ParseOptions(
-                delimiter=self.separator,
-                quote_char=self.quote or False,
-                double_quote=True,
-                escape_char=False,
-                newlines_in_values=self.several,
-                ignore_empty_lines=True,
-            ),
-            convert_options=csv.ConvertOptions(
-                check_utf8=True,
-                column_types=types,
-                null_values=["", self.null],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=True,
-            ),
-        )
-        found = table.combine_chunks().to_batches()
-        return found[0] if found else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-def _check_quotes(block: bytes, shape: CsvShape) -> None:
-    """Prove that quotes begin and end fields, or are doubled within them."""
-    raw = np.frombuffer(block, np.uint8)
-    places = np.flatnonzero(raw == ord(shape.quote))
-    if len(places) % 2:
-        raise NotProven("an odd number of quotes")
-    opening = places[::2]
-    closing = places[1::2]
-    borders = np.array([ord(shape.separator), ord("\n"), ord("\r")], np.uint8)
-    is_doubled = opening[1:] == closing[:-1] + 1
-    begins = (opening == 0) | np.isin(raw[np.maximum(opening - 1, 0)], borders)
-    begins[1:] |= is_doubled
-    ends = (closing == len(raw) - 1) | np.isin(raw[np.minimum(closing + 1, len(raw) - 1)], borders)
-    ends[:-1] |= is_doubled
-    if not (begins.all() and ends.all()):
-        raise NotProven("a quote within a field")
-    if not shape.several:
-        line_ends = np.flatnonzero((raw == ord("\n")) | (raw == ord("\r")))
-        if (np.searchsorted(places, line_ends) % 2).any():
-            raise NotProven("a line end within quotes")
-
-
-def _may_have_hexadecimal(block: bytes, shape: CsvShape) -> bool:
-    """Ask whether a field may begin with 0x, which Arrow takes for the start of a whole number."""
-    raw = np.frombuffer(block, np.uint8)
-    marks = np.flatnonzero((raw | 32) == ord("x"))
-    marks = marks[marks > 0]
-    zeros = marks[raw[marks - 1] == ord("0")] - 1
-    before = np.frombuffer(f"{shape.separator}{shape.quote}\n\r \t+-".encode(), np.uint8)
-    return bool(((zeros == 0) | np.isin(raw[np.maximum(zeros - 1, 0)], before)).any())
-
-
-def _check_blank_lines(column: pa.Array) -> None:
-    """Prove that no row of one column is a blank line, which the rule leaves out."""
-    if pa.types.is_string(column.type):
-        blank = pc.equal(pc.utf8_length(pc.utf8_trim(column, BLANKS)), 0)
-        if pc.any(blank).as_py():
-            raise NotProven("a blank line")
 
 
 # --- json ---------------------------------------------------------------------------------------------------------

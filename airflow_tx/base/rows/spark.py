@@ -1,4 +1,8 @@
-"""Reads of Spark that depend on no setting, and checks of rows that let a query fail."""
+"""Reads of Spark that depend on no setting.
+
+All of them are opened here, so that a batch has the same rows with any settings of a session, a cluster or Hadoop.
+Options of a reader override settings; a setting that has no option is refused.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.base.lazy_names import LazyModule
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, functions as F
-else:
-    F = LazyModule("pyspark.sql.functions")
-
-
-# --- reads --------------------------------------------------------------------------------------------------------
-# All reads of Spark are opened here, so that a batch has the same rows with any settings of a session, a cluster or
-# Hadoop. Options of a reader override settings; a setting that has no option is refused.
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 
 _OF_FILES = {
@@ -167,32 +163,3 @@ def spark_reader(
     check_settings(spark, file_format)
     said = _SAID.get(file_format, _OF_FILES)
     return spark.read.format(file_format).options(**said).options(**(options or {}))
-
-
-# --- spark --------------------------------------------------------------------------------------------------------
-
-
-REFUSED_VALUE = "airflow_tx: no such value: "
-"""What begins the message of a query that found a value which is refused."""
-
-
-def valid_text(rows: DataFrame) -> DataFrame:
-    """Let a query over text files fail at bytes that are no UTF-8, which Spark hands on."""
-    (name,) = rows.columns
-    return rows.where(fails(_broken_utf8(F.col(column_name(name))), otherwise=True))
-
-
-def column_name(name: str) -> str:
-    """Quote the name of a column."""
-    return f"`{name.replace('`', '``')}`"
-
-
-def _broken_utf8(line: Column) -> Column:
-    return F.when(~F.is_valid_utf8(line), F.lit(f"{REFUSED_VALUE}bytes that are no UTF-8"))
-
-
-def fails(problem: Column, *, otherwise: bool) -> Column:
-    """Let a query fail at a row that has a problem; of other rows the answer is `otherwise`."""
-    return F.when(problem.isNotNull(), F.raise_error(problem).cast("boolean")).otherwise(
-        F.lit(otherwise)
-    )

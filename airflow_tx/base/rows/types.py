@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow_tx.base.lazy_names import LazyModule
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
 else:
     pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
 
 
 # --- types --------------------------------------------------------------------------------------------------------
@@ -695,3 +698,64 @@ def _of_arrow(kind: ColumnType) -> pa.DataType:
     if isinstance(kind, TimestampType):
         return pa.timestamp("us", "UTC" if kind.zoned else None)
     return pa.type_for_alias(_ARROW[kind.ddl])
+
+
+def batch_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Give the rows of a record batch as dicts, with the values that `ColumnType` has; moments are in UTC."""
+    # Most of a row's cost is its dict: this is the cheapest way to make one.
+    named = map(zip, repeat(batch.schema.names), zip(*map(_values, batch.columns), strict=True))
+    return map(dict, named)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    types = pa.types
+    kind = column.type
+    if types.is_nested(kind):
+        return _nested(column)
+    if types.is_null(kind):
+        return [None] * len(column)
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return _numbers(column)
+    # Texts, times and decimals come again and again, and making one costs more than finding one.
+    coded = column.dictionary_encode()
+    known = coded.dictionary
+    if types.is_timestamp(kind) and kind.tz is not None:
+        naive = known.cast(pa.timestamp("us")).to_pylist()
+        values = [each.replace(tzinfo=timezone.utc) for each in naive]
+    else:
+        values = known.to_pylist()
+    values.append(None)
+    codes = coded.indices.fill_null(len(values) - 1) if column.null_count else coded.indices
+    return list(map(values.__getitem__, codes.to_numpy().tolist()))
+
+
+def _nested(column: pa.Array) -> list[Any]:
+    is_there = column.is_valid().to_pylist()
+    if pa.types.is_struct(column.type):
+        fields = [(each.name, _values(column.field(each.name))) for each in column.type]
+        return [
+            {name: values[at] for name, values in fields} if there else None
+            for at, there in enumerate(is_there)
+        ]
+    ends = column.offsets.to_pylist()
+    is_map = pa.types.is_map(column.type)
+    values = (
+        list(zip(_values(column.keys), _values(column.items), strict=True))
+        if is_map
+        else _values(column.values)
+    )
+    make: Callable[[list[Any]], Any] = dict if is_map else list
+    return [
+        make(values[first:last]) if there else None
+        for first, last, there in zip(ends, ends[1:], is_there, strict=False)
+    ]
+
+
+def _numbers(column: pa.Array) -> list[Any]:
+    if not column.null_count:
+        plain: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        return plain
+    values = _numbers(column.fill_null(pa.scalar(0).cast(column.type)))
+    for at in pc.indices_nonzero(column.is_null()).to_pylist():
+        values[at] = None
+    return values

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
-    REFUSED_VALUE,
     ColumnType,
     DecimalType,
     StringType,
@@ -23,10 +22,8 @@ from airflow_tx.base.rows import (
     arrow_types_of,
     batch_rows,
     check_names,
-    column_name,
     columns_of,
     ddl_of,
-    fails,
     found_columns_of,
     kind_of,
     nested_columns_of,
@@ -34,11 +31,10 @@ from airflow_tx.base.rows import (
     says_not_null,
     spark_reader,
     typed_batch,
-    valid_text,
 )
 from airflow_tx.ledger import digest
 from airflow_tx.outputs import batches_in, read_schema
-from airflow_tx.sources.api import MalformedRow
+from airflow_tx.sources.api import REFUSED_VALUE, MalformedRow, column_name, fails
 from airflow_tx.sources.files.rows import CsvRows, JsonRows, RowsOfFile
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
@@ -515,7 +511,7 @@ class BatchFiles:
             equal = F.lit(False) if value is None else own.eqNullSafe(value)
             same = equal if kind is None else equal | same
         problem = f"{REFUSED_VALUE}column {name} is another one than {text!r:.100}, the name of its folder"
-        checked = rows.where(fails(F.when(~same, F.lit(problem)), otherwise=True))
+        checked = rows.where(fails(F.when(~same, F.lit(problem))))
         if kind is None or value is None:
             return checked
         return checked.withColumn(name, F.coalesce(own, value))
@@ -527,7 +523,7 @@ class BatchFiles:
         rows = opened.load(list(self.for_spark))
         if _NUMBERED in rows.schema.json():
             rows = opened.schema(rows.schema.toDDL()).load(list(self.for_spark))
-        return valid_text(rows) if self.format == "text" else rows
+        return _valid_text(rows) if self.format == "text" else rows
 
     @property
     def _plain_json(self) -> bool:
@@ -592,6 +588,16 @@ def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Itera
         malformed.clear()
         yield row
     yield from malformed
+
+
+def _valid_text(rows: DataFrame) -> DataFrame:
+    """Let a query over text files fail at bytes that are no UTF-8, which Spark hands on."""
+    from pyspark.sql import functions as F
+
+    (name,) = rows.columns
+    is_valid = F.is_valid_utf8(F.col(column_name(name)))
+    problem = F.when(~is_valid, F.lit(f"{REFUSED_VALUE}bytes that are no UTF-8"))
+    return rows.where(fails(problem))
 
 
 def _in_spark(text: str, kind: ColumnType) -> Column:

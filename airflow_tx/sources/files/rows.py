@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
+    BLANKS,
     ColumnType,
     NotProven,
     StringType,
     UnfitText,
     arrow_types_of,
-    line_blocks,
     objects_batch,
     parsed_object,
     reader_of_dicts,
@@ -35,9 +35,13 @@ from airflow_tx.sources.files.schema import CsvFormat, Misfit, check_first
 from airflow_tx.sources.files.storage import FilePath
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
 else:
+    np = LazyModule("numpy")
     pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
 
 
 _TEXT = StringType("STRING")
@@ -49,6 +53,9 @@ _BOM = "\ufeff".encode()
 _FEW = 2
 _MOST_THREADS = 4
 _Row = dict[str, Any]
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -243,7 +250,7 @@ class CsvRows(RowsOfFile):
 
     def _proven(self, block: bytes) -> pa.RecordBatch:
         types = {name: self._types[name] for name in self._names}
-        found = self.written.columns_of(self.written.in_utf8(block), types)
+        found = csv_batch(self.written.in_utf8(block), types, self.written)
         texts = dict(zip(self._names, found.columns, strict=True))
         columns = [
             typed_column(texts[name], kind, self._types[name])
@@ -348,3 +355,147 @@ def _lines_in(block: bytes) -> int:
     """Count lines as a reader of texts does, for which a carriage return alone ends one, too."""
     alone = block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0
     return block.count(b"\n") + alone
+
+
+# --- blocks of lines ----------------------------------------------------------------------------------------------
+
+
+BLOCK = 8 * 1024 * 1024
+"""Bytes of a file that are read at once."""
+
+
+def line_blocks(file: BinaryIO, quote: bytes = b"") -> Iterator[bytes]:
+    """Divide a file into blocks that end with a line.
+
+    :param quote: what is around values that have several lines; none: no value has.
+    """
+    parts: list[bytes] = []
+    quotes = 0
+    while len(more := file.read(BLOCK)) == BLOCK:
+        end = _last_end(more, quote, within=quotes % 2 == 1)
+        if end:
+            yield b"".join([*parts, more[:end]])
+            parts.clear()
+            quotes = 0
+        parts.append(more[end:])
+        quotes += parts[-1].count(quote) if quote else 0
+    if rest := b"".join([*parts, more]):
+        yield rest
+
+
+def _last_end(block: bytes, quote: bytes, *, within: bool) -> int:
+    """Find the place behind the last end of a row in a block; 0: there is none.
+
+    :param within: whether the block begins within quotes.
+    """
+    if not quote or (not within and quote not in block):
+        return block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, -1) + 1
+    raw = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(raw == ord("\n"))
+    if not len(ends):
+        ends = np.flatnonzero(raw[:-1] == ord("\r"))
+    parity = np.searchsorted(np.flatnonzero(raw == quote[0]), ends) + within
+    outside = ends[parity % 2 == 0]
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+# --- csv ----------------------------------------------------------------------------------------------------------
+
+
+def csv_batch(block: bytes, types: Mapping[str, pa.DataType], written: CsvFormat) -> pa.RecordBatch:
+    """Divide a block in UTF-8 into columns of texts, and of whole numbers.
+
+    :param types: of its columns, as they will be.
+    :raises NotProven: readers of csv may divide it differently.
+    """
+    _check_csv(block, written)
+    whole = {name: kind for name, kind in types.items() if pa.types.is_integer(kind)}
+    if whole and _may_have_hexadecimal(block, written):
+        whole = {}
+    texts = dict.fromkeys(types, pa.string())
+    try:
+        found = _divided(block, {**texts, **whole}, written)
+    except pa.ArrowException as error:
+        if not whole:
+            raise NotProven(str(error)) from None
+        return csv_batch(block, texts, written)
+    if len(texts) == 1 and not written.several:
+        _check_blank_lines(found.column(0))
+    return found
+
+
+def _check_csv(block: bytes, written: CsvFormat) -> None:
+    if not (written.separator + written.quote).isascii():
+        raise NotProven("another separator than ASCII")
+    if b"\0" in block or block.startswith("\ufeff".encode()):
+        raise NotProven("a NUL or a byte order mark")
+    if written.quote and written.quote.encode() in block:
+        _check_quotes(block, written)
+
+
+def _divided(block: bytes, types: Mapping[str, pa.DataType], written: CsvFormat) -> pa.RecordBatch:
+    from pyarrow import csv
+
+    table = csv.read_csv(
+        pa.BufferReader(block),
+        read_options=csv.ReadOptions(
+            use_threads=False, block_size=len(block) + 1, column_names=list(types)
+        ),
+        parse_options=csv.ParseOptions(
+            delimiter=written.separator,
+            quote_char=written.quote or False,
+            double_quote=True,
+            escape_char=False,
+            newlines_in_values=written.several,
+            ignore_empty_lines=True,
+        ),
+        convert_options=csv.ConvertOptions(
+            check_utf8=True,
+            column_types=types,
+            null_values=["", written.null],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=True,
+        ),
+    )
+    found = table.combine_chunks().to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _check_quotes(block: bytes, written: CsvFormat) -> None:
+    """Prove that quotes begin and end fields, or are doubled within them."""
+    raw = np.frombuffer(block, np.uint8)
+    places = np.flatnonzero(raw == ord(written.quote))
+    if len(places) % 2:
+        raise NotProven("an odd number of quotes")
+    opening = places[::2]
+    closing = places[1::2]
+    borders = np.array([ord(written.separator), ord("\n"), ord("\r")], np.uint8)
+    is_doubled = opening[1:] == closing[:-1] + 1
+    begins = (opening == 0) | np.isin(raw[np.maximum(opening - 1, 0)], borders)
+    begins[1:] |= is_doubled
+    ends = (closing == len(raw) - 1) | np.isin(raw[np.minimum(closing + 1, len(raw) - 1)], borders)
+    ends[:-1] |= is_doubled
+    if not (begins.all() and ends.all()):
+        raise NotProven("a quote within a field")
+    if not written.several:
+        line_ends = np.flatnonzero((raw == ord("\n")) | (raw == ord("\r")))
+        if (np.searchsorted(places, line_ends) % 2).any():
+            raise NotProven("a line end within quotes")
+
+
+def _may_have_hexadecimal(block: bytes, written: CsvFormat) -> bool:
+    """Ask whether a field may begin with 0x, which Arrow takes for the start of a whole number."""
+    raw = np.frombuffer(block, np.uint8)
+    marks = np.flatnonzero((raw | 32) == ord("x"))
+    marks = marks[marks > 0]
+    zeros = marks[raw[marks - 1] == ord("0")] - 1
+    before = np.frombuffer(f"{written.separator}{written.quote}\n\r \t+-".encode(), np.uint8)
+    return bool(((zeros == 0) | np.isin(raw[np.maximum(zeros - 1, 0)], before)).any())
+
+
+def _check_blank_lines(column: pa.Array) -> None:
+    """Prove that no row of one column is a blank line, which the rule leaves out."""
+    if pa.types.is_string(column.type):
+        blank = pc.equal(pc.utf8_length(pc.utf8_trim(column, BLANKS)), 0)
+        if pc.any(blank).as_py():
+            raise NotProven("a blank line")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, BinaryIO, TextIO, cast
 
-from airflow_tx.base.rows import BLANKS, CsvShape, UnfitText, columns_of, ddl_of
+from airflow_tx.base.rows import BLANKS, UnfitText, columns_of, ddl_of
 from airflow_tx.sources.api import pack, unpack
 from airflow_tx.sources.files.storage import Content, FilePath
 
@@ -44,12 +44,19 @@ _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\r\n"
 
 
 @dataclass(frozen=True)
-class CsvFormat(CsvShape):
+class CsvFormat:
     """A way to write csv files.
 
+    :param quote: "" for none.
+    :param null: the text of no value, besides the empty one.
+    :param several: whether a value within quotes may have several lines.
     :param typed: whether columns have the types of their values, rather than be texts.
     """
 
+    separator: str
+    quote: str
+    null: str
+    several: bool
     header: bool
     encoding: str
     typed: bool

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.base.rows import (
-    REFUSED_VALUE,
     NotProven,
     UnfitText,
     arrow_types_of,
     batch_rows,
     spark_reader,
 )
-from airflow_tx.sources.api import MalformedRow
+from airflow_tx.sources.api import REFUSED_VALUE, MalformedRow
 from airflow_tx.sources.message import (
     malformed_message,
     message_batches,

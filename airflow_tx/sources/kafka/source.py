@@ -46,7 +46,7 @@ from airflow_tx.sources.kafka.offsets import (
     some_messages,
     split_name,
 )
-from airflow_tx.sources.message import declared_columns, is_number_below, is_number_within
+from airflow_tx.sources.message import declared_columns
 from airflow_tx.sources.partitions import (
     Gone,
     LogBatch,
@@ -54,6 +54,8 @@ from airflow_tx.sources.partitions import (
     LogSnapshot,
     LogSource,
     PartitionLog,
+    is_number_below,
+    is_number_within,
 )
 
 if TYPE_CHECKING:

@@ -29,15 +29,21 @@ from airflow_tx.base.rows import ColumnType, NotProven, UnfitText, arrow_types_o
 from airflow_tx.sources.api import EmittedRows, Json, MalformedRow, RowTypes
 from airflow_tx.sources.message import (
     declared_columns,
-    is_number_below,
-    is_number_within,
     malformed_message,
     message_batches,
     message_column,
     message_ddl,
     parsed_message,
 )
-from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, LogSource, PartitionLog
+from airflow_tx.sources.partitions import (
+    Gone,
+    LogBatch,
+    LogSnapshot,
+    LogSource,
+    PartitionLog,
+    is_number_below,
+    is_number_within,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections import Counter
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar

@@ -13,8 +13,8 @@ import pytest
 from airflow_tx.base.errors import AckersUnavailable
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.outputs.messages.messages import AckerLoad, AckerWatch, Collector
-from airflow_tx.outputs.messages.stores import ZnodeAckers
+from airflow_tx.outputs.messages.messages import Collector
+from airflow_tx.outputs.messages.stores import AckerLoad, AckerWatch, ZnodeAckers
 from airflow_tx.outputs.messages.tree import Origin
 from tests.suites.acker_case import opened
 

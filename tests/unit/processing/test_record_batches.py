@@ -22,11 +22,12 @@ import pytest
 
 from airflow_tx import FileSource, PartitionedFileSource, PartitionedSqlSource, SqlSource
 from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError
-from airflow_tx.base.rows import arrow, blocks
+from airflow_tx.base.rows import arrow
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.ledger.views.view import transaction_details
 from airflow_tx.outputs.staging.area import batches_in
+from airflow_tx.sources.files import rows as rows_of_files
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.trial import TrialSource
 from airflow_tx.state import MemoryState, Sum
@@ -49,7 +50,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow, "AT_ONCE", 2)
-    monkeypatch.setattr(blocks, "BLOCK", 6)
+    monkeypatch.setattr(rows_of_files, "BLOCK", 6)
 
 
 class Run(StageRun):

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.base.errors import ConfigError, SourceError
-from airflow_tx.base.rows import blocks
 from airflow_tx.base.rows.types import columns_of
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
+from airflow_tx.sources.files import rows as rows_of_files
 from airflow_tx.sources.files.source import FileSource, FolderSource, PartitionedFileSource
 from airflow_tx.sources.files.storage import Disk, FilesPosition, fingerprint, split_glob
 
@@ -141,7 +141,7 @@ def test_a_file_that_changed_after_its_batch_was_fixed_is_refused(tmp_path: Path
 
 
 def test_a_file_that_changed_is_refused_before_its_last_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK", 16)
+    monkeypatch.setattr(rows_of_files, "BLOCK", 16)
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
     batch = take(source)

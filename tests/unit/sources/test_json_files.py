@@ -16,10 +16,11 @@ import pytest
 
 from airflow_tx import FileSource
 from airflow_tx.base.errors import SourceError
-from airflow_tx.base.rows import batch_rows, blocks, nested_columns_of
+from airflow_tx.base.rows import batch_rows, nested_columns_of
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources import MalformedRow
 from airflow_tx.sources.files import rows as file_rows
+from airflow_tx.sources.files import rows as rows_of_files
 from airflow_tx.sources.files.rows import JsonRows
 
 ATTEMPT = TransactionAttempt(1, 1)
@@ -70,13 +71,13 @@ def read(folder: Path, schema: str) -> Any:
 
 
 @pytest.mark.parametrize("schema", [FLAT, SCHEMA], ids=["proven", "by the rule"])
-@pytest.mark.parametrize("size", [1, 7, 100, 1000, blocks.BLOCK])
+@pytest.mark.parametrize("size", [1, 7, 100, 1000, rows_of_files.BLOCK])
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 def test_a_file_is_read_alike_in_blocks_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, size: int, schema: str
 ) -> None:
     (tmp_path / "a.json").write_bytes(content.encode())
-    monkeypatch.setattr(blocks, "BLOCK", size)
+    monkeypatch.setattr(rows_of_files, "BLOCK", size)
     expected = by_line(content, schema, None)
     found = read(tmp_path, schema)
     if isinstance(expected, str):
@@ -85,11 +86,11 @@ def test_a_file_is_read_alike_in_blocks_of_any_size(
         assert repr(found) == repr(expected)
 
 
-@pytest.mark.parametrize("size", [50, 1000, blocks.BLOCK])
+@pytest.mark.parametrize("size", [50, 1000, rows_of_files.BLOCK])
 def test_malformed_lines_are_kept_with_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     content = CONTENTS["wrong lines"]
     (tmp_path / "a.json").write_bytes(content.encode())
-    monkeypatch.setattr(blocks, "BLOCK", size)
+    monkeypatch.setattr(rows_of_files, "BLOCK", size)
     malformed: list[MalformedRow] = []
     rows = by_line(content, SCHEMA, malformed)
     assert len(malformed) == 40
@@ -128,10 +129,10 @@ def test_memory_is_that_of_a_block(tmp_path: Path, other: str, monkeypatch: pyte
     before = pa.total_allocated_bytes()
     tracemalloc.start()
     for _ in source.emit_arrow(ATTEMPT, metadata):
-        assert pa.total_allocated_bytes() - before < 3 * blocks.BLOCK
+        assert pa.total_allocated_bytes() - before < 3 * rows_of_files.BLOCK
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert most < 7 * blocks.BLOCK
+    assert most < 7 * rows_of_files.BLOCK
 
 
 def test_arrow_reads_a_block_at_once(tmp_path: Path) -> None:
