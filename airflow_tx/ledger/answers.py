@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from airflow_tx.ledger.attempt import Grant, TransactionAttempt
 from airflow_tx.ledger.json_text import NOT_KEPT, digest_of
 from airflow_tx.ledger.records import Ack, History, Metadata, TopologyRecord, TransactionRecord
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger.records import Metadata
-
 
 # --- answers ------------------------------------------------------------------------------------------------------
 

@@ -327,7 +327,12 @@ def ack_element(name: str) -> tuple[str, int]:
     return decode_name(task), int(index)
 
 
+def names_below(store: Store, path: str) -> tuple[str, ...]:
+    """Name what is below a path, sorted; nothing if the path does not exist."""
+    children = store.children(path)
+    return () if children is None else children.names
+
+
 def txids_below(store: Store, path: str) -> list[int]:
     """Name the transactions that have a record below a path, in order."""
-    children = store.children(path)
-    return sorted(int(name) for name in (children.names if children else ()) if name.isdecimal())
+    return sorted(int(name) for name in names_below(store, path) if name.isdecimal())

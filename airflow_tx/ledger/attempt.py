@@ -29,6 +29,11 @@ class TransactionAttempt:
         return f"{self.txid}.{self.attempt}"
 
 
+def instance_name(task: str, map_index: int) -> str:
+    """Name a task instance, such as `load` or `load[2]`."""
+    return task if map_index < 0 else f"{task}[{map_index}]"
+
+
 _NUMBER = "."
 
 
@@ -47,7 +52,7 @@ class TaskTry:
     task_try: str
 
     def __str__(self) -> str:
-        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+        return instance_name(self.task_id, self.map_index)
 
     def same_instance(self, task_try: str) -> bool:
         """Whether another try has this one's id, so that Airflow takes the result of either for both.

@@ -48,6 +48,7 @@ from airflow_tx.ledger.reading import (
     Unanswered,
     listed_acks,
     read_opened,
+    records_at,
 )
 from airflow_tx.ledger.records import (
     Binding,
@@ -216,7 +217,7 @@ class ReadOnlyLedger:
     def all_skipped(self) -> dict[int, Skipped]:
         """Read the rows of every transaction that was skipped, by txid."""
         txids = txids_below(self.store, self.paths.all_skipped)
-        return {txid: found for txid in txids if (found := self.skipped(txid)) is not None}
+        return records_at(self.reader, Skipped, {each: self.paths.skipped(each) for each in txids})
 
     def is_committed(self, txid: int) -> bool:
         """Ask whether a transaction without an open record is committed."""
@@ -492,7 +493,7 @@ class Ledger(ReadOnlyLedger):
                 )
             except (Refused, UnreadableRecord) as error:
                 decided = error
-            if not self._confirmed(read):
+            if not read.still_holds():
                 continue
             if isinstance(decided, Decision):
                 return decided
@@ -642,7 +643,7 @@ class Ledger(ReadOnlyLedger):
             if isinstance(decided, Decision) and decided.writes:
                 if self._send(read, decided, stamp, again=number < UNANSWERED):
                     return self._swept(decided.result)
-            elif synced and self._confirmed(read):
+            elif synced and read.still_holds():
                 if isinstance(decided, Decision):
                     return self._swept(decided.result)
                 raise decided
@@ -656,16 +657,6 @@ class Ledger(ReadOnlyLedger):
     def _stamp(self) -> Stamp:
         now = self.clock.now().isoformat(timespec="milliseconds")
         return Stamp(now, self.ids.nonce(), self.ids.message_id(), self.history)
-
-    def _confirmed(self, read: Reader) -> bool:
-        """Ask whether all read records held at one moment: an answer must not mix records of different times."""
-        requirements = read.requirements(frozenset())
-        try:
-            if requirements:
-                self.store.multi(requirements, ())
-        except (RequirementFailed, OutcomeUnknown):
-            return False
-        return True
 
     def _send(self, read: Reader, decision: Decision[object], stamp: Stamp, *, again: bool) -> bool:
         created = frozenset(write.path for write in decision.writes if isinstance(write, Create))

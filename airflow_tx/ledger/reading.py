@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_tx.base.errors import TooMuchContention, UnreadableRecord
+from airflow_tx.base.errors import (
+    OutcomeUnknown,
+    RequirementFailed,
+    TooMuchContention,
+    UnreadableRecord,
+)
 from airflow_tx.ledger.api import (
     ANY_VERSION,
     Absent,
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
 
 
 _A = TypeVar("_A")
+_K = TypeVar("_K")
 _R = TypeVar("_R", bound="DataclassInstance")
 
 Answers = dict[str, tuple[object, Any]]
@@ -283,6 +289,16 @@ class Reader:
             elif path in created:
                 found.append(Absent(path))
         return tuple(found)
+
+    def still_holds(self) -> bool:
+        """Ask whether all read records held at one moment: an answer must not mix records of different times."""
+        requirements = self.requirements(frozenset())
+        try:
+            if requirements:
+                self._store.multi(requirements, ())
+        except (RequirementFailed, OutcomeUnknown):
+            return False
+        return True
 
     def _required(self, path: str) -> Node | None:
         node = self._node(path)
@@ -561,14 +577,17 @@ class LedgerReader:
         return read.peek(Counter, self._paths.allocated).txid != allocated
 
 
+def records_at(read: Reader, cls: type[_R], paths: Mapping[_K, str]) -> dict[_K, _R]:
+    """Read the records at these paths, without records that are gone since they were listed."""
+    found = {key: read.peek_if_any(cls, path) for key, path in paths.items()}
+    return {key: record for key, record in found.items() if record is not None}
+
+
 def read_opened(read: Reader, paths: Paths, txids: Iterable[int]) -> dict[int, TransactionRecord]:
     """Read records of transactions that have begun and were open when the turn was read."""
-    found = {txid: read.peek_if_any(TransactionRecord, paths.transaction(txid)) for txid in txids}
-    return {txid: record for txid, record in found.items() if record is not None}
+    return records_at(read, TransactionRecord, {txid: paths.transaction(txid) for txid in txids})
 
 
 def listed_acks(store: Store, folder: str, names: Iterable[str]) -> dict[tuple[str, int], Ack]:
     """Read the acks of a transaction by task id and map index, without acks that are gone since they were listed."""
-    read = Reader(store)
-    found = {ack_element(name): read.peek_if_any(Ack, f"{folder}/{name}") for name in names}
-    return {instance: ack for instance, ack in found.items() if ack is not None}
+    return records_at(Reader(store), Ack, {ack_element(name): f"{folder}/{name}" for name in names})

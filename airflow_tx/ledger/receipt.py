@@ -10,14 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.records import Ack, Outcome
 from airflow_tx.ledger.row_digest import MODULUS, RowsDigest
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger.records import Ack
 
 RECEIPT_FORMAT = 1
 METADATA_KEPT = 16_384
@@ -240,8 +238,6 @@ def restated(receipts: Mapping[int, Receipt]) -> dict[int, int]:
 
     :param receipts: by txid; of restated transactions, all later ones.
     """
-    from airflow_tx.ledger.records import Outcome
-
     found = dict[int, int]()
     # Newest first: a restatement may be restated itself.
     for txid in sorted(receipts, reverse=True):

@@ -285,7 +285,7 @@ MUTANTS = (
     Mutant("an answer is believed without a sync", ((Ledger._run, "self.store.sync()", "pass"),), LAGS),
     Mutant(
         "an answer of records of different times is believed",
-        ((Ledger._run, "and self._confirmed(read)", ""),),
+        ((Ledger._run, "and read.still_holds()", ""),),
         _trace(test_answers, "test_an_answer_comes_from_one_moment"),
     ),
     Mutant(

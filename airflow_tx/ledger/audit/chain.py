@@ -6,22 +6,20 @@ A contradiction is a finding; further facts are notes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from airflow_tx.base.errors import (
-    OutcomeUnknown,
-    RequirementFailed,
     TooMuchContention,
     UnreadableRecord,
 )
-from airflow_tx.ledger.api import Paths, Store, decode_name
+from airflow_tx.ledger.api import Paths, Store, decode_name, names_below, txids_below
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import digest_of, dumps, is_shortened
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.life import LEDGER_LOST, Life, since_reset, taken_back
-from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, records_at
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import (
     Binding,
@@ -36,15 +34,10 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.steps.step import repairs_of
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
 # --- evidence -----------------------------------------------------------------------------------------------------
 # What `airflow tx verify` compares: the ledger as it says of itself, and what its states say. Nothing is written.
 
 
-_R = TypeVar("_R", bound="DataclassInstance")
 LOOKS = 50
 """How often records that change with every step are read again, until they stay the same for a moment."""
 
@@ -162,11 +155,14 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
     """
     ReadOnlyLedger(store, paths).existing_topology()
     found = _at_one_moment(store, paths)
-    histories = dict(_numbered(store, paths.histories, paths.history, History))
-    skipped = dict(_numbered(store, paths.all_skipped, paths.skipped, Skipped))
-    bindings = dict(_bindings(store, paths))
 
     read = Reader(store)
+    final = {txid: paths.history(txid) for txid in txids_below(store, paths.histories)}
+    histories = records_at(read, History, final)
+    skipped = ReadOnlyLedger(store, paths).all_skipped()
+    runs = {decode_name(name): f"{paths.runs}/{name}" for name in names_below(store, paths.runs)}
+    bindings = records_at(read, Binding, runs)
+
     final_since = range(found.current, read.get(Counter, paths.current).txid)
     allocated = read.get(Counter, paths.allocated).txid
     decisive = found.decisive
@@ -194,10 +190,10 @@ def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
         try:
             found = _moment(read, paths)
         except UnreadableRecord:
-            if _is_still(store, read):
+            if read.still_holds():
                 raise
             continue
-        if _is_still(store, read):
+        if read.still_holds():
             return found
         if number == LOOKS - 1:
             return replace(found, decisive=None)
@@ -224,33 +220,6 @@ def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
         repairs=repairs_of(read, paths),
         decisive=Decisive(allocated, opened, metas),
     )
-
-
-def _is_still(store: Store, read: Reader) -> bool:
-    try:
-        store.multi(read.requirements(frozenset()), ())
-    except (RequirementFailed, OutcomeUnknown):
-        return False
-    return True
-
-
-def _numbered(
-    store: Store, folder: str, path: Callable[[int], str], cls: type[_R]
-) -> Iterator[tuple[int, _R]]:
-    """Read the records that are named by their txid."""
-    children = store.children(folder)
-    for txid in sorted(map(int, children.names if children else ())):
-        record = Reader(store).peek_if_any(cls, path(txid))
-        if record is not None:
-            yield txid, record
-
-
-def _bindings(store: Store, paths: Paths) -> Iterator[tuple[str, Binding]]:
-    children = store.children(paths.runs)
-    for name in children.names if children else ():
-        binding = Reader(store).peek_if_any(Binding, f"{paths.runs}/{name}")
-        if binding is not None:
-            yield decode_name(name), binding
 
 
 # --- chain --------------------------------------------------------------------------------------------------------
@@ -336,7 +305,9 @@ class Chain:
             of_states = {name: found[txid] for name, found in self.held.items() if txid in found}
             claims = {replace(each, written={}).text for each in of_states.values()}
             if len(claims) > 1:
-                self.find(txid, f"the receipts of {_listed(of_states)} contradict each other")
+                self.find(
+                    txid, f"the receipts of {' and '.join(sorted(of_states))} contradict each other"
+                )
                 continue
             written = {
                 name: part for each in of_states.values() for name, part in each.written.items()
@@ -549,10 +520,6 @@ class Chain:
                     self.notes.append(
                         f"{where} before it, {repair.what}: {repair.told} ({repair.who}: {repair.why})"
                     )
-
-
-def _listed(names: Mapping[str, Any]) -> str:
-    return " and ".join(sorted(names))
 
 
 def _person(noted: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import Done, Repaired
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Unchanged, Write
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Unchanged, Write, names_below
 from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import Reader
@@ -305,8 +305,7 @@ class Mover:
         if node is None:
             return
         yield path, node.data
-        children = self._store.children(path)
-        for name in children.names if children else ():
+        for name in names_below(self._store, path):
             yield from self._below(f"{path}/{name}")
 
     def _refused(self, problem: str, remedy: Remedy | str) -> MoveRefused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from airflow_tx.base.errors import (
     FailedTransaction,
@@ -21,7 +21,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
 from airflow_tx.ledger.api import Create, Paths, Put, ack_element, ack_name
-from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt, instance_name
 from airflow_tx.ledger.batch_words import counted, shortened
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.reading import Reader
@@ -35,10 +35,9 @@ from airflow_tx.ledger.steps.step import Decision, Stamp, is_another, is_committ
 # Only what was counted is compared: a task that did not count is no proof of anything.
 
 
-if TYPE_CHECKING:
-    from airflow_tx.ledger.records import Ack
-
-    _Acks = Mapping[tuple[str, int], Ack]
+Instance = tuple[str, int]
+"""A task id and a map index, −1 for a task that is not mapped."""
+_Acks = Mapping[Instance, Ack]
 
 
 class OutputName(NamedTuple):
@@ -201,7 +200,7 @@ def unproven_rows(acks: _Acks, size: Mapping[str, Any] | None) -> tuple[str, ...
     counted = None if size is None or size.get("at_most") else size.get("rows")
     known = {*exact, *([] if counted is None else [counted])}
     found = [
-        f"task {_instance(*instance)}: {why}"
+        f"task {instance_name(*instance)}: {why}"
         for instance, ack in sorted(acks.items())
         for why in ack.unproven
     ]
@@ -233,10 +232,6 @@ def _short(read: RowsRead) -> str:
     if read.stopped:
         return f"it stopped after {rows} of {what}, and the total is unknown"
     return f"it read {rows} of {what} or more: Spark may stop early beside a join or SQL text"
-
-
-def _instance(task: str, index: int) -> str:
-    return task if index < 0 else f"{task}[{index}]"
 
 
 def _batch(
@@ -345,7 +340,7 @@ def _entry(acks: _Acks, output: OutputName) -> Mapping[str, Any] | None:
 def _reads(acks: _Acks) -> Iterator[tuple[str, RowsRead]]:
     for (task, index), ack in sorted(acks.items()):
         for entry in ack.read:
-            yield _instance(task, index), RowsRead.from_json(entry)
+            yield instance_name(task, index), RowsRead.from_json(entry)
 
 
 def _differ(attempt: TransactionAttempt, problem: str, remedy: Remedy | str) -> RowsDiffer:
@@ -356,8 +351,6 @@ def _differ(attempt: TransactionAttempt, problem: str, remedy: Remedy | str) -> 
 
 
 _ANOTHER = "one of another transaction of this number (the ledger was reset, repaired or set back)"
-Instance = tuple[str, int]
-"""A task id and a map index, −1 for a task that is not mapped."""
 
 
 def newest_record(
@@ -653,7 +646,7 @@ def ack_val(
 def missing_acks(acks: Mapping[Instance, Ack], wanted: Collection[Instance]) -> list[str]:
     """Name the instances that should have acked and have not."""
     missing = [instance for instance in wanted if instance not in acks or not acks[instance].done]
-    return [task if index < 0 else f"{task}[{index}]" for task, index in sorted(missing)]
+    return [instance_name(*instance) for instance in sorted(missing)]
 
 
 def _acks(read: Reader, folder: str) -> dict[Instance, Ack]:

@@ -35,11 +35,17 @@ from airflow_tx.ledger.answers import (
     Replaced,
     RestatedBatch,
 )
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, txids_below
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.life import Life, name_now
-from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, position_after, unmoved
+from airflow_tx.ledger.reading import (
+    Reader,
+    RotatingTransactionalState,
+    position_after,
+    records_at,
+    unmoved,
+)
 from airflow_tx.ledger.receipt import REPLAYS_KEPT, Receipt
 from airflow_tx.ledger.records import (
     MOST_OF_REASON,
@@ -501,10 +507,8 @@ def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Do
 
 def wishes(store: Store, paths: Paths) -> tuple[Wish, ...]:
     """List what people want restated and no run has begun, by txid."""
-    children = store.children(paths.wishes)
-    txids = sorted(int(name) for name in (children.names if children else ()))
-    found = (Reader(store).peek_if_any(Wish, paths.wish(txid)) for txid in txids)
-    return tuple(wish for wish in found if wish is not None)
+    wished = {txid: paths.wish(txid) for txid in txids_below(store, paths.wishes)}
+    return tuple(records_at(Reader(store), Wish, wished).values())
 
 
 def entries_in_use(read: Reader, paths: Paths) -> set[str]:
@@ -730,7 +734,8 @@ def note_action(
     """
     records = dict(_records(read, paths, txids))
     if _version(txids, records) != version:
-        raise PreviewOutdated(what=_named(txids), topology=paths.topology)
+        named = f"Transaction {', '.join(map(str, sorted(set(txids))))}" if txids else "What failed"
+        raise PreviewOutdated(what=named, topology=paths.topology)
     writes = tuple(
         Put(_path(paths, txid, found), encode(replace(found, op=stamp.op)))
         for txid, found in records.items()
@@ -759,10 +764,6 @@ def _version(txids: Sequence[int], records: Records) -> str:
     return digest(
         [[txid, records[txid].op if txid in records else ""] for txid in sorted(set(txids))]
     )
-
-
-def _named(txids: Sequence[int]) -> str:
-    return f"Transaction {', '.join(map(str, sorted(set(txids))))}" if txids else "What failed"
 
 
 # --- what `begin` makes of it ------------------------------------------------------------------------------------

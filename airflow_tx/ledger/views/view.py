@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.api import Paths, Store, decode_name, txids_below
-from airflow_tx.ledger.attempt import of_lane
+from airflow_tx.ledger.api import Paths, Store, decode_name, names_below, txids_below
+from airflow_tx.ledger.attempt import instance_name, of_lane
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.reading import (
     LedgerReader,
     LedgerReading,
     RotatingTransactionalState,
     listed_acks,
+    records_at,
 )
 from airflow_tx.ledger.receipt import ASIDE, rejected_of, tasks_of
 from airflow_tx.ledger.records import (
@@ -161,8 +162,7 @@ def topologies(store: Store, root: str) -> tuple[str, ...]:
 
 def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
     """Name what the root lists, sorted, with one read: it may be a topology that is about to begin."""
-    children = store.children(root.rstrip("/") or "/")
-    return tuple(sorted(decode_name(element) for element in (children.names if children else ())))
+    return tuple(sorted(map(decode_name, names_below(store, root.rstrip("/") or "/"))))
 
 
 @contextmanager
@@ -267,7 +267,7 @@ class LedgerView(ReadOnlyLedger):
             return TransactionDetails(
                 transaction=view_open(self.paths.topology, txid, ledger, found),
                 batch=batch,
-                acks={_task(key): entry for key, entry in found.items()},
+                acks={instance_name(*key): entry for key, entry in found.items()},
                 partitioned=topology.partitioned,
                 receipt=record.claim,
                 fenced=tuple(record.fenced),
@@ -362,11 +362,9 @@ class LedgerView(ReadOnlyLedger):
 
     def repairs(self) -> tuple[RepairRecord, ...]:
         """Read what people did to the ledger of a topology, oldest first."""
-        found = (
-            self.reader.peek_if_any(RepairRecord, self.paths.repair(number))
-            for number in txids_below(self.store, self.paths.repairs)
-        )
-        return tuple(record for record in found if record is not None)
+        numbers = txids_below(self.store, self.paths.repairs)
+        found = {number: self.paths.repair(number) for number in numbers}
+        return tuple(records_at(self.reader, RepairRecord, found).values())
 
     def kept_batch(self, txid: int) -> Metadata | None:
         """Read the rows and the position of a batch; None once the ledger does not keep them any more."""
@@ -394,8 +392,7 @@ class LedgerView(ReadOnlyLedger):
 
     def _acks(self, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
         folder = self.paths.acks(record.acks)
-        children = self.store.children(folder)
-        return listed_acks(self.store, folder, children.names if children else ())
+        return listed_acks(self.store, folder, names_below(self.store, folder))
 
     def _owner(self, ledger: LedgerReading) -> Mapping[str, Any] | None:
         first = ledger.opened.get(ledger.current)
@@ -435,13 +432,6 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
     """Read one transaction, open or final: see `LedgerView.details`."""
     with whole_record(paths.transaction(txid)):
         return LedgerView(store, paths).details(txid)
-
-
-# --- records -----------------------------------------------------------------------------------------------------
-
-
-def _task(key: tuple[str, int]) -> str:
-    return key[0] if key[1] < 0 else f"{key[0]}[{key[1]}]"
 
 
 # --- health -------------------------------------------------------------------------------------------------------
