@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 _Row = dict[str, Any]
+_Columns = Mapping[str, Sequence[Any]]
 # A decimal of Arrow has a fixed number of digits. Ours is a text of its digits, and CAST makes a DECIMAL of it.
 _TO_TEXT: Mapping[str, Callable[[Any], Any]] = {
     "numeric": lambda value: format(value, "f"),
@@ -167,7 +168,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
             self._take(portion)
             yield from portion
 
-    def portions(self, size: int) -> Iterator[Mapping[str, Sequence[Any]]]:
+    def portions(self, size: int) -> Iterator[_Columns]:
         """Read the rows as columns, at most so many at a time; what a row lacks is None."""
         self._begin()
         parts = self._rows.parts() if isinstance(self._rows, RowsInParts) else iter([self._rows])
@@ -184,9 +185,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
         self._begun = True
         self._sum = 0
 
-    def _by_column(
-        self, batches: Iterable[Any], size: int
-    ) -> Iterator[Mapping[str, Sequence[Any]]]:
+    def _by_column(self, batches: Iterable[Any], size: int) -> Iterator[_Columns]:
         for batch in batches:
             self.lacking = lacking(batch.schema)
             for start in range(0, batch.num_rows, size):
@@ -194,9 +193,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 self._take_columns({name: columns[name] for name in sorted(columns)})
                 yield columns
 
-    def _by_row(
-        self, rows: Iterator[Mapping[str, Any]], size: int
-    ) -> Iterator[Mapping[str, Sequence[Any]]]:
+    def _by_row(self, rows: Iterator[Mapping[str, Any]], size: int) -> Iterator[_Columns]:
         while portion := list(islice(rows, size)):
             taken = self._take(portion)
             self.lacking = ()
@@ -207,7 +204,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 self.lacking = [name for name in names if any(name not in row for row in portion)]
                 yield {name: [row.get(name) for row in portion] for name in names}
 
-    def _take(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[Any]]:
+    def _take(self, rows: Sequence[Mapping[str, Any]]) -> _Columns:
         """Take rows column by column, in a fourth of the time of one by one; their columns, if all have the same."""
         try:
             columns = {name: list(map(itemgetter(name), rows)) for name in sorted(rows[0])}
@@ -220,7 +217,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
             self._take_columns({name: [row[name]] for name in sorted(row)})
         return {}
 
-    def _take_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
+    def _take_columns(self, columns: _Columns) -> None:
         from xxhash import xxh3_64_intdigest
 
         rows = zip(*map(_plain, columns.values()), strict=True)

@@ -50,6 +50,7 @@ from airflow_tx.state.trident import (
 
 
 StateRow: TypeAlias = Mapping[str, Any]
+_Rows: TypeAlias = list[dict[str, Any]]
 S = TypeVar("S", bound=State)
 S_co = TypeVar("S_co", bound=State, covariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
@@ -127,9 +128,7 @@ def _results_of_parts(
             yield numbers[index], fields
 
 
-def update(
-    state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]
-) -> list[dict[str, Any]]:
+def update(state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]) -> _Rows:
     """Apply one batch to a state (Trident's partitionPersist); returns the rows of the new values stream."""
     state.begin_commit(txid)
     new_values = [dict(row) for row in updater.update_state(state, list(rows)) or ()]
@@ -242,7 +241,7 @@ class MapGet:
     def __repr__(self) -> str:
         return f"MapGet(keys={self._keys}, values={self._values})"
 
-    def batch_retrieve(self, state: Any, rows: Sequence[StateRow]) -> list[dict[str, Any]]:
+    def batch_retrieve(self, state: Any, rows: Sequence[StateRow]) -> _Rows:
         """Find the fields to add to each row: one `multi_get` for all, every key once.
 
         :raises StateError: a row lacks a field of the key, or the state refuses a key.
@@ -351,7 +350,7 @@ class Updated:
     """The outcome of an updater: how many rows it took, and what it emitted."""
 
     rows: int
-    new_values: list[dict[str, Any]]
+    new_values: _Rows
 
 
 @dataclass(frozen=True)
@@ -442,7 +441,7 @@ class PersistedState(TridentState):
         if not isinstance(self.state, PartitionedState):
             return Updated(len(given), update(self.state, grant.txid, given, self.updater))
 
-        def write(own: tuple[Any, list[int]]) -> list[dict[str, Any]]:
+        def write(own: tuple[Any, list[int]]) -> _Rows:
             part, numbers = own
             return update(part, grant.txid, [given[number] for number in numbers], self.updater)
 
@@ -525,9 +524,6 @@ def as_aggregate(
 # The states of a trial: they begin with the values of the real states, and keep what is written to themselves.
 
 
-_Row = Mapping[str, Any]
-
-
 @dataclass(frozen=True)
 class TrialChange:
     """A change that a trial would make in a state: one value column of one key.
@@ -551,15 +547,15 @@ class TrialState(MemoryState):
     :param rows: what it holds before the trial; None: what the real state holds.
     """
 
-    def __init__(self, real: QueryableState, rows: Sequence[_Row] | None = None) -> None:
+    def __init__(self, real: QueryableState, rows: Sequence[StateRow] | None = None) -> None:
         self.real = real
         self.name = real.name
         self.kind = StateKind.OPAQUE if real.kind is StateKind.NON_TRANSACTIONAL else real.kind
         self.columns = real.columns
         self.database = MemoryDatabase()
         self._start = None if rows is None else {self._key(row): row for row in rows}
-        self._before: dict[Cells, _Row | None] = {}
-        self._added: dict[Cells, _Row] = {}
+        self._before: dict[Cells, StateRow | None] = {}
+        self._added: dict[Cells, StateRow] = {}
 
     def __repr__(self) -> str:
         return repr(self.real)
@@ -586,7 +582,7 @@ class TrialState(MemoryState):
         with super()._transactions(writes) as transactions:
             yield transactions
 
-    def _seed(self, rows: Sequence[_Row]) -> None:
+    def _seed(self, rows: Sequence[StateRow]) -> None:
         """Take over the values of the keys that are about to be written."""
         split = len(self.columns.keys)
         checked = {cells[:split]: cells[split:] for cells in self.checked(rows)}
@@ -606,13 +602,13 @@ class TrialState(MemoryState):
             return [self._start.get(key) for key in keys]
         return self.real.multi_get(keys)
 
-    def _stored(self, row: _Row) -> OpaqueValue[Cells] | TransactionalValue[Cells]:
+    def _stored(self, row: StateRow) -> OpaqueValue[Cells] | TransactionalValue[Cells]:
         values = self._frozen(tuple(row[name] for name in self.columns.values))
         if self.kind is StateKind.OPAQUE:
             return OpaqueValue(0, values, None)
         return TransactionalValue(0, values)
 
-    def _key(self, row: _Row) -> Cells:
+    def _key(self, row: StateRow) -> Cells:
         return tuple(row.get(name) for name in self.columns.keys)
 
 
@@ -626,7 +622,7 @@ class TrialRows(FencedState):
         self.real = real
         self.name = real.name
         self.kind = StateKind.OPAQUE
-        self.rows: list[dict[str, Any]] = []
+        self.rows: _Rows = []
 
     def __repr__(self) -> str:
         return repr(self.real)
@@ -639,7 +635,7 @@ class TrialRows(FencedState):
         self.rows += given
         return len(given)
 
-    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+    def read(self, limit: int | None = None) -> _Rows:
         """Return the rows that it would have been given."""
         return self.rows[:limit]
 
@@ -658,12 +654,12 @@ class TrialUpdates(PersistedState):
         copied = _CopiedMap(real.state if asked else MemoryMap())
         super().__init__(NonTransactionalMap(copied, name=real.name), real.updater)
         self.real = real
-        self.rows: list[dict[str, Any]] = []
+        self.rows: _Rows = []
 
     def __repr__(self) -> str:
         return repr(self.real)
 
-    def updated(self, grant: Grant, rows: Iterable[_Row]) -> Updated:
+    def updated(self, grant: Grant, rows: Iterable[StateRow]) -> Updated:
         self.rows = [dict(row) for row in rows]
         return super().updated(grant, self.rows)
 
@@ -689,7 +685,7 @@ class _CopiedMap(MemoryMap[Any]):
 AnyTrialState: TypeAlias = TrialState | TrialRows | TrialUpdates
 
 
-def trial_state(real: FencedState, rows: Sequence[_Row] | None = None) -> AnyTrialState:
+def trial_state(real: FencedState, rows: Sequence[StateRow] | None = None) -> AnyTrialState:
     """Make the replacement of a state in a trial; see `TrialState`."""
     if isinstance(real, QueryableState):
         return TrialState(real, rows)

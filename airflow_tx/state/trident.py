@@ -7,12 +7,11 @@ that was thought dead and writes late is not refused, and a store that lost its 
 from __future__ import annotations
 
 import copy
-import itertools
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
 from typing import Any, TypeVar
 
 from airflow_tx.base.errors import ConfigError, StateError, TxError
@@ -450,9 +449,7 @@ class TridentAggregate(TridentState, QueryableState):
             return
         self._found_types = types = self._found_types or checked.key_types(first)
         split = len(self.columns.keys)
-        for columns in checked.portions(
-            itertools.chain([first], iterator), types, size=_KEYS_AT_ONCE
-        ):
+        for columns in checked.portions(chain([first], iterator), types, size=_KEYS_AT_ONCE):
             cells = list(zip(*columns, strict=True))
             keys = [row[:split] for row in cells]
             yield (

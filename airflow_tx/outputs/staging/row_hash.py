@@ -96,9 +96,7 @@ def _fixed(column: pa.Array, seeds: Hashes) -> Hashes | None:
         return _eight(_numbers(column).view(np.uint64), seeds)
     if types.is_timestamp(kind) and kind.unit == "us":
         return _eight(_numbers(column.cast(pa.int64())).view(np.uint64), seeds)
-    if types.is_boolean(kind) or types.is_signed_integer(kind):
-        return _four(_numbers(column.cast(pa.int32())).view(np.uint32), seeds)
-    if types.is_date32(kind):
+    if types.is_boolean(kind) or types.is_signed_integer(kind) or types.is_date32(kind):
         return _four(_numbers(column.cast(pa.int32())).view(np.uint32), seeds)
     if types.is_float64(kind):
         return _eight(_bits(_numbers(column), np.uint64), seeds)

@@ -63,9 +63,9 @@ from airflow_tx.sources.files.storage import (
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
-    from pyspark.sql import Column, DataFrame, SparkSession
-
+    from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 else:
+    F = LazyModule("pyspark.sql.functions")
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
 
@@ -494,8 +494,6 @@ class BatchFiles:
         return rows
 
     def _with_named_in_spark(self, rows: DataFrame, name: str) -> DataFrame:
-        from pyspark.sql import functions as F
-
         text = self.named[name]
         if name not in rows.columns:
             check_names([*rows.columns, name])
@@ -592,8 +590,6 @@ def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Itera
 
 def _valid_text(rows: DataFrame) -> DataFrame:
     """Let a query over text files fail at bytes that are no UTF-8, which Spark hands on."""
-    from pyspark.sql import functions as F
-
     (name,) = rows.columns
     is_valid = F.is_valid_utf8(F.col(column_name(name)))
     problem = F.when(~is_valid, F.lit(f"{REFUSED_VALUE}bytes that are no UTF-8"))
@@ -602,8 +598,6 @@ def _valid_text(rows: DataFrame) -> DataFrame:
 
 def _in_spark(text: str, kind: ColumnType) -> Column:
     """Give the value of a text to Spark; ValueError: it has none."""
-    from pyspark.sql import functions as F
-
     value = kind.of_text(text)
     if isinstance(kind, StringType):
         return F.lit(text)

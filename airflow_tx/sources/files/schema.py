@@ -40,7 +40,6 @@ _ONLY_SPARK = (".deflate", ".lz4", ".snappy", ".zst", ".zstd")
 _BZ2_END = 0x177245385090
 """The mark behind the blocks of a .bz2 stream; 32 bits of a checksum follow, and up to seven more to a whole byte."""
 _NO_BZ2 = "Invalid data stream"
-_PRINTABLE = bytes(range(0x20, 0x7F)) + b"\r\n"
 
 
 @dataclass(frozen=True)

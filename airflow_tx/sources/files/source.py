@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.files import batch as batch_files
     from airflow_tx.sources.files.batch import BatchFiles, ReadByExecutors
 else:
+    pa = LazyModule("pyarrow")
     batch_files = LazyModule("airflow_tx.sources.files.batch")
 
 
@@ -471,8 +472,6 @@ class FolderSource(FolderArguments):
     def _record_batches(
         self, attempt: TransactionAttempt, parts: Sequence[BatchFiles]
     ) -> pa.RecordBatchReader:
-        import pyarrow as pa
-
         whole = batch_files.all_files(parts)
         for path in () if whole.in_blocks else whole.paths:
             with self._readable(attempt, whole, path):
@@ -893,7 +892,5 @@ def _with_spelled(
     types: RowTypes | None, folders: Iterable[Mapping[str, str | None]]
 ) -> RowTypes | None:
     """Add the columns that the names of folders spell, and that no file has."""
-    import pyarrow as pa
-
     spelled = {name: pa.string() for columns in folders for name in columns}
     return None if types is None else {**types, **{n: spelled[n] for n in spelled.keys() - types}}

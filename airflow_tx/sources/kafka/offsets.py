@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import ConfigError, TxError
+from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
     NotProven,
     UnfitText,
@@ -34,9 +35,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa  # type: ignore[import-untyped]
     from confluent_kafka import Consumer, KafkaError, Message
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
     from airflow_tx.base.rows import ColumnType
+else:
+    pa = LazyModule("pyarrow")
+    F = LazyModule("pyspark.sql.functions")
 
 
 # --- positions ----------------------------------------------------------------------------------------------------
@@ -437,8 +441,6 @@ def _batch(
     columns: Mapping[str, ColumnType] | None,
     types: Mapping[str, pa.DataType],
 ) -> pa.RecordBatch:
-    import pyarrow as pa
-
     times = [at if kind and at >= 0 else None for kind, at in (each.timestamp() for each in page)]
     if any(at is not None and at >= _NO_TIME for at in times):
         raise NotProven("a time that Python has not")
@@ -459,8 +461,6 @@ def _batch(
 
 def row_types(columns: Mapping[str, ColumnType] | None) -> dict[str, Any]:
     """Give the types that Arrow has for the columns of `read_messages`."""
-    import pyarrow as pa
-
     value = pa.binary() if columns is None else pa.struct(list(arrow_types_of(columns).items()))
     header = pa.struct({"key": pa.string(), "value": pa.binary()})
     moment = pa.timestamp("us", "UTC")
@@ -657,8 +657,6 @@ def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
 
 def _timely(rows: DataFrame) -> DataFrame:
     """Refuse a time that Python has not, where a query uses it."""
-    from pyspark.sql import functions as F
-
     at = F.col("timestamp")
     problem = F.concat(F.lit("column timestamp = "), F.unix_millis(at), F.lit(" ms"))
     return rows.withColumn(
@@ -672,8 +670,6 @@ def _timely(rows: DataFrame) -> DataFrame:
 
 def _worded(problem: Column) -> Column:
     """Word a problem with the message that has it."""
-    from pyspark.sql import functions as F
-
     form = f"{REFUSED_VALUE}topic %s, partition %s, offset %s: %s"
     return F.format_string(form, "topic", "partition", "offset", problem)
 

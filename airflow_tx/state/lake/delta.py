@@ -48,10 +48,10 @@ from airflow_tx.state.lake.schema import (
 )
 
 if TYPE_CHECKING:
+    import deltalake
     import pyarrow as pa  # type: ignore[import-untyped]
-    from deltalake import CommitProperties, DeltaTable, Transaction
-    from deltalake.transaction import AddAction, RemoveAction
 else:
+    deltalake = LazyModule("deltalake")
     pa = LazyModule("pyarrow")
 
 
@@ -279,19 +279,18 @@ def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
 
 def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
     """Make a table; False: the put of its first version was refused; None: the table was seen before."""
-    from deltalake import CommitProperties, DeltaTable, Schema
-    from deltalake.exceptions import CommitFailedError, DeltaError
-
-    schema = Schema.from_json(json.dumps(struct([TXID_FIELD])))
-    once = CommitProperties(max_commit_retries=0)
+    schema = deltalake.Schema.from_json(json.dumps(struct([TXID_FIELD])))
+    once = deltalake.CommitProperties(max_commit_retries=0)
     start.wait()
     try:
-        DeltaTable.create(uri, schema, storage_options=dict(options), commit_properties=once)
-    except CommitFailedError as error:
+        deltalake.DeltaTable.create(
+            uri, schema, storage_options=dict(options), commit_properties=once
+        )
+    except deltalake.exceptions.CommitFailedError as error:
         if not is_conflict(error):
             raise
         return False
-    except DeltaError as error:
+    except deltalake.exceptions.DeltaError as error:
         if not is_conflict(error):
             raise
         return None
@@ -349,7 +348,7 @@ class TableVersion:
     written: int
     given: int | None
     empty: bool
-    handle: DeltaTable = field(compare=False, repr=False)
+    handle: deltalake.DeltaTable = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -413,13 +412,10 @@ class DeltaStore:
         :raises StateError: it has something that this store cannot keep right.
         :raises StateUnavailable: it cannot be read.
         """
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
         with self.reached():
             try:
-                table = DeltaTable(self._uri, storage_options=self._options)
-            except TableNotFoundError:
+                table = deltalake.DeltaTable(self._uri, storage_options=self._options)
+            except deltalake.exceptions.TableNotFoundError:
                 return None
             TableRequirements(self._state, self._uri).check(table)
             written = table.transaction_version(_WRITTEN)
@@ -435,7 +431,7 @@ class DeltaStore:
                 handle=table,
             )
 
-    def _fence_of(self, table: DeltaTable) -> str:
+    def _fence_of(self, table: deltalake.DeltaTable) -> str:
         name = table.transaction_version(_NAME) or _NO_NAME
         if name == _NO_NAME:
             return ""
@@ -462,23 +458,18 @@ class DeltaStore:
 
     def asked(self, at: TableVersion, query: str) -> list[dict[str, Any]]:
         """Ask a version of the table by SQL, where its name is `QUERIED`."""
-        from deltalake import QueryBuilder
-        from deltalake.exceptions import DeltaError
-
         with self.reached():
             try:
-                found = QueryBuilder().register(QUERIED, at.handle).execute(query)
+                found = deltalake.QueryBuilder().register(QUERIED, at.handle).execute(query)
                 return list(pa.table(found.read_all()).to_pylist())
             except Exception as error:
                 # Its engine has no class of its own for what it says.
-                raise DeltaError(str(error)) from error
+                raise deltalake.exceptions.DeltaError(str(error)) from error
 
     def history(self) -> list[dict[str, Any]]:
         """Read what the log says of each commit, the newest first."""
-        from deltalake import DeltaTable
-
         with self.reached():
-            return DeltaTable(self._uri, storage_options=self._options).history()
+            return deltalake.DeltaTable(self._uri, storage_options=self._options).history()
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
@@ -492,13 +483,11 @@ class DeltaStore:
         :raises FenceMoved: another commit has happened, or may have: load again.
         :raises StateUnavailable: it is unknown whether it was committed; load again.
         """
-        from deltalake.exceptions import DeltaError
-
         with self.reached():
             check_conditional_puts(self.folder, self._uri, self._options, state=self._state)
         try:
             change(at)
-        except (DeltaError, OSError) as error:
+        except (deltalake.exceptions.DeltaError, OSError) as error:
             # A conflict may be our own put, whose reply was lost and which was sent again: loading again tells.
             if is_conflict(error):
                 raise FenceMoved from None
@@ -513,47 +502,41 @@ class DeltaStore:
         :param number: of the raise, one more than in the version before.
         :param applied: whether the updates under it are in the table already.
         """
-        from deltalake import Transaction
-
         raised = self.name_fence(text, number)
-        once = _once(app_transactions=raised + [Transaction(_APPLIED, number)] * applied)
+        once = _once(app_transactions=raised + [deltalake.Transaction(_APPLIED, number)] * applied)
         if at is not None:
             return self._commit(at, [], once)
         # The columns of the first rows replace this schema. Delta takes no table without columns.
         self._create(struct([TXID_FIELD]), (), once)
 
-    def _create(self, schema: Schema, partition_by: Sequence[str], once: CommitProperties) -> None:
-        from deltalake import DeltaTable, Schema as DeltaSchema
-
-        DeltaTable.create(
+    def _create(
+        self, schema: Schema, partition_by: Sequence[str], once: deltalake.CommitProperties
+    ) -> None:
+        deltalake.DeltaTable.create(
             self._uri,
-            DeltaSchema.from_json(json.dumps(schema)),
+            deltalake.Schema.from_json(json.dumps(schema)),
             mode="error",
             partition_by=list(partition_by) or None,
             storage_options=self._options,
             commit_properties=once,
         )
 
-    def name_fence(self, text: str, number: int) -> list[Transaction]:
+    def name_fence(self, text: str, number: int) -> list[deltalake.Transaction]:
         """Write the text of a fence before the commit that has it, and make the numbers that name it.
 
         :param text: "" leaves no fence.
         :param number: of the raise.
         """
-        from deltalake import Transaction
-
         name = _NO_NAME
         if text:
             name = 1 + secrets.randbelow(_NAMES - 1)
             with self.folder.writing(_fence_path(number, name)) as out:
                 out.write(text.encode())
-        return [Transaction(_RAISE, number), Transaction(_NAME, name)]
+        return [deltalake.Transaction(_RAISE, number), deltalake.Transaction(_NAME, name)]
 
     def widen(self, at: TableVersion, *, fields: Sequence[FieldJson]) -> None:
         """Add columns; rows that are there have NULL in them."""
-        from deltalake.schema import Field
-
-        added = [Field.from_json(json.dumps(each)) for each in fields]
+        added = [deltalake.Field.from_json(json.dumps(each)) for each in fields]
         at.handle.alter.add_columns(added, commit_properties=_once())
 
     def release(self, at: TableVersion, *, number: int, owned: bool) -> None:
@@ -575,12 +558,10 @@ class DeltaStore:
         self, at: TableVersion | None, *, schema: Schema, partition_by: Sequence[str] = ()
     ) -> None:
         """Replace the columns of a table without files, or make it; nothing else can change its partition columns."""
-        from deltalake import Schema as DeltaSchema, write_deltalake
-
         if at is None:
             return self._create(schema, partition_by, _once())
-        empty = pa.schema(DeltaSchema.from_json(json.dumps(schema)).to_arrow()).empty_table()
-        write_deltalake(
+        empty = pa.schema(deltalake.Schema.from_json(json.dumps(schema)).to_arrow()).empty_table()
+        deltalake.write_deltalake(
             at.handle,
             empty,
             mode="overwrite",
@@ -593,7 +574,7 @@ class DeltaStore:
         self,
         at: TableVersion,
         *,
-        raised: Sequence[Transaction],
+        raised: Sequence[deltalake.Transaction],
         added: Sequence[TableFile],
         removed: Sequence[LiveFile],
         applied: int,
@@ -609,25 +590,33 @@ class DeltaStore:
         :param given: the digest of the files of the update, of 63 bits.
         :param note: kept with the commit, as long as the store keeps its log.
         """
-        from deltalake import Transaction
-        from deltalake.transaction import AddAction, RemoveAction
-
         now = time.time_ns() // 1_000_000
         adds = [
-            AddAction(each.path, each.size, dict(each.partition), now, True, each.stats)
+            deltalake.transaction.AddAction(
+                each.path, each.size, dict(each.partition), now, True, each.stats
+            )
             for each in added
         ]
         # A deletion timestamp of now keeps the file for readers of older versions.
         removes = [
-            RemoveAction(each.path, True, now, each.size, dict(each.partition)) for each in removed
+            deltalake.transaction.RemoveAction(
+                each.path, True, now, each.size, dict(each.partition)
+            )
+            for each in removed
         ]
         numbers = {_APPLIED: applied, _WRITTEN: written, _GIVEN: given}
-        marks = [*raised, *(Transaction(name, number) for name, number in numbers.items())]
+        marks = [
+            *raised,
+            *(deltalake.Transaction(name, number) for name, number in numbers.items()),
+        ]
         once = _once(app_transactions=marks, custom_metadata={COMMIT_NOTE: json.dumps(note)})
         self._commit(at, [*removes, *adds], once)
 
     def _commit(
-        self, at: TableVersion, actions: list[AddAction | RemoveAction], once: CommitProperties
+        self,
+        at: TableVersion,
+        actions: list[deltalake.transaction.AddAction | deltalake.transaction.RemoveAction],
+        once: deltalake.CommitProperties,
     ) -> None:
         at.handle.create_write_transaction(
             actions,
@@ -645,11 +634,9 @@ class DeltaStore:
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        from deltalake.exceptions import DeltaError
-
         try:
             yield
-        except (DeltaError, OSError) as error:
+        except (deltalake.exceptions.DeltaError, OSError) as error:
             raise unreached(error, **self._place) from None
 
 
@@ -680,10 +667,8 @@ def _spelled(path: str) -> str:
     return quote(path, safe="!$&'()+,/:;=@~")
 
 
-def _once(**also: Any) -> CommitProperties:
-    from deltalake import CommitProperties
-
-    return CommitProperties(max_commit_retries=0, **also)
+def _once(**also: Any) -> deltalake.CommitProperties:
+    return deltalake.CommitProperties(max_commit_retries=0, **also)
 
 
 def is_denied(error: Exception) -> bool:

@@ -199,12 +199,16 @@ def shown_type(kind: Any) -> str:
     return str(kind["type"])
 
 
+def _parts(kind: Mapping[str, Any]) -> list[Any]:
+    """List the types of the elements, the keys and the values of a type."""
+    return [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
+
+
 def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
     """Ask of each plain type within a type."""
     if isinstance(kind, str):
         return asked(kind)
-    parts = [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
-    inner = [*parts, *(each["type"] for each in kind.get("fields", ()))]
+    inner = [*_parts(kind), *(each["type"] for each in kind.get("fields", ()))]
     return any(deepest(each, asked) for each in inner)
 
 
@@ -216,9 +220,7 @@ def declared_in(field: FieldJson) -> Iterator[tuple[str, str]]:
     kinds = [field["type"]]
     for kind in kinds:
         if isinstance(kind, dict):
-            kinds += [
-                kind[name] for name in ("elementType", "keyType", "valueType") if name in kind
-            ]
+            kinds += _parts(kind)
             for each in kind.get("fields", ()):
                 yield from declared_in(each)
 
@@ -230,9 +232,8 @@ def is_optional(kind: Any) -> bool:
     if not kind.get("containsNull", True) or not kind.get("valueContainsNull", True):
         return False
     fields = kind.get("fields", ())
-    inner = [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
     return all(each["nullable"] for each in fields) and all(
-        is_optional(each) for each in (*inner, *(each["type"] for each in fields))
+        is_optional(each) for each in (*_parts(kind), *(each["type"] for each in fields))
     )
 
 
