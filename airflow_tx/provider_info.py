@@ -226,6 +226,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_tx.coordinator.dag",
                     "airflow_tx.operators.commit",
                     "airflow_tx.operators.spark",
+                    "airflow_tx.operators.spark_connect",
                 ],
             }
         ],

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     )
     from airflow_tx.operators.phase import commit_phase as commit_phase
     from airflow_tx.operators.sensor import TransactionCommittedSensor as TransactionCommittedSensor
-    from airflow_tx.operators.spark import (
-        SparkBatchOperator as SparkBatchOperator,
+    from airflow_tx.operators.spark import SparkBatchOperator as SparkBatchOperator
+    from airflow_tx.operators.spark_connect import (
         SparkConnectBatchOperator as SparkConnectBatchOperator,
     )
     from airflow_tx.operators.transaction import (

@@ -104,7 +104,7 @@ _OPERATORS = (
     ("airflow_tx.operators.commit", "CommitOperator"),
     ("airflow_tx.operators.commit", "AcquireTurnOperator"),
     ("airflow_tx.operators.commit", "MarkCommittedOperator"),
-    ("airflow_tx.operators.spark", "SparkConnectBatchOperator"),
+    ("airflow_tx.operators.spark_connect", "SparkConnectBatchOperator"),
     ("airflow_tx.operators.spark", "SparkBatchOperator"),
 )
 # A `@task` within a transaction. The `@task` of other DAGs is in another module.

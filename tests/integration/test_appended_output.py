@@ -12,7 +12,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import StagingError, TxError
-from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
+from airflow_tx.operators.spark import SparkBatchOperator
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.state import DeltaTable, MemoryState, Sum
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.transaction.processing.batch import inputs_of, rows_of_output

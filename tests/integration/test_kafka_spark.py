@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from airflow_tx.base.errors import RowsRefused
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.operators.spark import SparkConnectBatchOperator
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.outputs.staging.area import read_output
 from airflow_tx.sources.kafka.offsets import SCHEMA
 from airflow_tx.sources.kafka.source import KafkaSource

@@ -14,7 +14,7 @@ import pytest
 from airflow_tx import append
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.ledger.answers import NoData
-from airflow_tx.operators.spark import SparkConnectBatchOperator
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.outputs.staging.area import TryDir
 from airflow_tx.spark import connect
 from airflow_tx.state import DeltaTable

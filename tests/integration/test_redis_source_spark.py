@@ -13,7 +13,8 @@ import pytest
 
 from airflow_tx.base.errors import RowsRefused, SourceError
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
+from airflow_tx.operators.spark import SparkBatchOperator
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.outputs.staging.area import read_output
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource

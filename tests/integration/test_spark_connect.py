@@ -11,7 +11,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
+from airflow_tx.operators.spark import SparkBatchOperator
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.outputs.staging.area import read_output
 from airflow_tx.outputs.staging.files import LocalFiles
 from airflow_tx.sources.files.source import FileSource

@@ -17,7 +17,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
+from airflow_tx.operators.spark import SparkBatchOperator
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.outputs.staging.area import read_output
 from airflow_tx.spark.batch import Batch
 from airflow_tx.spark.connect import session

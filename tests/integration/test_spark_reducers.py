@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.operators.spark import SparkConnectBatchOperator
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.outputs.staging.area import read_output
 from airflow_tx.state import Count, RedisState, SqlState, Sum
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect

@@ -351,6 +351,6 @@ def die(*arguments: Any) -> None:
 
 def test_parsing_a_dag_needs_no_pyspark() -> None:
     heavy = "[name for name in ('pyspark', 'pandas', 'pyarrow') if name in sys.modules]"
-    code = f"import sys, airflow_tx.operators.spark; print({heavy})"
+    code = f"import sys, airflow_tx.operators.spark, airflow_tx.operators.spark_connect; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
