@@ -16,7 +16,7 @@ from airflow_tx.base.errors import StoreError, TransactionDefinitionError
 from airflow_tx.coordinator.blocked import BlockedOperator, blocked_dag_id
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
 from airflow_tx.operators import RetriedOperator, Transaction, defined
-from airflow_tx.transaction import PlacedTask, TransactionSpec, coordinator_id
+from airflow_tx.transaction import LAG_PATIENCE, PlacedTask, TransactionSpec, coordinator_id
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -122,7 +122,6 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
     def _alarms(self, store: ZooKeeperStore, context: Context) -> CoordinatorAlarms:
         from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
         from airflow_tx.sources import rebuild
-        from airflow_tx.transaction import LAG_PATIENCE
 
         spec = self.transaction
         source = (lambda: rebuild(*spec.source.serialize())) if spec.allocates else None

@@ -14,6 +14,7 @@ from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.plan import LedgerSnapshot
 from airflow_tx.ledger import ReadOnlyLedger
 from airflow_tx.outputs import AckerWatch
+from airflow_tx.sources import Lag, LagWatch, Source
 from airflow_tx.transaction import (
     GAUGES_EVERY,
     Alarm,
@@ -32,7 +33,6 @@ from airflow_tx.transaction import (
 if TYPE_CHECKING:
     from airflow_tx.ledger import Ledger, Paths, Store
     from airflow_tx.outputs import AckerStore
-    from airflow_tx.sources import Lag, Source
     from airflow_tx.transaction import TransactionSpec
 
 
@@ -58,8 +58,6 @@ class Monitor:
         ackers: ConnectAckers | None = None,
         patience: float = 0.0,
     ) -> None:
-        from airflow_tx.sources import LagWatch
-
         self._topology = topology
         self._paths = paths
         self._gauges = Cadence(GAUGES_EVERY)

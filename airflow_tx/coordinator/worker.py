@@ -35,12 +35,22 @@ from airflow_tx.coordinator.plan import (
     Unblock,
     plan,
 )
-from airflow_tx.ledger import ReadOnlyLedger, TransactionAttempt
-from airflow_tx.transaction import TaskRuns, TransactionSpec
+from airflow_tx.ledger import (
+    AlreadyCommitted,
+    Begun,
+    Blocked,
+    GivenUp,
+    NoData,
+    ReadOnlyLedger,
+    ReplayNoted,
+    ReplayRequest,
+    Store,
+    TransactionAttempt,
+)
+from airflow_tx.transaction import TaskRuns, TransactionSpec, allocate
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.monitor import CoordinatorAlarms
-    from airflow_tx.ledger import Store
 
 # While the topology's DAG or the coordinator's is paused, nothing is started.
 PAUSED = 60.0
@@ -279,9 +289,6 @@ class Coordination:
             self._say(f"{type(action).__name__} {getattr(action, 'run_id', '')}", str(error))
 
     def _allocate(self) -> None:
-        from airflow_tx.ledger import Begun, NoData
-        from airflow_tx.transaction import allocate
-
         before = self._lane.begun
         try:
             answer = (
@@ -335,8 +342,6 @@ class Coordination:
 
     def _note_unstarted(self, attempt: TransactionAttempt, error: compat.RunNotStarted) -> None:
         """Note for people why a run is not there. If its DAG forbids it, another try is a replay that counts."""
-        from airflow_tx.ledger import Blocked, ReplayRequest
-
         self._say(str(attempt), f"{str(error).rstrip('.')}. It is tried again, later and later.")
         # A note of the try before is no reason to leave out this one.
         overdue = (self._ledger.clock.now() + timedelta(seconds=1)).isoformat(
@@ -356,8 +361,6 @@ class Coordination:
         return created
 
     def _replay(self, action: Replay) -> None:
-        from airflow_tx.ledger import AlreadyCommitted, Blocked, GivenUp, ReplayNoted, ReplayRequest
-
         self.memory = self.memory.tried(action.txid)
         attempt = TransactionAttempt(action.txid, action.attempt)
         request = ReplayRequest(attempt, action.reason, action.counts, self.pace.rules.max_replays)

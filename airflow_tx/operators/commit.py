@@ -35,6 +35,7 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.failpoints import failpoint
+from airflow_tx.ledger import POSITION_KEPT, AlreadyCommitted, Begun, TaskTry, WindowFull, as_kept
 from airflow_tx.transaction import (
     COMMIT_KEY,
     WHY_NOT,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-    from airflow_tx.ledger import AlreadyCommitted, Begun, NoData, TopologyRecord, WindowFull
+    from airflow_tx.ledger import NoData, TopologyRecord
     from airflow_tx.outputs import Entry
     from airflow_tx.transaction import Commit, CommitCase, CommitPart, WaitingLine
     from airflow_tx.triggers import WaitTrigger
@@ -84,8 +85,6 @@ class LineageOperator:
 
         :param rows: of its batch, if they are counted.
         """
-        from airflow_tx.ledger import POSITION_KEPT, as_kept
-
         position = as_kept(begun.position, POSITION_KEPT)
         restates = None if begun.replaces is None else begun.replaces.txid
         values = (topology, begun.txid, begun.attempt.attempt, position, rows, restates)
@@ -483,7 +482,6 @@ def before_inside(context: Context) -> None:
 
 def after_inside(context: Context, result: Any = None) -> None:
     """Run after a task of the phase: note of which attempt its result is."""
-    from airflow_tx.ledger import TaskTry
     from airflow_tx.transaction import INSIDE_KEY, check_returned, xcom_fingerprint
 
     ti = context["ti"]
@@ -540,8 +538,6 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         :raises AirflowSkipException: the source has no data.
         :raises AirflowFailException: the ledger refuses, and would again.
         """
-        from airflow_tx.ledger import AlreadyCommitted, Begun, WindowFull
-
         spec = self.transaction
         ti = context["ti"]
         failpoint("begin.before_ask", topology=spec.topology, run_id=ti.run_id)

@@ -12,6 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 from airflow_tx.base.errors import ConfigError, StagingError
 from airflow_tx.operators.commit import LineageOperator
+from airflow_tx.outputs import Ackers, Descriptor, Manifest, TryDir, read_manifest, write_descriptor
 from airflow_tx.spark import (
     AttemptStore,
     KeyValues,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-    from airflow_tx.outputs import Ackers, Descriptor, Manifest, TryDir
     from airflow_tx.sources import Source
     from airflow_tx.transaction import Processing
 
@@ -133,8 +133,6 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         return AttemptStore(kept, descriptor.attempt, request)
 
     def _submit(self, context: Context, processing: Processing, descriptor: Descriptor) -> Manifest:
-        from airflow_tx.outputs import read_manifest, write_descriptor
-
         attempt = descriptor.attempt
         self.log.info(
             "Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, self.application

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.compat import MetricKind
 from airflow_tx.base.errors import TxError
-from airflow_tx.ledger import Paths, rejected_of
+from airflow_tx.ledger import FailureNoted, Paths, Phase, rejected_of
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import AlreadyCommitted, FailureNoted, History, Ledger, TransactionRecord
+    from airflow_tx.ledger import AlreadyCommitted, History, Ledger, TransactionRecord
     from airflow_tx.outputs import AckerLoad
     from airflow_tx.sources import Lag, LagUnknown, Source
 
@@ -66,8 +66,6 @@ class Metric(Enum):
 
 def send_failure(paths: Paths, noted: FailureNoted | AlreadyCommitted) -> None:
     """Count an attempt that has failed: once, however many of its tasks fail."""
-    from airflow_tx.ledger import FailureNoted
-
     if isinstance(noted, FailureNoted) and noted.first:
         Metric.FAILED.send(paths)
 
@@ -120,8 +118,6 @@ def send_open(
 
     :param blocked: whether a transaction is replayed no more.
     """
-    from airflow_tx.ledger import Phase
-
     Metric.OPEN.send(paths, len(opened))
     Metric.WAITING.send(paths, sum(record.phase is Phase.PROCESSED for record in opened.values()))
     Metric.OLDEST.send(paths, oldest_seconds(opened, now))

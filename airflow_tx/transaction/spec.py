@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_tx.base.compat import is_live, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import TransactionDefinitionError, TxError, UnscheduledTask
-from airflow_tx.ledger import Paths
+from airflow_tx.ledger import Begun, Paths, TopologyRequest
 from airflow_tx.sources import Source
 from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology, raise_due
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from airflow_tx.ledger import Begun, Ledger, Store, TopologyRequest, ZooKeeperStore
+    from airflow_tx.ledger import Ledger, Store, ZooKeeperStore
     from airflow_tx.outputs import AckerStore, StagingArea
     from airflow_tx.state import AppendTable, FencedState
 
@@ -164,8 +164,6 @@ class TransactionSpec:
 
     @property
     def request(self) -> TopologyRequest:
-        from airflow_tx.ledger import TopologyRequest
-
         return TopologyRequest(
             self.dag_id, self.source.kind.value, self.window, self.source.partitioned, self.zone
         )
@@ -321,6 +319,4 @@ def begun_by(ti: Any, spec: TransactionSpec) -> Begun:
         raise AirflowFailException(
             f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
         )
-    from airflow_tx.ledger import Begun
-
     return Begun.from_json(value)

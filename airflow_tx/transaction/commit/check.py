@@ -26,13 +26,13 @@ from airflow_tx.base.rows import (
     typed_batch,
 )
 from airflow_tx.ledger import digest
+from airflow_tx.outputs import StagingArea, check_readable, open_output, read_batches, read_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.compute as pc  # type: ignore[import-untyped]
 
     from airflow_tx.ledger import Processed, TransactionAttempt
-    from airflow_tx.outputs import StagingArea
     from airflow_tx.state import AppendTable
 else:
     pa = LazyModule("pyarrow")
@@ -288,8 +288,6 @@ def _staged(
     attempt: TransactionAttempt,
     table: AppendTable | None,
 ) -> tuple[pa.Schema, Batches] | None:
-    from airflow_tx.outputs import check_readable, open_output, read_batches, read_schema
-
     where, output = open_output(area, ref, attempt=attempt)
     if not output.rows:
         return None

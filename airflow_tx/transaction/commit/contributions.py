@@ -13,11 +13,12 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from airflow_tx.base.errors import NotTakenBack, StateError
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import RowsDigest, TaskTry, TransactionAttempt
+from airflow_tx.outputs import Contribution, Output, StagingArea, TryDir, write_manifest, write_rows
 from airflow_tx.state import (
     REFUSALS,
     Cells,
@@ -31,12 +32,9 @@ from airflow_tx.state import (
     encode_key,
     is_same,
     partition_of,
+    to_arrow,
 )
 from airflow_tx.transaction.commit.write import RowsToWrite, StagedRows
-
-if TYPE_CHECKING:
-    from airflow_tx.outputs import Contribution, Output, StagingArea, TryDir
-
 
 # --- contributions ------------------------------------------------------------------------------------------------
 
@@ -491,9 +489,7 @@ def _stage(
     place: StagingPlace, parts: Iterable[_Part], types: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Stage rows as two outputs; the reference of each."""
-    from airflow_tx.outputs import write_manifest, write_rows
     from airflow_tx.spark import joined
-    from airflow_tx.state import to_arrow
 
     where = place.new_try()
     written: dict[str, list[Output]] = {_NAME: [], _INSTEAD: []}

@@ -8,19 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Outbid, TxError
-from airflow_tx.ledger import LIVE_RUN_STATES, LedgerReader
+from airflow_tx.ledger import LIVE_RUN_STATES, Done, Ledger, LedgerReader, Waiter
 from airflow_tx.transaction.processing.begin import conf_of
 from airflow_tx.transaction.spec import TransactionSpec
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +63,6 @@ def yield_slot(
     :param missing: the logical date of that run, if it has no transaction yet: `blocking` will be its txid.
     :raises Yielded: this run ends now, and its reason says that nothing is lost.
     """
-    from airflow_tx.ledger import Done, Waiter
-
     ti = context["ti"]
     with spec.store() as store:
         ledger = spec.ledger(store)

@@ -28,10 +28,12 @@ from airflow_tx.ledger import (
     output_text,
 )
 from airflow_tx.outputs import (
+    StagingArea,
     check_emitted,
     check_readable,
     literal,
     open_output,
+    read_batches,
     read_schema,
     refuse,
     rows_from_json,
@@ -61,7 +63,6 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
     from airflow_tx.ledger import Ledger
-    from airflow_tx.outputs import StagingArea
     from airflow_tx.spark import NewValues, NewValuesOutput, WriteJob
     from airflow_tx.state import AppendTable
 else:
@@ -188,8 +189,6 @@ class StagedRows(RowsInParts):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read them as Arrow batches, in the order of the files and of the rows in them."""
-        from airflow_tx.outputs import read_batches
-
         return read_batches(self._area, self.ref, columns=self.columns)
 
     def __len__(self) -> int:

@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import StagingError
 from airflow_tx.base.rows import NoTable, dicts_of, reader_of_dicts
-from airflow_tx.ledger import COUNT
+from airflow_tx.ledger import COUNT, Begun, OutputName, TransactionAttempt, content_of
+from airflow_tx.outputs import (
+    Input,
+    StagingArea,
+    batches_of,
+    check_readable,
+    check_rejects,
+    open_output,
+    rejected_rows,
+    rows_from_json,
+)
 from airflow_tx.transaction.processing.task import Processing
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from airflow_tx.ledger import Begun, OutputName, TransactionAttempt
-    from airflow_tx.outputs import Input, StagingArea
     from airflow_tx.sources import Source
     from airflow_tx.transaction.processing.consumed_rows import RowsReading
     from airflow_tx.transaction.spec import TransactionSpec
@@ -162,8 +170,6 @@ class CurrentBatch:
         :param reason: why; rows with one reason are counted together.
         :raises StagingError: the transaction has no such table, or does not wait for this task; or the reason is empty.
         """
-        from airflow_tx.outputs import check_rejects, rejected_rows
-
         where = self._processing.where
         check_rejects(where, reason, kept=self._processing.keeps_rejected)
         self._processing.rejected += rejected_rows(where, rows, reason)
@@ -259,12 +265,6 @@ def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[di
 
     :raises StagingError: exactly this output is not there whole.
     """
-    from airflow_tx.outputs import (
-        batches_of,
-        check_readable,
-        open_output,
-        rows_from_json,
-    )
     from airflow_tx.state import from_arrow
 
     area, found, of = locate_output(spec, ref, begun)
@@ -286,8 +286,6 @@ def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) ->
 
 
 def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
-    from airflow_tx.outputs import Input, check_readable, open_output
-
     single = isinstance(value, (str, Mapping)) or not isinstance(value, Iterable)
     files = list[str]()
     columns = tuple[str, ...]()
@@ -305,7 +303,6 @@ def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
 
 def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
     """Name the outputs that are read as one; none, if new values are among them, which no task has acked."""
-    from airflow_tx.ledger import OutputName, content_of
     from airflow_tx.spark import are_new_values
 
     if any(are_new_values(ref) for ref in refs):

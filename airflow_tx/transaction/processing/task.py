@@ -37,19 +37,25 @@ from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
     MALFORMED,
     REJECTED,
+    AlreadyCommitted,
+    Begun,
     OutputName,
     RowsRead,
     TaskTry,
     TransactionAttempt,
     code_digest,
+    consumed,
     counted,
     in_words,
     is_shortened,
 )
 from airflow_tx.outputs import (
+    check_own_name,
+    make_ref,
     refuse,
     row_aside,
     stage_rejected,
+    write_digested,
     write_manifest,
 )
 from airflow_tx.sources import SourceKind
@@ -59,7 +65,7 @@ from airflow_tx.transaction.spec import TransactionSpec, begun_by, is_beginning,
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.ledger import Begun, BoundStep, Done, Ledger
+    from airflow_tx.ledger import BoundStep, Done, Ledger
     from airflow_tx.outputs import AckerStore, Output, StagingArea, TaskEmitter, TryDir
     from airflow_tx.sources import Source
     from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
@@ -431,8 +437,6 @@ class Processing:
         """Tell the ledger that this try works; a second call does nothing. Raises as `running`."""
         if not self.anchored or self.started:
             return
-        from airflow_tx.ledger import AlreadyCommitted
-
         with self._final_refusals(), self._connected() as ledger:
             answer = ledger.start(self.attempt, self.task, is_current=self._is_current)
         if isinstance(answer, AlreadyCommitted):
@@ -455,8 +459,6 @@ class Processing:
         """
         if not self.anchored or self.acked:
             return
-        from airflow_tx.ledger import consumed
-
         try:
             ask_rest(self.read)
             for emitter in self._emitters:
@@ -490,8 +492,6 @@ class Processing:
 
         :raises StagingError: a column would change a value, or there is an output of this name.
         """
-        from airflow_tx.outputs import check_own_name, write_digested
-
         where = self.where
         check_own_name(where, name)
         if name in self.staged:
@@ -515,8 +515,6 @@ class Processing:
                 write_manifest(self.where, self.staged)
         if not self.staged:
             return []
-        from airflow_tx.outputs import make_ref
-
         outputs = self.staged.items()
         return [make_ref(self.where, name, output).to_json() for name, output in outputs]
 
@@ -616,8 +614,6 @@ class Processing:
 
     def _is_replaced(self) -> bool:
         """Whether `begin` of its own run has given it another attempt, or is about to."""
-        from airflow_tx.ledger import Begun
-
         value = compat.pull(self._ti, self.spec.begin)
         return (
             not isinstance(value, dict)
