@@ -261,7 +261,9 @@ def _advised(
             AdvisedStep(
                 words=words,
                 command=None if command is None else str(command),
-                action=_action(command) if may_act and command is not None else None,
+                action=_action(command, snapshot.record.states)
+                if may_act and command is not None
+                else None,
             )
             for words, command in steps
         ],
@@ -287,8 +289,8 @@ def _steps(remedy: Remedy) -> list[tuple[str, Command | None]]:
 
 
 _ACTIONS = {each.value: each for each in ActionName}
-_OF_PERSON = frozenset({"STATE", "OLD", "NEW", "TXID", "..."})
-"""Words of a command that a person replaces: no button can."""
+_OF_PERSON = "STATE"
+"""Stands in a repair for a state that a person names: no button can, unless a state has this name."""
 _REPAIRS = frozenset({"state-lost", "roll-forward", "ledger-lost"})
 """The kinds of repair that the page makes."""
 _WITH_TXIDS = frozenset({"replay", "skip", "readmit", "restate", "withdraw", "accept-check"})
@@ -298,8 +300,11 @@ _OPTIONS = frozenset(("--withdraw", "--failed", "--changed-rows", "--state", "--
 """Options that a button has: a command with another option has no button."""
 
 
-def _action(command: Command) -> AdvisedAction | None:
-    """Find the action that does the same as a command; None: there is no button for it."""
+def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
+    """Find the action that does the same as a command; None: there is no button for it.
+
+    :param states: of its topology.
+    """
     options = command.options
     verb = command.verb.replace(" ", "-")
     if verb == "restate" and "--withdraw" in options:
@@ -313,7 +318,8 @@ def _action(command: Command) -> AdvisedAction | None:
     if verb in ("accept-check", "state-rename", "state-forget"):
         names = command.arguments[len(txids[:1]) :]
         txids = txids[:1]
-    is_open = _OF_PERSON.intersection((*command.arguments, *names)) or (has_txids and not txids)
+    is_unnamed = repair != "" and _OF_PERSON in names and _OF_PERSON not in states
+    is_open = is_unnamed or (has_txids and not txids)
     others = {each for each in options if each.startswith("--")} - {*_OPTIONS, f"--{repair}"}
     if verb not in _ACTIONS or is_open or others or (repair and repair not in _REPAIRS):
         return None

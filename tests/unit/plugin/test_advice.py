@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
+from airflow_tx.base.errors import RollingForward
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.records import Phase
@@ -161,3 +163,28 @@ def test_a_command_with_an_option_that_no_button_has_is_copied_alone(option: str
     advice = said_advice(snapshot(), to_do, user(), None)
     assert copied(advice) == str(to_do)
     assert [each.action is None for each in advice.steps if each.command] == [option != ""]
+
+
+@pytest.mark.parametrize("name", ["NEW", "OLD", "TXID", "STATE", "..."])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "repair {t} --state-lost {name}",
+        "repair {t} --roll-forward {name}",
+        "accept-change {t} --state {name} --why TEXT",
+        "state rename {t} {name} other --why TEXT",
+        "state forget {t} {name} --why TEXT",
+        "accept-check {t} 1 {name} --why TEXT",
+    ],
+)
+def test_a_state_or_a_check_may_have_the_name_of_any_word(name: str, command: str) -> None:
+    view = with_first(phase=Phase.PROCESSING)
+    known = replace(view, record=replace(view.record, states={name: 1}))
+    to_do = Remedy.of(f"<airflow tx {command}>", t="flights", name=name)
+    advice = said_advice(snapshot(view=known), to_do, user(), None)
+    assert [name in each.action.names for each in advice.steps if each.action] == [True]
+
+
+def test_a_repair_of_a_state_that_a_person_names_has_no_button() -> None:
+    advice = said_advice(snapshot(), RollingForward(topology="flights", when="now", states=["a"]).advice, user(), None)
+    assert [each.action and each.action.names for each in advice.steps if each.command] == [["a"], None]
