@@ -400,9 +400,6 @@ def _old_acks(read: Reader, paths: Paths) -> list[str]:
 # alone takes several: it keeps the topology unusable until its last one, and can be repeated.
 
 
-_RESETTING = "being reset: "
-
-
 # --- --state-lost ------------------------------------------------------------------------------------------------
 
 
@@ -670,7 +667,7 @@ def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
     check_raw_not_rolling(paths, read.raw(paths.record))
     command = Command("repair", paths.topology, options=("--reset", "--why", "TEXT"))
     before = {"incarnation": incarnation_of(read, paths)}
-    mark = dumps({**before, "format": f"{_RESETTING}{command}", "op": stamp.op}).encode()
+    mark = dumps({**before, "format": f"being reset: {command}", "op": stamp.op}).encode()
     writes = (*missing_folders(read, paths), put_or_create(read, paths.record, mark))
     return Decision(Done(), writes, paths.record)
 
@@ -686,7 +683,9 @@ def incarnation_of(read: Reader, paths: Paths) -> str:
 def is_being_reset(data: bytes) -> bool:
     """Ask whether the topology record is the mark that `close_for_reset` left."""
     try:
-        return str(json.loads(data)["format"]).startswith(_RESETTING)
+        mark = json.loads(data)
+        # The format of a record is a number. The mark of a topology that moves has one more field.
+        return isinstance(mark["format"], str) and "moving" not in mark
     except (ValueError, KeyError, TypeError):
         return False
 

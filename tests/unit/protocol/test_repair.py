@@ -246,7 +246,8 @@ def test_why_something_failed_is_said_without_its_remedy() -> None:
     [
         (json.dumps({"format": "being reset: x"}).encode(), True),
         (json.dumps({"format": 1}).encode(), False),
-        (json.dumps({"format": "being renamed to x: y"}).encode(), False),
+        (json.dumps({"format": "closed for a reset: x"}).encode(), True),
+        (json.dumps({"format": "being reset: x", "moving": "y"}).encode(), False),
         (b"{}", False),
         (b"[]", False),
         (b"", False),
