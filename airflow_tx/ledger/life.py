@@ -426,11 +426,21 @@ def renamed_since(
     return {name: name_now(repairs, name, txid) for name in names}
 
 
+class ForgottenName(str):
+    """What a state was called that was forgotten: another state may have a name with the same letters."""
+
+    __hash__ = object.__hash__
+    __ne__ = object.__ne__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
     """Give the name that a state has now.
 
     :param name: that it had in a transaction.
-    :return: of a state that was forgotten since, a text that is no name.
+    :return: of a state that was forgotten since, a `ForgottenName`, which no state has.
     """
     for each in since_reset(repairs):
         renamed = renaming(each)
@@ -441,7 +451,7 @@ def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
             and each.change["state"] == name
             and each.change["txid"] > txid
         ):
-            return f"{name} (forgotten before transaction {each.change['txid']})"
+            return ForgottenName(f"{name} (forgotten before transaction {each.change['txid']})")
     return name
 
 

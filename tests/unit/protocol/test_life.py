@@ -152,8 +152,16 @@ def test_a_loss_is_of_the_state_that_the_repair_names_however_it_is_told(state: 
     ],
 )
 def test_the_name_of_now_is_given(repairs: Any, name: str, txid: int, now: str) -> None:
-    assert name_now(repairs, name, txid) == now
-    assert renamed_since(repairs, [name], txid) == {name: now}
+    assert str(name_now(repairs, name, txid)) == now
+    assert {then: str(found) for then, found in renamed_since(repairs, [name], txid).items()} == {name: now}
+
+
+def test_a_state_may_be_called_as_a_forgotten_one_is_described() -> None:
+    described = name_now([forgotten(1, "b", 6)], "b", 2)
+    assert str(described) == "b (forgotten before transaction 6)"
+    assert described != "b (forgotten before transaction 6)"
+    assert "b (forgotten before transaction 6)" not in {described: None}
+    assert described not in {"b (forgotten before transaction 6)": None}
 
 
 @pytest.mark.parametrize("end", [renamed(3, "db", "moved", 3), forgotten(3, "db", 3), record(3, RESET)])
