@@ -47,7 +47,6 @@ from airflow_tx.ledger.reading import (
     TurnReading,
     Unanswered,
     listed_acks,
-    read_opened,
     records_at,
 )
 from airflow_tx.ledger.records import (
@@ -204,7 +203,8 @@ class ReadOnlyLedger:
 
     def opened(self, txids: Iterable[int]) -> dict[int, TransactionRecord]:
         """Read the records of those transactions that are open."""
-        return read_opened(self.reader, self.paths, txids)
+        records = {txid: self.paths.transaction(txid) for txid in txids}
+        return records_at(self.reader, TransactionRecord, records)
 
     def outcome(self, txid: int) -> History | None:
         """Read what became of a final transaction; None: that is forgotten."""

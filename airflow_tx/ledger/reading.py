@@ -583,11 +583,6 @@ def records_at(read: Reader, cls: type[_R], paths: Mapping[_K, str]) -> dict[_K,
     return {key: record for key, record in found.items() if record is not None}
 
 
-def read_opened(read: Reader, paths: Paths, txids: Iterable[int]) -> dict[int, TransactionRecord]:
-    """Read records of transactions that have begun and were open when the turn was read."""
-    return records_at(read, TransactionRecord, {txid: paths.transaction(txid) for txid in txids})
-
-
 def listed_acks(store: Store, folder: str, names: Iterable[str]) -> dict[tuple[str, int], Ack]:
     """Read the acks of a transaction by task id and map index, without acks that are gone since they were listed."""
     return records_at(Reader(store), Ack, {ack_element(name): f"{folder}/{name}" for name in names})

@@ -6,7 +6,7 @@ A contradiction is a finding; further facts are notes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -418,7 +418,9 @@ class Chain:
                 "the ledger was rebuilt, and lost once more: who did that, and why, is lost with it"
             )
             self.notes.append(f"transaction {receipt.txid}: before it, {why}")
-        elif before.txid in self.pieced and not self._all_held(before.txid, receipt.written):
+        elif before.txid in self.pieced and not all(
+            before.txid in self.held.get(name, {}) for name in receipt.written
+        ):
             self.begins = receipt.txid
             self.notes.append(
                 f"transaction {before.txid}: a part of its receipt is missing, so it cannot be compared"
@@ -441,9 +443,6 @@ class Chain:
             each.what == LEDGER_LOST and each.generation > generation for each in self.ledger.life
         )
         return later and before.generation < generation
-
-    def _all_held(self, txid: int, states: Iterable[str]) -> bool:
-        return all(txid in self.held.get(name, {}) for name in states)
 
     def positions(self) -> None:
         """Compare where each transaction begins with where the one before it ended."""

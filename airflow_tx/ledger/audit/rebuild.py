@@ -94,7 +94,8 @@ def ledger_lost(
     kept = _kept_changes(read, paths, changes, plan)
     after = _topology_after(found or request.made(stamp.op, plan.incarnation), plan, stamp)
     after = replace(after, accepted=_accepted_again(kept, plan))
-    after = step.left(after, paths, *_old_acks(read, paths))
+    # No transaction that begins after the rebuild uses the name of one of these folders.
+    after = step.left(after, paths, *map(paths.acks, read.names_if_any(paths.all_acks)))
     skipped, without_rows = _skipped_again(read, stamp, paths, plan)
     writes = [
         *missing_folders(read, paths),
@@ -386,11 +387,6 @@ def _counts_now(plan: RebuildPlan, skipped: Receipt) -> Binding | None:
     if skipped.replaces is not None:
         return Binding(skipped.replaces["txid"], skipped.replaces["entry"])
     return None if later is None else Binding(later)
-
-
-def _old_acks(read: Reader, paths: Paths) -> list[str]:
-    """List the folders of acks. No transaction that begins after the rebuild uses one of their names."""
-    return [paths.acks(name) for name in read.names_if_any(paths.all_acks)]
 
 
 # --- repair -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -35,10 +35,6 @@ from airflow_tx.base.errors import (
     StoreError,
     StoreRefused,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 # --- handler ------------------------------------------------------------------------------------------------------
 # What kazoo does on a client's behalf: threads, connections, a log. Here it learns to say why it does not connect.

@@ -176,7 +176,9 @@ class _MemoryWatch:
 
     def wait(self, timeout: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(self._moved, timeout)
-
-    def _moved(self) -> bool:
-        return any(self._changes.get(path, 0) != seen for path, seen in self._seen.items())
+            return self._changed.wait_for(
+                lambda: any(
+                    self._changes.get(path, 0) != seen for path, seen in self._seen.items()
+                ),
+                timeout,
+            )

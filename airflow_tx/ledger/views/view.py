@@ -504,7 +504,8 @@ def _by_transactions(view: TopologyView) -> TopologyState:
     if blocked is not None:
         return _blocked(view, blocked)
     if not opened:
-        return TopologyState(code=HealthCode.FINE, sentence=_nothing_open(view))
+        nothing = "No transaction is open." if view.allocated else "There was no transaction yet."
+        return TopologyState(code=HealthCode.FINE, sentence=nothing)
     first = opened[0]
     if first.failed or first.stale:
         return _failed(view, first)
@@ -587,7 +588,3 @@ def _under_way(
     since = processed[0].processed if processed else first.processed or first.began
     sentence = f"Transaction {first.txid} waits for {first.waiting_for}{waiting}."
     return TopologyState(code=code, sentence=sentence, since=since, txid=first.txid)
-
-
-def _nothing_open(view: TopologyView) -> str:
-    return "No transaction is open." if view.allocated else "There was no transaction yet."
