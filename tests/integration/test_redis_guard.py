@@ -19,7 +19,7 @@ from airflow_tx.base.errors import (
     StateUnavailable,
 )
 from airflow_tx.state import StateKind
-from airflow_tx.state.redis import map as module
+from airflow_tx.state.redis import guard as module
 from airflow_tx.state.redis.fence import RedisTransaction
 from airflow_tx.state.redis.guard import RedisCommand, RedisGuard
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip, about_to_write
