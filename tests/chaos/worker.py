@@ -40,8 +40,9 @@ from airflow_tx.ledger.records import Binding
 from airflow_tx.ledger.steps.replay import WishRequest, most_restated, want, wishes, wishes_to_start, withdraw
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.readmission import Readmission
 from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
-from airflow_tx.operations.actions.skip import Readmission, TransactionSkip
+from airflow_tx.operations.actions.skip import TransactionSkip
 from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.transaction.processing.task import Processing, after_task, before_task, task_ended, task_failed
@@ -219,7 +220,7 @@ RESTATING: Mapping[str, Callable[[FiredTopology, ActionTarget, Mapping[str, Any]
 
 def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: datetime) -> str:
     from airflow_tx.operations.cli.backfill import BackfilledDates, left_to_do
-    from airflow_tx.operations.cli.context import Progress
+    from airflow_tx.operations.cli.progress import Progress
 
     dates = BackfilledDates(topology.spec, ledger, first, last)
     dates.check_order(note=True)
@@ -232,7 +233,7 @@ def verify(topology: FiredTopology, ti: LittleTi) -> str:
     """As `airflow tx verify --values`; raises if there is a finding."""
     from airflow_tx.ledger.audit.chain import ledger_evidence
     from airflow_tx.ledger.audit.verification import verified
-    from airflow_tx.operations.actions.acceptance import evidence_of
+    from airflow_tx.operations.actions.value_acceptance import evidence_of
 
     with topology.spec.store() as store:
         ledger = ledger_evidence(store, topology.spec.paths)

@@ -14,7 +14,7 @@ from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.steps import end, run_slots
 from airflow_tx.ledger.steps.run_slots import Waiter
-from airflow_tx.operations.actions.request import ActionName
+from airflow_tx.operations.actions.action import ActionName
 from tests.integration.cli_runs import AUDIT, Runs, checked, fail, granted, state_of
 from tests.integration.commands import Commands
 from tests.integration.pipeline import Pipeline

@@ -133,7 +133,7 @@ _PAUSE = """
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from airflow_tx.operations.cli import values
+from airflow_tx.operations.cli import comparison
 
 pauses, goes_on = map(Path, arguments)
 
@@ -142,9 +142,9 @@ def sleep(seconds):
     while not goes_on.exists():
         time.sleep(0.05)
 
-values.time = SimpleNamespace(sleep=sleep)
+comparison.time = SimpleNamespace(sleep=sleep)
 """
-_NO_PAUSE = "import time; from airflow_tx.operations.cli import values; values.time = time"
+_NO_PAUSE = "import time; from airflow_tx.operations.cli import comparison; comparison.time = time"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.operations.actions.request import ActionName
+from airflow_tx.operations.actions.action import ActionName
 from tests.integration.cli_runs import Runs
 from tests.integration.commands import DAG, Commands
 from tests.integration.deeds import (

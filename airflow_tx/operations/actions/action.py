@@ -1,21 +1,31 @@
-"""The base of actions: a person previews an action on a topology and then does it, in a command or in the UI."""
+"""The base of actions: a person asks for an action on a topology, previews it, and does it, by command or page."""
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, NoReturn
+from enum import Enum
+from typing import NoReturn, TypeAlias
 
 from sqlalchemy.exc import DBAPIError
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import ConfigError, PreviewOutdated, Refused, TxError
-from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger import Audit, Ledger, TopologyRecord, TransactionRecord, Words
-from airflow_tx.sources import Span, interval_of_key, key_of_interval, span_of
-from airflow_tx.transaction import conf_of
+from airflow_tx.base.errors import PreviewOutdated, Refused, TxError
+from airflow_tx.ledger import (
+    LIVE_RUN_STATES,
+    Audit,
+    Ledger,
+    ReadOnlyLedger,
+    TopologyRecord,
+    TransactionRecord,
+    Wish,
+    Words,
+)
+from airflow_tx.sources import interval_of_key
+from airflow_tx.state import FencedState
+from airflow_tx.transaction import TransactionSpec, conf_of
 
 # --- preview ------------------------------------------------------------------------------------------------------
 # The plan of an action: its effects, each with the deed that brings it about, and the preview that lists them.
@@ -114,6 +124,14 @@ def none_of(
 # The runs of a DAG, for a person who starts them again.
 
 
+def live_runs(ledger: ReadOnlyLedger, dag_id: str) -> str:
+    """Name the runs of open transactions that are alive; "": none is."""
+    runs = [record.run_id for record in ledger.open_records().values()]
+    found = sorted(compat.runs_of(dag_id, runs).items())
+    live = [f"{run_id} ({state})" for run_id, state in found if state in LIVE_RUN_STATES]
+    return f"runs of DAG {dag_id!r} work on its transactions: {', '.join(live)}" if live else ""
+
+
 class RunForbidden(Refused):
     """A run that was deleted, and that the person may not create again."""
 
@@ -192,14 +210,10 @@ def started_again(txid: int | None, run_id: str, blocking: int) -> EffectLine:
     return EffectLine(txid, run_id, f"cleared: it had yielded to transaction {blocking}")
 
 
-# --- action -------------------------------------------------------------------------------------------------------
+# --- target -------------------------------------------------------------------------------------------------------
 
 
-if TYPE_CHECKING:
-    from airflow_tx.state import FencedState
-    from airflow_tx.transaction import TransactionSpec
-
-    ParsedDag = tuple[TransactionSpec, Mapping[str, FencedState]]
+ParsedDag: TypeAlias = tuple[TransactionSpec, Mapping[str, FencedState]]
 
 
 @dataclass(frozen=True)
@@ -245,6 +259,11 @@ class ActionTarget:
         if version is not None:
             self.ledger.note_action(txids, version)
 
+    def wishes(self) -> tuple[Wish, ...]:
+        """Read the requests for restatements, with every write until now."""
+        self.ledger.store.sync()
+        return self.ledger.wishes()
+
     def opened(self, txids: Collection[int]) -> Mapping[int, TransactionRecord | Refused]:
         """Read the records of open transactions, or say what became of them."""
         return self.ledger.find_open.preview(txids).result
@@ -259,6 +278,128 @@ def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
     return fence is None or fence.token.txid < last or not fence.applied
 
 
+# --- request ------------------------------------------------------------------------------------------------------
+# The request of a person for an action: what it may name, and how the action is made of it.
+
+
+class ActionName(str, Enum):
+    """The actions of a person on the transactions of a topology."""
+
+    REPLAY = "replay"
+    REPLAY_FAILED = "replay-failed"
+    SKIP = "skip"
+    READMIT = "readmit"
+    ACCEPT_LOSS = "accept-loss"
+    ACCEPT_CHECK = "accept-check"
+    ACCEPT_CHANGE = "accept-change"
+    RESTATE = "restate"
+    WITHDRAW = "withdraw"
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+    STATE_RENAME = "state-rename"
+    STATE_FORGET = "state-forget"
+    REPAIR = "repair"
+
+
+class UnclearRequest(Refused):
+    """An action with an incomplete or unclear request."""
+
+    template = "{action} of topology {topology!r}: {problem}. Nothing was done."
+
+
+@dataclass(frozen=True)
+class ActionFields:
+    """The fields of a request: what each action may name, its `RequestForm` says.
+
+    :param conn_id: the connection of its ledger; `root`: the path that holds it.
+    :param coordinator: the DAG that coordinates it, of pause and unpause.
+    :param force: also transactions whose run is queued or running.
+    :param changed_rows: with the current rows.
+    :param first: instead of txids: the first date; `last`: the last one; "": none was named.
+    :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
+    :param names: of checks or of states; of a rename the old name and the new one.
+    :param repair: the kind of a repair, such as `state-lost`.
+    :param restate: have transactions processed again whose rows the journal does not have.
+    """
+
+    topology: str
+    conn_id: str
+    root: str
+    coordinator: str
+    name: ActionName
+    txids: tuple[int, ...] = ()
+    force: bool = False
+    changed_rows: bool = False
+    first: str = ""
+    last: str = ""
+    may_create: bool = True
+    sees_audit: bool = True
+    names: tuple[str, ...] = ()
+    repair: str = ""
+    restate: bool = False
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether it names dates."""
+        return bool(self.first or self.last)
+
+
+NONE = range(1)
+ONE = range(1, 2)
+SOME = range(1, sys.maxsize)
+ANY = range(sys.maxsize)
+_TXIDS = {
+    NONE: "it is of no single transaction",
+    ONE: "name one transaction",
+    SOME: "name the transactions",
+}
+_OPTIONS = {
+    "force": "force is of replay",
+    "changed_rows": "changed_rows is of replay and restate",
+    "is_dated": "dates are of restate, instead of txids",
+    "restate": "restate is of the repair roll-forward",
+}
+
+
+@dataclass(frozen=True)
+class RequestForm:
+    """The names and options that a request for an action has, and how the action is made of it.
+
+    :param txids: how many transactions; `names`: how many checks or states, which `named` asks for.
+    :param options: names of the options that it takes.
+    """
+
+    make: Callable[[ActionFields, ActionTarget], PersonalAction]
+    txids: range = NONE
+    names: range = NONE
+    named: str = "it names no check and no state"
+    options: frozenset[str] = frozenset()
+
+    def problem(self, asked: ActionFields) -> str | None:
+        """Say what is unclear about a request; None: nothing is."""
+        if len(asked.txids) not in self.txids:
+            return _TXIDS[self.txids]
+        if len(asked.names) not in self.names:
+            return self.named
+        given = {
+            "force": asked.force,
+            "changed_rows": asked.changed_rows,
+            "is_dated": asked.is_dated,
+            "restate": asked.restate,
+        }
+        for option, is_given in given.items():
+            if is_given and option not in self.options:
+                return _OPTIONS[option]
+        if asked.is_dated and asked.txids:
+            return _OPTIONS["is_dated"]
+        if asked.is_dated and not (asked.first and asked.last):
+            return "name the first and the last date"
+        return None
+
+
+# --- action -------------------------------------------------------------------------------------------------------
+
+
 class PersonalAction(ABC):
     """One action on one topology: `plan` decides, and nothing else does.
 
@@ -266,12 +407,14 @@ class PersonalAction(ABC):
     :cvar asks_dag: whether it asks the source or the states, which only the DAG file names.
     :cvar subject: what has changed if the version has, of an action that claims no transactions.
     :cvar starts_runs: whether its effects are of use only once runs of the DAG start.
+    :cvar form: what a request for it may name, of an action that the Transactions page can ask for.
     """
 
     needs_reason = False
     asks_dag = False
     starts_runs = False
     subject = ""
+    form: RequestForm
 
     def __init__(self, target: ActionTarget) -> None:
         self.target = target
@@ -279,7 +422,7 @@ class PersonalAction(ABC):
 
     @abstractmethod
     def plan(self) -> ActionPlan:
-        """ActionPlan what it does now, and change nothing.
+        """Plan what it does now, and change nothing.
 
         :raises TxError: that cannot be said: the ledger, the DAG, its source or a state cannot be read.
         """
@@ -324,7 +467,7 @@ class PersonalAction(ABC):
     def refused(
         self, version: str, why: Refused, txid: int | None = None, run_id: str | None = None
     ) -> ActionPlan:
-        """ActionPlan nothing, since it cannot be done."""
+        """Plan nothing, and say why it cannot be done."""
         effect = PlannedEffect([EffectLine(txid, run_id, str(why))], refusing(why), is_refused=True)
         return ActionPlan(version, str(why), [effect], None if txid is None else [txid])
 
@@ -343,44 +486,3 @@ class PersonalAction(ABC):
             reason = error if isinstance(error, TxError) else compat.one_line(error.orig)
             done.append(EffectLine(None, None, str(reason)))
         return done
-
-
-# --- dated --------------------------------------------------------------------------------------------------------
-# The transactions of dates: a person names days, for the command and the board alike.
-
-
-def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]:
-    """Find the transactions that count for the data intervals from one date to another.
-
-    :raises ConfigError: one is no date, the runs have no dates, or no date has a transaction.
-    """
-    spec, _ = target.dag()
-    if spec.source.dated is None:
-        dates = "Its runs have no dates: <airflow tx restate {topology} TXID ... --why TEXT>"
-        remedy: Remedy | str = Remedy.of(dates, topology=target.topology)
-        raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
-    intervals = compat.scheduled_intervals(spec.dag_id, *dates_between(first, last, spec.zone))
-    keys = [key_of_interval((each.start, each.end)) for each in intervals]
-    found = [target.ledger.binding(key) for key in keys]
-    txids = [binding.txid for binding in found if binding is not None]
-    if not txids:
-        remedy = f"None of the {len(intervals)} intervals between these dates has a transaction."
-        raise ConfigError(option="--from, --to", value=f"{first}, {last}", remedy=remedy)
-    return txids
-
-
-def dates_between(first: str, last: str, zone: str) -> tuple[datetime, datetime]:
-    """Read `--from` and `--to`: the first and the last moment.
-
-    :param zone: of the schedule, in which a date is a day.
-    :raises ConfigError: one of them is no date.
-    """
-    return _span("--from", first, zone).start, _span("--to", last, zone).last
-
-
-def _span(option: str, what: str, zone: str) -> Span:
-    try:
-        return span_of(what, zone)
-    except ValueError:
-        remedy = "Give a day such as 2026-01-31, or a time such as 2026-01-31T06:00:00+00:00."
-        raise ConfigError(option=option, value=what, remedy=remedy) from None

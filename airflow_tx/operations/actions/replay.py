@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
-from airflow_tx.base import compat
 from airflow_tx.base.errors import ChangeRefused, Refused
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
@@ -18,31 +16,26 @@ from airflow_tx.ledger import (
     Audit,
     Phase,
     TopologyRecord,
-    TopologyView,
     TransactionRecord,
     TransactionView,
     check_changeable,
     topology_view,
-    with_run_end,
 )
 from airflow_tx.operations.actions.action import (
+    SOME,
     ActionPlan,
     ActionTarget,
     EffectLine,
+    ParsedDag,
     PersonalAction,
     PlannedEffect,
+    RequestForm,
     RunForbidden,
     none_of,
     started_again,
     transactions,
 )
 from airflow_tx.transaction import Comeback, comeback, undoable
-
-if TYPE_CHECKING:
-    from airflow_tx.operations.actions.action import ParsedDag
-
-
-# --- replay -------------------------------------------------------------------------------------------------------
 
 
 class RunReplay(PersonalAction):
@@ -79,6 +72,14 @@ class NamedReplay(RunReplay):
     :param changed_rows: with the current rows.
     """
 
+    form = RequestForm(
+        lambda asked, target: NamedReplay(
+            target, asked.txids, force=asked.force, changed_rows=asked.changed_rows
+        ),
+        txids=SOME,
+        options=frozenset({"force", "changed_rows"}),
+    )
+
     def __init__(
         self, target: ActionTarget, txids: Sequence[int], *, force: bool, changed_rows: bool
     ) -> None:
@@ -112,7 +113,7 @@ class NamedReplay(RunReplay):
         return ActionPlan(version, self._sentence(replayed), [*planned, unblocked], self.txids)
 
     def _effect(self, txid: int, record: TransactionRecord, state: str | None) -> PlannedEffect:
-        """ActionPlan the replay of one transaction.
+        """Plan the replay of one transaction.
 
         :param state: of its run; None: it was deleted.
         :raises RunForbidden: the run was deleted, and the person may not create it.
@@ -201,6 +202,8 @@ class NamedReplay(RunReplay):
 class FailedReplay(RunReplay):
     """Replays all transactions that have failed, or have lost their run; starts runs that had given up their slots."""
 
+    form = RequestForm(lambda asked, target: FailedReplay(target))
+
     def plan(self) -> ActionPlan:
         view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
         states = self.target.runs.states(each.run_id for each in view.opened)
@@ -247,7 +250,7 @@ class FailedReplay(RunReplay):
         return None
 
     def _yielded(self, record: TopologyRecord) -> Iterator[PlannedEffect]:
-        """ActionPlan for runs that yielded before they had a transaction, or whose transaction is over.
+        """Plan for runs that yielded before they had a transaction, or whose transaction is over.
 
         Others are replayed as transactions; one that has not ended yet is started when the turn passes on.
         """
@@ -285,44 +288,3 @@ def _outlook(state: str | None) -> str:
 
 def _say(lines: Sequence[EffectLine], audit: Audit) -> Sequence[EffectLine]:
     return lines
-
-
-# --- run ends -----------------------------------------------------------------------------------------------------
-# Open transactions whose runs are over, as Airflow knows: a killed run leaves no note in the ledger.
-
-
-def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
-    """Say of the open transactions of topologies how their runs ended, with one question for all.
-
-    A view without ended runs is returned unchanged, so that its caller can keep everything derived from it.
-    """
-    ends = compat.run_ends(
-        {
-            (view.record.dag_id, each.run_id)
-            for view in views
-            for each in view.opened
-            if each.needs_run
-        }
-    )
-    return [_with_run_ends(view, ends) for view in views]
-
-
-def _with_run_ends(view: TopologyView, ends: Mapping[tuple[str, str], str | None]) -> TopologyView:
-    dag_id = view.record.dag_id
-    ended = {
-        each.txid: _with_state(view, each, ends[dag_id, each.run_id])
-        for each in view.opened
-        if each.needs_run and (dag_id, each.run_id) in ends
-    }
-    if not ended:
-        return view
-    return replace(
-        view, transactions=tuple(ended.get(each.txid, each) for each in view.transactions)
-    )
-
-
-def _with_state(view: TopologyView, opened: TransactionView, state: str | None) -> TransactionView:
-    if state == compat.DAG_PAUSED:
-        to_do = Remedy((f"airflow dags unpause {view.record.dag_id}",))
-        return replace(opened, waits=f"its run, which is {state}", to_do=to_do)
-    return with_run_end(view.name, opened, state, strands=state == compat.STRANDED)

@@ -10,12 +10,13 @@ import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property, partial
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import Refused, RestateRefused, TxError
+from airflow_tx.base.errors import ConfigError, Refused, RestateRefused, TxError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
@@ -35,20 +36,26 @@ from airflow_tx.ledger import (
     wishes_to_start,
 )
 from airflow_tx.operations.actions.action import (
+    ANY,
+    ActionFields,
     ActionPlan,
     ActionTarget,
     EffectLine,
     PersonalAction,
     PlannedEffect,
+    RequestForm,
+    UnclearRequest,
     is_behind,
     none_of,
     transactions,
 )
 from airflow_tx.outputs import Contribution, Entry, JournalArea
+from airflow_tx.sources import Span, key_of_interval, span_of
 from airflow_tx.state import FencedState, QueryableState, can_invert
 from airflow_tx.transaction import (
     INSTEAD,
     LOST,
+    TransactionSpec,
     asked,
     contributions,
     is_asked,
@@ -57,10 +64,6 @@ from airflow_tx.transaction import (
     replaced_txids,
     shown_key,
 )
-
-if TYPE_CHECKING:
-    from airflow_tx.transaction import TransactionSpec
-
 
 # --- contribution words -------------------------------------------------------------------------------------------
 # The replaced contribution of a restatement, in words for a person who is about to request it.
@@ -211,6 +214,16 @@ class TransactionRestatement(PersonalAction):
     """
 
     needs_reason = asks_dag = starts_runs = True
+    form = RequestForm(
+        lambda asked, target: TransactionRestatement(
+            target,
+            _requested(asked, target),
+            changed_rows=asked.changed_rows,
+            dated=asked.is_dated,
+        ),
+        txids=ANY,
+        options=frozenset({"changed_rows", "is_dated"}),
+    )
 
     def __init__(
         self,
@@ -231,7 +244,7 @@ class TransactionRestatement(PersonalAction):
         self.subject = named if self.txids else "The list of requests"
 
     def plan(self) -> ActionPlan:
-        """ActionPlan to write all requests, or none, and then to start as many runs as there is room for.
+        """Plan to write all requests, or none, and then to start as many runs as there is room for.
 
         Of two people who act on one preview, `want` refuses the second.
         """
@@ -253,7 +266,7 @@ class TransactionRestatement(PersonalAction):
         for task in state_readers(self._dag) if chosen else ():
             yield EffectLine(None, None, _READ.format(task))
         txids = {each.request.txid for each in chosen}
-        for wish in self._wishes():
+        for wish in self.target.wishes():
             if wish.txid not in txids:
                 by = f"wanted by {self.target.person(wish.who, wish.why)}"
                 yield EffectLine(wish.txid, wish.run_id, by)
@@ -263,7 +276,7 @@ class TransactionRestatement(PersonalAction):
 
         :raises RestateRefused: naming the first transaction that cannot be restated.
         """
-        wished = {wish.txid: wish for wish in self._wishes()}
+        wished = {wish.txid: wish for wish in self.target.wishes()}
         found = list[WishRequest]()
         for txid in txids:
             try:
@@ -288,7 +301,7 @@ class TransactionRestatement(PersonalAction):
 
     def start(self) -> Iterator[EffectLine]:
         """Start the runs of wishes, as many as there is room for."""
-        found = self._wishes()
+        found = self.target.wishes()
         started = self.startable(found)
         for wish in started:
             self.target.runs.check_state(wish.run_id, self._states([wish])[wish.run_id])
@@ -314,10 +327,6 @@ class TransactionRestatement(PersonalAction):
         held_up = compat.why_none_starts(coordinator) if coordinator else None
         return later if held_up is None else f"{later} ({held_up})"
 
-    def _wishes(self) -> tuple[Wish, ...]:
-        self.ledger.store.sync()
-        return self.ledger.wishes()
-
     def _states(self, found: Sequence[Wish]) -> dict[str, str | None]:
         run_ids = [wish.run_id for wish in found]
         return {**dict.fromkeys(run_ids), **self.target.runs.states(run_ids)}
@@ -326,7 +335,7 @@ class TransactionRestatement(PersonalAction):
 
     def _choose(self, txids: Collection[int]) -> tuple[list[_Chosen], list[EffectLine]]:
         """Check each transaction; give the ones that can be restated, and why others cannot."""
-        wished = {wish.txid: wish for wish in self._wishes()}
+        wished = {wish.txid: wish for wish in self.target.wishes()}
         chosen: dict[int, _Chosen] = {}
         refused = []
         for txid in txids:
@@ -342,7 +351,7 @@ class TransactionRestatement(PersonalAction):
 
     def _version(self, chosen: Sequence[_Chosen]) -> str:
         """Make the version of a preview: the transactions that count, their restatements and their requests."""
-        waiting = () if self.txids else self._wishes()
+        waiting = () if self.txids else self.target.wishes()
         return digest(
             [
                 self.changed_rows,
@@ -540,45 +549,60 @@ def _asked_again(source: Any, txid: int, rows: Any) -> str | None:
     return None if gone is None else f"its rows cannot be read again: {gone}"
 
 
-# --- withdrawal ---------------------------------------------------------------------------------------------------
-# The withdrawal of a wish: a committed transaction is not restated after all. Source: protocol.md §11.
+# --- dated --------------------------------------------------------------------------------------------------------
+# The transactions of dates: a person names days, for the command and the page alike.
 
 
-class WishWithdrawal(PersonalAction):
-    """Takes back that transactions are to be restated, as long as no run has begun that.
+MOST_DATED = 100
+"""Transactions that dates may name in one request: each is read on its own."""
 
-    :param txids: none: all.
+
+def _requested(asked: ActionFields, target: ActionTarget) -> Sequence[int]:
+    """Name the transactions of a request.
+
+    :raises UnclearRequest: the dates have too many.
     """
+    if not asked.is_dated:
+        return asked.txids
+    txids = dated_transactions(target, asked.first, asked.last)
+    if len(txids) > MOST_DATED:
+        problem = f"{asked.first} to {asked.last} has {len(txids)} transactions; name dates with at most {MOST_DATED}"
+        raise UnclearRequest(action=asked.name.value, topology=asked.topology, problem=problem)
+    return txids
 
-    def __init__(self, target: ActionTarget, txids: Sequence[int]) -> None:
-        super().__init__(target)
-        self.txids = sorted(set(txids))
 
-    def plan(self) -> ActionPlan:
-        found = self._wishes()
-        named = self.txids or list(found)
-        version = self.target.version(named)
-        effects = [self._effect(txid, found.get(txid)) for txid in named]
-        return ActionPlan(version, self._sentence(), effects, named)
+def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]:
+    """Find the transactions that count for the data intervals from one date to another.
 
-    def _effect(self, txid: int, wish: Wish | None) -> PlannedEffect:
-        run_id = None if wish is None else wish.run_id
-        deed = partial(self._withdraw, txid, run_id)
-        try:
-            self.ledger.withdraw_wish.preview(txid)
-        except Refused as refused:
-            return PlannedEffect([EffectLine(txid, None, str(refused))], deed, is_refused=True)
-        by = "" if wish is None else f"; wanted by {self.target.person(wish.who, wish.why)}"
-        return PlannedEffect([EffectLine(txid, run_id, f"is not restated{by}")], deed)
+    :raises ConfigError: one is no date, the runs have no dates, or no date has a transaction.
+    """
+    spec, _ = target.dag()
+    if spec.source.dated is None:
+        dates = "Its runs have no dates: <airflow tx restate {topology} TXID ... --why TEXT>"
+        remedy: Remedy | str = Remedy.of(dates, topology=target.topology)
+        raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
+    intervals = compat.scheduled_intervals(spec.dag_id, *dates_between(first, last, spec.zone))
+    keys = [key_of_interval((each.start, each.end)) for each in intervals]
+    found = [target.ledger.binding(key) for key in keys]
+    txids = [binding.txid for binding in found if binding is not None]
+    if not txids:
+        remedy = f"None of the {len(intervals)} intervals between these dates has a transaction."
+        raise ConfigError(option="--from, --to", value=f"{first}, {last}", remedy=remedy)
+    return txids
 
-    def _withdraw(self, txid: int, run_id: str | None, audit: Audit) -> Iterator[EffectLine]:
-        self.ledger.withdraw_wish(txid)
-        yield EffectLine(txid, run_id, "not restated: the wish is taken back")
 
-    def _wishes(self) -> dict[int, Wish]:
-        self.ledger.store.sync()
-        return {wish.txid: wish for wish in self.ledger.wishes()}
+def dates_between(first: str, last: str, zone: str) -> tuple[datetime, datetime]:
+    """Read `--from` and `--to`: the first and the last moment.
 
-    def _sentence(self) -> str:
-        which = ", ".join(map(str, self.txids)) or "everything that is wanted"
-        return f"Do not restate {which} of topology {self.target.topology}."
+    :param zone: of the schedule, in which a date is a day.
+    :raises ConfigError: one of them is no date.
+    """
+    return _span("--from", first, zone).start, _span("--to", last, zone).last
+
+
+def _span(option: str, what: str, zone: str) -> Span:
+    try:
+        return span_of(what, zone)
+    except ValueError:
+        remedy = "Give a day such as 2026-01-31, or a time such as 2026-01-31T06:00:00+00:00."
+        raise ConfigError(option=option, value=what, remedy=remedy) from None

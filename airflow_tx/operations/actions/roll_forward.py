@@ -1,28 +1,48 @@
-"""`airflow tx repair --roll-forward`: states that came back from a backup are written again from the journal."""
+"""Roll forward by a person: states that came back from a backup are written again from the journal."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
-from airflow_tx.base.errors import RepairRefused, RestateRefused, RollForwardRefused
+from airflow_tx.base.errors import Refused, RepairRefused, RestateRefused, RollForwardRefused
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     ACCEPT_CHANGE,
     ROLL_FORWARD,
+    Audit,
+    Ledger,
     LedgerEvidence,
+    Repaired,
     RolledState,
-    SeenState,
+    WishRequest,
     counted,
+    digest,
     ledger_evidence,
 )
-from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer, is_behind, transactions
-from airflow_tx.state import StoredState
+from airflow_tx.operations.actions.action import (
+    ANY,
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    PreviewAnswer,
+    RequestForm,
+    is_behind,
+    refusing,
+    transactions,
+)
+from airflow_tx.operations.actions.repair import repaired_line
+from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement
+from airflow_tx.outputs import JournalArea, StagingArea
+from airflow_tx.sources import Source
+from airflow_tx.state import FencedState
 from airflow_tx.transaction import (
     MissingTransaction,
     RollForward,
@@ -31,13 +51,6 @@ from airflow_tx.transaction import (
     TableHistory,
     TableRollForward,
 )
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Audit, Ledger, Repaired, WishRequest
-    from airflow_tx.operations.actions.restatement import TransactionRestatement
-    from airflow_tx.outputs import JournalArea, StagingArea
-    from airflow_tx.sources import Source
-    from airflow_tx.state import FencedState
 
 log = logging.getLogger(__name__)
 _SHOWN = 50
@@ -340,48 +353,6 @@ class RollForwardRepair:
         return ledger_evidence(self._ledger.store, self._ledger.paths)
 
 
-NOT_TAKEN_BACK = (
-    "Not taken back: acks that the source has, what watchers and messages have handed on, DAGs that follow, other "
-    "databases."
-)
-
-
-def held_by(states: Mapping[str, FencedState], incarnation: str) -> dict[str, Any]:
-    """Read what the fences of all states say, for the repair that takes transactions back (`Ledger.back`)."""
-    fences = {name: state.fence() for name, state in states.items()}
-    whole = {
-        name: fence
-        for name, fence in fences.items()
-        if fence is not None and fence.applied and fence.incarnation == incarnation
-    }
-    position = next((json.loads(fence.batch)["position"] for fence in whole.values()), None)
-    tokens = {name: whole[name].token if name in whole else None for name in states}
-    marks = {name: fence.change for name, fence in whole.items()}
-    return {"tokens": tokens, "marks": marks, "position": position}
-
-
-def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
-    """Look at a state whose loss a person accepts.
-
-    :raises StateError: it cannot be read.
-    """
-    evidence = ledger_evidence(ledger.store, ledger.paths)
-    fence = state.fence()
-    found: int | None = None
-    change = 0 if fence is None else fence.change
-    if isinstance(state, StoredState):
-        made = TableHistory if state.takes_back_by_txid else StateHistory
-        with suppress(RollForwardRefused):
-            look = made(evidence, state).look()
-            lacks = {each.number for each in look.pending.missing}
-            if not (look.apart or look.pending.asked):
-                # A run that has not ended is forgotten with this, and what it has passed over.
-                is_whole = look.first > look.found and evidence.topology.rolling is None
-                found = look.found if is_whole else None
-                change = min([change, *(each - 1 for each in lacks)])
-    return SeenState(None if fence is None else fence.token, found, change)
-
-
 def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool) -> bool:
     """Ask whether a state is to be looked at: its fence says it, unless its values say more.
 
@@ -390,3 +361,76 @@ def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool
     if state.rolls_forward:
         return True
     return is_behind(state, evidence.topology) if state.has_fence else chosen
+
+
+class StateRollForward(PersonalAction):
+    """Writes what states lack again from the journal, see `RollForwardRepair`.
+
+    :param states: their names; none: each state that lacks something.
+    :param restate: of a table, have the transactions processed again whose rows the journal does not have.
+    :param options: of `RollForwardRepair`.
+    """
+
+    needs_reason = asks_dag = True
+    form = RequestForm(
+        lambda asked, target: StateRollForward(target, asked.names, restate=asked.restate),
+        names=ANY,
+        options=frozenset({"restate"}),
+    )
+    subject = "What its states lack"
+
+    def __init__(
+        self,
+        target: ActionTarget,
+        states: Collection[str] = (),
+        *,
+        restate: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(target)
+        self.restate = restate
+        self._options = {"chosen": states, **options}
+
+    @cached_property
+    def repair(self) -> RollForwardRepair:
+        """The repair; what it has proved once, it does not prove again."""
+        spec, states = self.target.dag()
+        record = self.target.record
+        own = ActionTarget(self.ledger, record, lambda: (spec, states))
+        area = spec.staging()
+        return RollForwardRepair(
+            self.ledger,
+            states,
+            JournalArea(area, record.incarnation),
+            area.of_topology(record.incarnation),
+            source=spec.source,
+            restating=TransactionRestatement(own, ()) if self.restate else None,
+            **self._options,
+        )
+
+    def plan(self) -> ActionPlan:
+        try:
+            found = self.repair.preview()
+        except Refused as refused:
+            return self.refused("", refused)
+        effects = [PlannedEffect(found.effects, self._roll)] if found.effects else []
+        if found.refused:
+            error = SeveralRefused(lines="\n".join(str(each.what) for each in found.refused))
+            # A state that is refused holds up no other one.
+            deed = (lambda audit: ()) if effects else refusing(error)
+            effects.append(PlannedEffect(found.refused, deed, is_refused=True))
+        lines = [[each.txid, each.what] for effect in effects for each in effect.would]
+        return ActionPlan(digest([found.sentence, lines]), found.sentence, effects)
+
+    def _roll(self, audit: Audit) -> Iterator[EffectLine]:
+        done = self.repair.execute(audit)
+        if done is not None:
+            yield repaired_line(done)
+        if done is not None and self.restate and self.ledger.wishes():
+            again = Remedy.of(
+                "The coordinator starts the runs that are processed again. Without one: "
+                "<airflow tx restate {topology} --why TEXT>",
+                topology=self.target.topology,
+            )
+            yield EffectLine(None, None, str(again))
+        yield from self.repair.refused

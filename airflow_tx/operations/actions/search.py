@@ -1,4 +1,4 @@
-"""Which transaction has a file, an offset, an id or a date: the source of the topology tells, by the metadata."""
+"""Search for transactions: by what a source says of their batches, or for a text in the records of a ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skip by a person, and the way back: a batch is taken out of the way at its turn, and re-admitted.
+"""Skip by a person: a transaction is taken out of the way at its turn.
 
 Source: protocol.md §5.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from airflow_tx.base import compat
@@ -19,7 +19,6 @@ from airflow_tx.ledger import (
     Committed,
     LedgerView,
     NotYet,
-    Skipped,
     TransactionRecord,
     batch_in_words,
     check_undoable,
@@ -27,11 +26,13 @@ from airflow_tx.ledger import (
     transaction_details,
 )
 from airflow_tx.operations.actions.action import (
+    ONE,
     ActionPlan,
     ActionTarget,
     EffectLine,
     PersonalAction,
     PlannedEffect,
+    RequestForm,
     started_again,
 )
 from airflow_tx.state import FencedState
@@ -57,6 +58,7 @@ class TransactionSkip(PersonalAction):
     """Takes a transaction out of the way at its turn."""
 
     needs_reason = asks_dag = True
+    form = RequestForm(lambda asked, target: TransactionSkip(target, asked.txids[0]), txids=ONE)
 
     def __init__(self, target: ActionTarget, txid: int) -> None:
         super().__init__(target)
@@ -76,7 +78,7 @@ class TransactionSkip(PersonalAction):
         except Refused as refused:
             return self.refused(version, refused, self.txid, record.run_id)
         batch = LedgerView(self.ledger.store, self.ledger.paths).kept_batch(self.txid)
-        rows = "unknown rows" if batch is None else _shown(batch.rows)
+        rows = "unknown rows" if batch is None else shown_rows(batch.rows)
         sentence = (
             f"Skip transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run {record.run_id}, "
             f"{record.phase.value}), and count its rows nowhere: {rows}."
@@ -201,46 +203,8 @@ class TransactionSkip(PersonalAction):
         return self.target.dag()[1]
 
 
-class Readmission(PersonalAction):
-    """Processes the rows of a skipped transaction, as a new one."""
-
-    needs_reason = True
-    starts_runs = True
-
-    def __init__(self, target: ActionTarget, txid: int) -> None:
-        super().__init__(target)
-        self.txid = txid
-
-    def plan(self) -> ActionPlan:
-        version = self.target.version([self.txid])
-        try:
-            skipped = self.ledger.check_skipped(self.txid)
-            state = self.target.runs.checked(skipped.run_id)
-        except Refused as refused:
-            return self.refused(version, refused, self.txid)
-        how = "is created again" if state is None else "is cleared"
-        what = (
-            f"its run {how}, and takes the rows that the same place has then, as a new transaction"
-        )
-        line = EffectLine(self.txid, skipped.run_id, what)
-        effects = [PlannedEffect([line], partial(self._readmit, skipped))]
-        return ActionPlan(version, self._sentence(skipped), effects, [self.txid])
-
-    def _readmit(self, skipped: Skipped, audit: Audit) -> Iterator[EffectLine]:
-        noting = partial(self.ledger.note_readmission, self.txid, audit)
-        how = self.target.runs.start(skipped.run_id, skipped.key, noting=noting)
-        done = f"re-admitted: {how}, and takes the current rows of the same place, as a new transaction"
-        yield EffectLine(self.txid, skipped.run_id, done)
-
-    def _sentence(self, skipped: Skipped) -> str:
-        who = f"skipped by {self.target.person(skipped.skip['who'], skipped.skip['why'])}"
-        return (
-            f"Process the rows of transaction {self.txid} of topology {self.target.topology} ({who}) as a new "
-            f"transaction, in run {skipped.run_id}: {_shown(skipped.rows)}."
-        )
-
-
-def _shown(rows: Any) -> str:
+def shown_rows(rows: Any) -> str:
+    """Write the rows of a batch in one line."""
     if name := batch_in_words(rows):
         return name
     text = dumps(rows)

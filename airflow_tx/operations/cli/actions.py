@@ -1,4 +1,4 @@
-"""`airflow tx skip | readmit | replay | accept-… | repair | restate`, in Airflow's audit log."""
+"""`airflow tx skip | readmit | replay | accept-… | repair | state … | restate`, in Airflow's audit log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord, without_controls
@@ -16,17 +15,41 @@ from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     RESET,
     STATE_LOST,
+    Loss,
     ReadOnlyLedger,
     Store,
     TopologyRecord,
     Wish,
     most_restated,
 )
-from airflow_tx.operations.actions.action import ActionTarget, dated_transactions
+from airflow_tx.operations.actions import dags
+from airflow_tx.operations.actions.action import (
+    ActionName,
+    ActionTarget,
+    EffectLine,
+    ParsedDag,
+    PersonalAction,
+)
+from airflow_tx.operations.actions.ledger_places import ledger_places
+from airflow_tx.operations.actions.loss_acceptance import LossAcceptance
+from airflow_tx.operations.actions.lost_ledger import LostLedger
+from airflow_tx.operations.actions.lost_state import LostState
+from airflow_tx.operations.actions.removed_state import StateRemoval
+from airflow_tx.operations.actions.renamed_state import StateRename
+from airflow_tx.operations.actions.repair import LedgerRepair
+from airflow_tx.operations.actions.request import ActionRequest
+from airflow_tx.operations.actions.reset import TopologyReset
+from airflow_tx.operations.actions.restatement import (
+    RestatedRun,
+    TransactionRestatement,
+    dated_transactions,
+)
+from airflow_tx.operations.actions.return_to_transaction import ReturnToTransaction
+from airflow_tx.operations.actions.roll_forward import StateRollForward
+from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance
+from airflow_tx.operations.actions.withdrawal import WishWithdrawal
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
-    Progress,
-    WorkStatus,
     action,
     audit_of,
     beside_rows,
@@ -40,13 +63,7 @@ from airflow_tx.operations.cli.context import (
     store_of,
     wrong_usage,
 )
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Loss
-    from airflow_tx.operations.actions.action import EffectLine, ParsedDag, PersonalAction
-    from airflow_tx.operations.actions.repair import LedgerRepair
-    from airflow_tx.operations.actions.restatement import RestatedRun, TransactionRestatement
-
+from airflow_tx.operations.cli.progress import Progress, WorkStatus
 
 # --- actions ------------------------------------------------------------------------------------------------------
 
@@ -90,8 +107,6 @@ def _act(
     **options: bool,
 ) -> None:
     """Do what the Transactions page does for the same request."""
-    from airflow_tx.operations.actions.request import ActionName, ActionRequest
-
     request = ActionRequest(
         topology=args.topology,
         conn_id=conn_id_of(args),
@@ -114,8 +129,6 @@ def _act(
 @action
 def accept_loss(args: Namespace) -> None:
     """`airflow tx accept-loss TOPOLOGY --why TEXT`."""
-    from airflow_tx.operations.actions.acceptance import LossAcceptance
-
     check_reason(args, "accept-loss")
     with store_of(args) as store:
         acceptance = LossAcceptance(target_of(store, args))
@@ -128,8 +141,6 @@ def accept_loss(args: Namespace) -> None:
 @action
 def accept_change(args: Namespace) -> None:
     """`airflow tx accept-change TOPOLOGY --state STATE --why TEXT`."""
-    from airflow_tx.operations.actions.acceptance import ChangeAcceptance
-
     check_reason(args, "accept-change", "--state", args.state)
     with store_of(args) as store:
         acceptance = ChangeAcceptance(target_of(store, args), args.state, made_after=args.after)
@@ -191,7 +202,7 @@ def _loss_line(accepted: Loss) -> render.TableRow:
 
 
 # --- repair -------------------------------------------------------------------------------------------------------
-# A state, or ZooKeeper, went back in time.
+# A state, or ZooKeeper, went back in time, or a state has another name or is not used any more.
 
 
 @action
@@ -238,13 +249,6 @@ def _end_refused(refused: Sequence[EffectLine]) -> None:
 
 
 def _chosen(args: Namespace, store: Store) -> LedgerRepair:
-    from airflow_tx.operations.actions.repair import (
-        LostLedger,
-        LostState,
-        ReturnToTransaction,
-        TopologyReset,
-    )
-
     if args.state_lost:
         return LostState(_target(args, store, STATE_LOST), args.state_lost, unseen=args.unseen)
     if args.back is not None:
@@ -284,11 +288,9 @@ def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag
 
     :raises RepairRefused: the DAG keeps another topology.
     """
-    from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
-
     known = args.topology if record is None else record.dag_id
-    spec, states = transactional_dag(args.dag_id or known)
-    if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
+    spec, states = dags.transactional_dag(args.dag_id or known)
+    if problem := dags.elsewhere(spec, paths_of(args), conn_id_of(args)):
         value = args.state_lost if args.back is None else args.back
         again = Remedy.of(
             f"Repeat: <airflow tx repair {{topology}} --{what} {{value}} --dag-id {{dag_id}} --conn-id {{conn_id}} "
@@ -306,8 +308,6 @@ def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag
 
 def _roll_forward(args: Namespace, store: Store) -> None:
     """Write the missing transactions of states again; exit code 1 if a state cannot be written."""
-    from airflow_tx.operations.actions.repair import StateRollForward
-
     rolling = StateRollForward(
         target_of(store, args),
         args.roll_forward,
@@ -334,6 +334,20 @@ def _roll_forward(args: Namespace, store: Store) -> None:
         print(preview.sentence)
 
 
+@action
+def rename_stored_state(args: Namespace) -> None:
+    """`airflow tx state rename TOPOLOGY OLD NEW`."""
+    with store_of(args) as store:
+        do_repair(StateRename(target_of(store, args), args.old, args.new), args, "Done")
+
+
+@action
+def forget(args: Namespace) -> None:
+    """`airflow tx state forget TOPOLOGY OLD`."""
+    with store_of(args) as store:
+        do_repair(StateRemoval(target_of(store, args), args.old), args, "Done")
+
+
 # --- restatement --------------------------------------------------------------------------------------------------
 # `airflow tx restate`: wants committed transactions restated, starts their runs, and follows them.
 #
@@ -343,9 +357,6 @@ def _roll_forward(args: Namespace, store: Store) -> None:
 @action
 def restate(args: Namespace) -> None:
     """`airflow tx restate TOPOLOGY [TXID ... | --from DATE --to DATE] --why TEXT | --withdraw`."""
-    from airflow_tx.operations.actions.ledger_places import ledger_places
-    from airflow_tx.operations.actions.restatement import TransactionRestatement, WishWithdrawal
-
     _check_usage(args)
     with store_of(args) as store:
         target = target_of(store, args)
@@ -429,13 +440,13 @@ class RestatedWork:
         self._target = target
         self._ledger = target.ledger
         self._keys = {each.txid: (each.key, each.run_id) for each in chosen}
-        self._keys |= {wish.txid: (wish.key, wish.run_id) for wish in self._wishes()}
+        self._keys |= {wish.txid: (wish.key, wish.run_id) for wish in target.wishes()}
         self._started: set[int] = set()
         self._current: int | None = None
 
     def read(self) -> list[RestatedPiece]:
         self._current = self._turn()
-        wished = {wish.txid: wish for wish in self._wishes()}
+        wished = {wish.txid: wish for wish in self._target.wishes()}
         run_ids = [run_id for _, run_id in self._keys.values()]
         states = compat.runs_of(self._target.record.dag_id, run_ids)
         found = [
@@ -477,10 +488,6 @@ class RestatedWork:
         if begun is None:
             return WorkStatus.FAILED, None  # skipped, or withdrawn
         return WorkStatus.IN_FLIGHT if is_live else WorkStatus.FAILED, begun
-
-    def _wishes(self) -> tuple[Wish, ...]:
-        self._ledger.store.sync()
-        return self._ledger.wishes()
 
     def _turn(self) -> int | None:
         return self._ledger.current_if_any()

@@ -16,14 +16,11 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import LIVE_RUN_STATES, Ledger
+from airflow_tx.operations.actions.dags import transactional_dag
+from airflow_tx.operations.actions.restatement import dates_between
 from airflow_tx.operations.cli import render
-from airflow_tx.operations.cli.context import (
-    Progress,
-    WorkStatus,
-    action,
-    beside_rows,
-    logical_dates,
-)
+from airflow_tx.operations.cli.context import action, beside_rows
+from airflow_tx.operations.cli.progress import Progress, WorkStatus
 from airflow_tx.sources import Json, key_of_interval, order_end, order_from
 from airflow_tx.transaction import TransactionSpec, is_in_lane
 
@@ -32,11 +29,12 @@ from airflow_tx.transaction import TransactionSpec, is_in_lane
 def backfill(args: Namespace) -> None:
     """`airflow tx backfill DAG --from DATE --to DATE [--in-flight N] [--dry-run]`."""
     from airflow_tx.hooks import ZooKeeperHook
-    from airflow_tx.operations.actions.dags import transactional_dag
 
     spec, _ = transactional_dag(args.dag_id, option="DAG")
     with ZooKeeperHook(spec.conn_id).store() as store:
-        dates = BackfilledDates(spec, spec.ledger(store), *logical_dates(args, spec.zone))
+        dates = BackfilledDates(
+            spec, spec.ledger(store), *dates_between(args.first, args.last, spec.zone)
+        )
         dates.check_order(note=not args.dry_run)
         held_up = compat.why_none_starts(spec.dag_id)
         if args.dry_run:

@@ -1,4 +1,4 @@
-"""What `airflow tx …` does. Every error of ours is one line and exit code 1."""
+"""`airflow tx list | show`: the topologies of all ledgers, and the transactions of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import TypeVar
 
 from airflow_tx.base.errors import TxError, UnknownTransaction, UnreadableRecord
@@ -30,12 +29,11 @@ from airflow_tx.ledger import (
     topology_view,
     transaction_details,
 )
-from airflow_tx.lint import findings_of, formatted
+from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
 from airflow_tx.operations.actions.ledger_places import LedgerPlace, LedgerPlaces
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
     command,
-    comparison,
     conn_id_of,
     ledger_at,
     paths_of,
@@ -46,10 +44,8 @@ from airflow_tx.operations.cli.context import (
     with_known_run_ends,
     wrong_usage,
 )
+from airflow_tx.outputs import JournalArea, forgotten_details
 from airflow_tx.sources import Lag, LagUnknown, SourcePosition, lags
-
-# --- commands -----------------------------------------------------------------------------------------------------
-
 
 _T = TypeVar("_T")
 
@@ -251,8 +247,6 @@ def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
 
 
 def _source_of(listed: ListedTopology) -> SourcePosition:
-    from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
-
     dag_id = listed.view.record.dag_id
     spec, _ = transactional_dag(dag_id, anywhere=False, option="DAG")
     if reason := elsewhere(spec, listed.ledger.paths, listed.conn_id):
@@ -276,8 +270,6 @@ def show(args: Namespace) -> None:
 
 def _details(args: Namespace, store: Store) -> TransactionDetails:
     """Read one transaction from the ledger, or from the journal if the ledger has forgotten it."""
-    from airflow_tx.outputs import JournalArea, forgotten_details
-
     paths = paths_of(args)
 
     def journal() -> JournalArea:
@@ -310,20 +302,3 @@ def _clear_screen() -> None:
     """Let the next list stand in place of the last one, on a terminal."""
     if sys.stdout.isatty():
         print("\033[2J\033[H", end="")
-
-
-# --- lint ---------------------------------------------------------------------------------------------------------
-# `airflow tx lint`: finds double counts in DAG files. It imports no DAG and asks no ledger.
-
-
-@comparison
-def lint(args: Namespace) -> None:
-    """`airflow tx lint DAG_FILE|FOLDER [--format text|json|sarif]`: exit code 1 with findings, 2 with bad input."""
-    report = findings_of(Path(args.path))
-    print(formatted(report, args.format))
-    for line in report.unread:
-        print(line, file=sys.stderr)
-    if report.unread:
-        raise SystemExit(2)
-    if report.findings:
-        raise SystemExit(1)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from enum import Enum
 from functools import wraps
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TextIO, TypeVar
+from typing import NoReturn, TextIO
 
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
 from airflow.utils.platform import getuser
@@ -23,19 +19,13 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import ConfigError, TxError, UnknownTransaction, without_controls
 from airflow_tx.base.remedy import Command
-from airflow_tx.ledger import Paths, Store
+from airflow_tx.ledger import Audit, Ledger, Paths, Store, TopologyView
+from airflow_tx.operations.actions.action import ParsedDag, PreviewAnswer
+from airflow_tx.operations.actions.dags import checked_dag
+from airflow_tx.operations.actions.ledger_places import LedgerPlaces
+from airflow_tx.operations.actions.run_ends import with_run_ends
 from airflow_tx.operations.cli import render
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Ledger, TopologyView
-    from airflow_tx.operations.actions.action import PreviewAnswer
-    from airflow_tx.outputs import StagingArea
-    from airflow_tx.state import FencedState
-    from airflow_tx.transaction import TransactionSpec
-
-
-# --- context ------------------------------------------------------------------------------------------------------
-
+from airflow_tx.outputs import StagingArea
 
 CommandFunction = Callable[[Namespace], None]
 
@@ -102,8 +92,6 @@ def _found_elsewhere(args: Namespace) -> bool:
     :return: whether the command is to be run once more, on that ledger.
     :raises ConfigError: several ledgers have a topology of this name.
     """
-    from airflow_tx.operations.actions.ledger_places import LedgerPlaces
-
     name = getattr(args, "topology", None)
     if name is None or args.conn_id or args.root:
         return False
@@ -141,8 +129,6 @@ def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Led
 
 def ledger_at(store: Store, paths: Paths) -> Ledger:
     """Return the ledger of the topology at `paths`."""
-    from airflow_tx.ledger import Ledger
-
     return Ledger(store, paths, history=Settings.load().history)
 
 
@@ -156,8 +142,6 @@ def root_of(args: Namespace) -> str:
 
 def staging_of(args: Namespace) -> StagingArea:
     """Return where the topologies of the ledger stage their output."""
-    from airflow_tx.outputs import StagingArea
-
     return StagingArea.of_ledger(conn_id_of(args), root_of(args))
 
 
@@ -166,27 +150,21 @@ def paths_of(args: Namespace, topology: str | None = None) -> Paths:
     return Paths(root_of(args), topology if topology is not None else args.topology)
 
 
-def dag_of(args: Namespace, dag_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
+def dag_of(args: Namespace, dag_id: str) -> ParsedDag:
     """Return the transaction of the DAG of the topology, and its states by name.
 
     :param dag_id: unless `--dag-id` names another one.
     :raises ConfigError: the DAG keeps another topology.
     """
-    from airflow_tx.operations.actions.dags import checked_dag
-
     return checked_dag(args.dag_id or dag_id, paths_of(args), conn_id_of(args))
 
 
-def audit_of(args: Namespace) -> Any:
-    from airflow_tx.ledger import Audit
-
+def audit_of(args: Namespace) -> Audit:
     return Audit(who=getuser(), why=args.why or "")
 
 
 def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
     """Say how runs of open transactions ended; what the ledger knows is shown also while Airflow's database is away."""
-    from airflow_tx.operations.actions.replay import with_run_ends
-
     try:
         return with_run_ends(views)
     except DBAPIError as error:
@@ -194,13 +172,6 @@ def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
         text = "Airflow's metadata database does not say which runs are over"
         print(f"{text}: {reason}. The list shows what the ledger knows.", file=sys.stderr)
         return list(views)
-
-
-def logical_dates(args: Namespace, zone: str) -> tuple[datetime, datetime]:
-    """Read `--from` and `--to`, see `dates_between`."""
-    from airflow_tx.operations.actions.action import dates_between
-
-    return dates_between(args.first, args.last, zone)
 
 
 def wrong_usage(text: str) -> NoReturn:
@@ -272,129 +243,3 @@ def confirm(args: Namespace, question: str) -> None:
         raise SystemExit(f"{question} Nothing was changed: confirm it with --yes.") from None
     if answer.strip().lower() not in ("y", "yes"):
         raise SystemExit("Nothing was changed.")
-
-
-# --- progress -----------------------------------------------------------------------------------------------------
-# The progress of a command that starts runs while there is room in flight, and follows them until they are done.
-
-
-# Seconds between two readings; a commit ends the wait.
-_PACE = 1.0
-
-
-class WorkStatus(Enum):
-    """The outcome of one piece of the work."""
-
-    DONE = "done"
-    FAILED = "failed"
-    IN_FLIGHT = "in flight"
-    WAITING = "waiting"
-
-
-class WorkPiece(Protocol):
-    """One piece of the work: a transaction, or what becomes one."""
-
-    @property
-    def status(self) -> WorkStatus: ...
-    @property
-    def txid(self) -> int | None:
-        """The transaction, once it is open."""
-
-    @property
-    def is_in_flight(self) -> bool:
-        """Whether its run is queued or running, and has not committed."""
-
-
-_Piece = TypeVar("_Piece", bound=WorkPiece)
-
-
-class Work(Protocol[_Piece]):
-    """All of the work of a command."""
-
-    @property
-    def in_order(self) -> bool:
-        """Whether a failed piece delays all later ones."""
-
-    def read(self) -> list[_Piece]:
-        """Give the current state of all pieces, in their order."""
-
-    def create(self, piece: _Piece) -> None:
-        """Start the run of a piece that waits."""
-
-    def await_commit(self, seconds: float) -> None:
-        """Wait until something may have changed, so many seconds at most."""
-
-
-class Progress(Generic[_Piece]):
-    """Creates runs while there is room in flight, and says how far they are.
-
-    :param in_flight: how many runs may be queued or running without having committed; 0: a lane takes all dates.
-    :param to: where it prints; None: its output.
-    """
-
-    def __init__(
-        self,
-        dates: Work[_Piece],
-        in_flight: int,
-        sleep: Callable[[float], object] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        to: TextIO | None = None,
-    ) -> None:
-        self._dates = dates
-        self._in_flight = in_flight
-        self._sleep = sleep or dates.await_commit
-        self._clock = clock
-        self._to = to
-
-    def follow(self) -> list[_Piece]:
-        """Continue until everything is done, or only a person can help; give the final state of the pieces."""
-        dates = self._dates.read()
-        began = self._clock()
-        shown = ""
-        at_first = _counts(dates)[WorkStatus.DONE]
-        while True:
-            counts = _counts(dates)
-            line = f"done {counts[WorkStatus.DONE]} of {len(dates)}, " + ", ".join(
-                f"{status.value} {counts[status]}"
-                for status in WorkStatus
-                if status is not WorkStatus.DONE
-            )
-            if line != shown:
-                seconds = self._seconds_left(
-                    counts, counts[WorkStatus.DONE] - at_first, self._clock() - began
-                )
-                print(line + seconds, file=self._to, flush=True)
-                shown = line
-            created = self._create(dates)
-            if not created and _is_over(dates, in_order=self._dates.in_order):
-                return dates
-            if not created:
-                self._sleep(_PACE)
-            dates = self._dates.read()
-
-    def _create(self, dates: Sequence[_Piece]) -> bool:
-        room = max(self._in_flight - sum(each.is_in_flight for each in dates), 0)
-        wanted = [each for each in dates if each.status is WorkStatus.WAITING][:room]
-        for each in wanted:
-            self._dates.create(each)
-        return bool(wanted)
-
-    def _seconds_left(self, counts: Counter[WorkStatus], done: int, elapsed: float) -> str:
-        left = counts[WorkStatus.IN_FLIGHT] + counts[WorkStatus.WAITING]
-        return f", about {round(left * elapsed / done)} s left" if done and left else ""
-
-
-def _counts(dates: Sequence[WorkPiece]) -> Counter[WorkStatus]:
-    return Counter(each.status for each in dates)
-
-
-def _is_over(dates: Sequence[WorkPiece], *, in_order: bool) -> bool:
-    """Ask whether nothing can be committed any more: the first that is not done has failed, and others wait for it."""
-    open_ones = [
-        each
-        for each in dates
-        if each.status is WorkStatus.IN_FLIGHT
-        or each.status is WorkStatus.WAITING
-        or (each.status is WorkStatus.FAILED and (in_order or each.txid is not None))
-    ]
-    return not open_ones or open_ones[0].status is WorkStatus.FAILED

@@ -391,7 +391,7 @@ TX_COMMANDS = (
             "For a database user that may not create or alter tables. Run it at the start, before an upgrade, and "
             "after a table was restored without its key. Tables that are complete are left out."
         ),
-        func=_command("values.print_ddl"),
+        func=_command("states.print_ddl"),
         epilog=_examples("ddl flights", "ddl flights --verbose"),
         args=(ARG_DAG, ARG_VERBOSE),
     ),
@@ -411,7 +411,7 @@ TX_COMMANDS = (
             "command again. After `airflow tx state get`, compare the transaction that it names. The command changes "
             "nothing."
         ),
-        func=_command("values.read_at"),
+        func=_command("states.read_at"),
         epilog=_examples("at flights", "at flights 7 --output json"),
         args=(ARG_TOPOLOGY, ARG_TXID_OR_NEWEST, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
@@ -687,7 +687,7 @@ TX_COMMANDS = (
             "they are equal, and 1 if they differ. It is 2 if they cannot be compared now, and the command says why. "
             "The command asks no ledger and changes nothing."
         ),
-        func=_command("values.diff"),
+        func=_command("comparison.diff"),
         epilog=_examples(
             "diff flights flights_v2",
             "diff flights:db.totals flights_v2:db.totals --wait",
@@ -708,7 +708,7 @@ TX_COMMANDS = (
             "Reads the files and imports none. The exit code is 0 without findings, 1 with findings, and 2 if a file "
             "cannot be read. A comment `# noqa: TX101` on the line leaves out a finding."
         ),
-        func=_command("commands.lint"),
+        func=_command("lint.lint"),
         epilog=_examples("lint dags", "lint dags/flights.py --format sarif"),
         args=(ARG_LINTED, ARG_LINT_FORMAT, ARG_VERBOSE),
     ),
@@ -793,7 +793,7 @@ TX_COMMANDS = (
                     "For a renamed table (ALTER TABLE ... RENAME TO ...), a connection with another id, another prefix "
                     "or path. The fence moves to the new name. End the topology's runs first."
                 ),
-                func=_command("topologies.rename_stored_state"),
+                func=_command("actions.rename_stored_state"),
                 epilog=_examples(
                     "state rename flights db.old db.new --dry-run",
                     'state rename flights db.old db.new --why "a clearer name"',
@@ -814,7 +814,7 @@ TX_COMMANDS = (
                 name="forget",
                 help="Continue without a state that the DAG no longer updates",
                 description="Another state may take its place, and begins with the values it holds.",
-                func=_command("topologies.forget"),
+                func=_command("actions.forget"),
                 epilog=_examples(
                     "state forget flights db.totals --dry-run",
                     'state forget flights db.totals --why "not needed"',

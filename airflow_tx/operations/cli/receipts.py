@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base.errors import (
     TxError,
@@ -38,6 +38,7 @@ from airflow_tx.ledger import (
     topology_view,
     verified,
 )
+from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.operations.actions.search import (
     MOST_LOOKED_THROUGH,
     SearchedLedger,
@@ -46,7 +47,9 @@ from airflow_tx.operations.actions.search import (
     WantedText,
     contains,
 )
+from airflow_tx.operations.actions.value_acceptance import evidence_of
 from airflow_tx.operations.cli import render
+from airflow_tx.operations.cli.commands import asked_ledgers
 from airflow_tx.operations.cli.context import (
     command,
     dag_of,
@@ -57,12 +60,8 @@ from airflow_tx.operations.cli.context import (
     wrong_usage,
 )
 from airflow_tx.outputs import JournalArea
-
-if TYPE_CHECKING:
-    from airflow_tx.operations.actions.ledger_places import LedgerPlace
-    from airflow_tx.sources import Source
-    from airflow_tx.transaction import TransactionSpec
-
+from airflow_tx.sources import Source
+from airflow_tx.transaction import RowsReading, TransactionSpec
 
 # --- receipts -----------------------------------------------------------------------------------------------------
 # `airflow tx verify | find | receipts`: what was counted, when, by which run, and whether that still holds.
@@ -164,8 +163,6 @@ def _print_lines(lines: list[render.TableRow], args: Namespace) -> None:
 
 
 def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
-    from airflow_tx.operations.actions.acceptance import evidence_of
-
     with store_of(args) as store:
         paths = paths_of(args)
         ledger = ledger_evidence(store, paths)
@@ -294,8 +291,6 @@ def _counted(evidence: _Evidence, receipt: Receipt) -> int | None:
 
 
 def _read_again(source: Source, receipt: Receipt) -> RowsDigest:
-    from airflow_tx.transaction import RowsReading
-
     if is_shortened(receipt.metadata):
         raise ValueError("its receipt keeps the digest of its metadata alone")
     attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
@@ -334,8 +329,6 @@ def find_anywhere(args: Namespace) -> None:
 
     :raises SystemExit: none has.
     """
-    from airflow_tx.operations.cli.commands import asked_ledgers
-
     if args.dag_id:
         wrong_usage(
             "--dag-id names the DAG of one topology: airflow tx find TOPOLOGY WHAT --dag-id DAG_ID"

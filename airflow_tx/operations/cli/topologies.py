@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
+from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, MoveRefused, without_controls
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     Mover,
     Paths,
     ReadOnlyLedger,
+    Store,
     TopologyRecord,
     TransactionRecord,
     dumps,
 )
+from airflow_tx.operations.actions.action import ParsedDag, live_runs
+from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
 from airflow_tx.operations.cli import render
-from airflow_tx.operations.cli.actions import do_repair, target_of
 from airflow_tx.operations.cli.context import (
     action,
     audit_of,
@@ -30,13 +32,6 @@ from airflow_tx.operations.cli.context import (
     store_of,
 )
 from airflow_tx.state import FencedState
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Store
-    from airflow_tx.transaction import TransactionSpec
-
-
-# --- topologies ---------------------------------------------------------------------------------------------------
 
 
 @action
@@ -130,12 +125,8 @@ def _dag_of(args: Namespace, topology: str, record: TopologyRecord) -> tuple[str
     return spec.dag_id, ", ".join(sorted(set(record.states) - set(states)))
 
 
-def _spec(
-    args: Namespace, topology: str, dag_id: str
-) -> tuple[TransactionSpec, dict[str, FencedState]]:
+def _spec(args: Namespace, topology: str, dag_id: str) -> ParsedDag:
     """:raises ConfigError: the DAG keeps another topology."""
-    from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
-
     spec, states = transactional_dag(dag_id)
     if problem := elsewhere(spec, paths_of(args, topology), conn_id_of(args)):
         remedy = f"{problem}. Nothing was changed. Name the DAG whose topology is {topology!r}: --dag-id DAG_ID"
@@ -145,8 +136,6 @@ def _spec(
 
 def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
     """:raises MoveRefused: a run of an open transaction is alive."""
-    from airflow_tx.operations.actions.repair import live_runs
-
     if live := live_runs(ReadOnlyLedger(store, paths), dag_id):
         raise MoveRefused(
             topology=paths.topology,
@@ -177,8 +166,6 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
 
     :raises MoveRefused: one cannot be released, or its DAG could write it again, from the start of the source.
     """
-    from airflow_tx.base import compat
-
     _, states = _spec(args, args.topology, args.dag_id or record.dag_id)
     fences = {name: state.fence() for name, state in states.items()}
     own = {
@@ -208,25 +195,3 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
     if problem:
         raise MoveRefused(topology=args.topology, problem=problem, remedy=remedy)
     return {name: states[name] for name in own}
-
-
-# --- states -------------------------------------------------------------------------------------------------------
-# `airflow tx state rename | forget`: what becomes of a state that the DAG no longer names. Source: protocol.md §7.
-
-
-@action
-def rename_stored_state(args: Namespace) -> None:
-    """`airflow tx state rename TOPOLOGY OLD NEW`."""
-    from airflow_tx.operations.actions.repair import StateRename
-
-    with store_of(args) as store:
-        do_repair(StateRename(target_of(store, args), args.old, args.new), args, "Done")
-
-
-@action
-def forget(args: Namespace) -> None:
-    """`airflow tx state forget TOPOLOGY OLD`."""
-    from airflow_tx.operations.actions.repair import StateRemoval
-
-    with store_of(args) as store:
-        do_repair(StateRemoval(target_of(store, args), args.old), args, "Done")

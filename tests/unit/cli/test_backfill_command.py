@@ -21,7 +21,7 @@ from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps import end as skip
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.cli.backfill import BackfilledDates, left_to_do
-from airflow_tx.operations.cli.context import Progress, WorkStatus
+from airflow_tx.operations.cli.progress import Progress, WorkStatus
 from airflow_tx.sources.run.data_interval import DataIntervalSource, NextIntervalSource
 from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.processing.begin import allocate, ask

@@ -10,7 +10,8 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
-from airflow_tx.operations.cli.context import command, is_shown, logical_dates
+from airflow_tx.operations.actions.restatement import dates_between
+from airflow_tx.operations.cli.context import command, is_shown
 
 
 @pytest.mark.parametrize(
@@ -31,18 +32,35 @@ def test_a_command_advises_another_database_only_on_sqlite(error: Exception, adv
 
 
 def test_dates_of_a_command_are_whole_days_in_the_zone_of_the_schedule() -> None:
-    first, last = logical_dates(Namespace(first="2026-03-28", last="2026-03-29"), "Europe/Berlin")
+    first, last = dates_between("2026-03-28", "2026-03-29", "Europe/Berlin")
     assert (first.isoformat(), last.isoformat()) == ("2026-03-27T23:00:00+00:00", "2026-03-29T21:59:59.999999+00:00")
 
 
 def test_times_of_a_command_are_taken_as_they_are() -> None:
     time = "2026-03-28T01:00:00+00:00"
-    assert [each.isoformat() for each in logical_dates(Namespace(first=time, last=time), "Europe/Berlin")] == [time] * 2
+    assert [each.isoformat() for each in dates_between(time, time, "Europe/Berlin")] == [time] * 2
 
 
 def test_a_date_that_a_command_cannot_read_is_named_with_its_option() -> None:
     with pytest.raises(ConfigError, match=r"--to = 'tomorrow' cannot be used.*2026-01-31"):
-        logical_dates(Namespace(first="2026-03-28", last="tomorrow"), "")
+        dates_between("2026-03-28", "tomorrow", "")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "effects", "refused", "printed"),
+    [
+        ("Accept what state Nothing was changed holds.", ["accepts it"], [], "It would: {} Nothing was changed."),
+        ("No state lacks a transaction.", [], [], "{} Nothing was changed."),
+        ("Topology t is not changed: it is new.", [], ["Topology t is not changed: it is new."], "{}"),
+    ],
+)
+def test_a_dry_run_says_once_that_nothing_was_changed(
+    sentence: str, effects: list[str], refused: list[str], printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [tuple(EffectLine(None, None, each) for each in told) for told in (effects, refused)]
+    preview = PreviewAnswer("", sentence, lines[0], lines[1], needs_reason=False)
+    assert is_shown(Namespace(dry_run=True, output="table"), preview, refusable=False)
+    assert capsys.readouterr().out.splitlines()[0] == printed.format(sentence)
 
 
 @pytest.mark.parametrize(

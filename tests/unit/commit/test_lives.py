@@ -24,10 +24,11 @@ from airflow_tx.ledger.records import RepairRecord
 from airflow_tx.ledger.steps import end as end_steps
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.views.view import LedgerView
-from airflow_tx.operations.actions import acceptance
-from airflow_tx.operations.actions.acceptance import ChangeAcceptance, evidence_of
+from airflow_tx.operations.actions import value_acceptance
 from airflow_tx.operations.actions.action import ActionTarget
-from airflow_tx.operations.actions.roll_forward import RollForwardRepair, seen_state
+from airflow_tx.operations.actions.lost_state import seen_state
+from airflow_tx.operations.actions.roll_forward import RollForwardRepair
+from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance, evidence_of
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.state import Max, MemoryState, Sum, fence
 from airflow_tx.state.api import FencedState
@@ -381,7 +382,7 @@ POINTS = ["accept_change.noted", "accept_change.kept"]
 @pytest.mark.parametrize("point", POINTS)
 def test_an_acceptance_that_has_died_stops_commits_until_it_is_repeated(line: Line, kills: Any, point: str) -> None:
     line.commit(a=50, b=7)
-    kills(acceptance, point)
+    kills(value_acceptance, point)
     with pytest.raises(OSError, match="killed"):
         line.edit("a", None)
     run = begun(line, rows(a=3))
@@ -401,7 +402,7 @@ def test_what_is_changed_after_a_dead_acceptance_is_accepted_as_another_change(
     line: Line, kills: Any, point: str
 ) -> None:
     line.commit(a=50, b=7)
-    kills(acceptance, point)
+    kills(value_acceptance, point)
     with pytest.raises(OSError, match="killed"):
         line.edit("a", None)
     line.edit("b", 8)

@@ -26,12 +26,13 @@ from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.replay import wishes
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.views.view import LedgerView
-from airflow_tx.operations.actions import acceptance
-from airflow_tx.operations.actions.acceptance import ChangeAcceptance
-from airflow_tx.operations.actions.action import ActionTarget, EffectLine, dated_transactions
-from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement, WishWithdrawal
+from airflow_tx.operations.actions import value_acceptance
+from airflow_tx.operations.actions.action import ActionTarget, EffectLine
+from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement, dated_transactions
+from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance
+from airflow_tx.operations.actions.withdrawal import WishWithdrawal
 from airflow_tx.operations.cli.actions import RestatedWork, left_over
-from airflow_tx.operations.cli.context import Progress, WorkStatus
+from airflow_tx.operations.cli.progress import Progress, WorkStatus
 from airflow_tx.sources.dates import key_of_interval
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, Max, MemoryState, SqlTable, Sum
@@ -502,7 +503,7 @@ def test_what_is_gone_is_accepted_once(world: World) -> None:
 def test_a_journal_that_is_too_large_for_a_look_ends_what_can_be_restated(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceptance, "MOST_ENTRIES", 4)
+    monkeypatch.setattr(value_acceptance, "MOST_ENTRIES", 4)
     deleted(world)
     assert accepted(world)[-1].startswith("accepted: no transaction until now can be restated: ")
     world.execute("r6")

@@ -12,7 +12,7 @@ from airflow_tx.ledger.audit.rebuild import note_change
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Binding, History, Outcome, Skipped
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
-from airflow_tx.operations.actions.roll_forward import held_by
+from airflow_tx.operations.actions.return_to_transaction import held_by
 from tests.unit.commit.backups import ADA, InSqlite, findings, skipped
 from tests.unit.commit.restated_run import Makes, begun, committed, entry_of, rows
 from tests.unit.commit.run import Run

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.lint.report import findings_of
-from airflow_tx.operations.cli.commands import lint
+from airflow_tx.operations.cli.lint import lint
 from tests.unit.lint.linted import codes_of, processing
 
 PLANTED = processing("return uuid.uuid4()", "import uuid")

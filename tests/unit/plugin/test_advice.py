@@ -14,8 +14,8 @@ from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.views.view import TopologyView
+from airflow_tx.operations.actions.action import ActionName
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
-from airflow_tx.operations.actions.request import ActionName
 from airflow_tx.plugin.api.advice import Advice, failed_log, said_advice, transaction_advice
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar
 from airflow_tx.plugin.api.snapshots import TopologySnapshot

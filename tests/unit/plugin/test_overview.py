@@ -16,7 +16,7 @@ from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, T
 from airflow_tx.ledger.views.status import TransactionView, view_final, view_open
 from airflow_tx.ledger.views.view import HealthCode, TopologyView
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
-from airflow_tx.operations.actions.replay import with_run_ends
+from airflow_tx.operations.actions.run_ends import with_run_ends
 from airflow_tx.plugin.api.routes import MOST_LINES
 from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
 from airflow_tx.plugin.api.topologies import OverviewPart, shared_causes

@@ -32,8 +32,8 @@ from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.views.status import with_run_end
 from airflow_tx.ledger.views.view import TopologyView, topology_health, topology_view
+from airflow_tx.operations.actions.action import ActionName
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
-from airflow_tx.operations.actions.request import ActionName
 from airflow_tx.plugin.api.advice import Advice, said_advice, transaction_advice
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.state.aggregators import Count

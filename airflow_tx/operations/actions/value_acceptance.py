@@ -1,26 +1,13 @@
-"""Acceptance by a person: of rows that a source has lost, of an output that checks refuse, of changed values."""
+"""Acceptance by a person of values that were changed by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base import compat
-from airflow_tx.base.errors import (
-    AcceptanceRefused,
-    JournalError,
-    LossRefused,
-    Refused,
-    SourceError,
-    StateBehind,
-    StateError,
-    StateUnavailable,
-    TxError,
-)
+from airflow_tx.base.errors import AcceptanceRefused, JournalError, StateError, StateUnavailable
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     ACCEPT_CHANGE,
     CHANGE,
@@ -33,185 +20,24 @@ from airflow_tx.ledger import (
     Repairs,
     RowCount,
     StateEvidence,
-    TransactionRecord,
     changed_values,
-    check_in_words,
     digest,
     gone_in_words,
     ledger_evidence,
     renamed_since,
-    shortened,
 )
 from airflow_tx.operations.actions.action import (
+    ONE,
     ActionPlan,
     ActionTarget,
     EffectLine,
     PersonalAction,
     PlannedEffect,
-    is_behind,
+    RequestForm,
 )
-from airflow_tx.operations.actions.replay import NamedReplay
 from airflow_tx.outputs import Entry, JournalArea
 from airflow_tx.state import FencedState, QueryableState
 from airflow_tx.transaction import contributions, old_side
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Loss
-    from airflow_tx.sources import Source
-
-# --- loss ---------------------------------------------------------------------------------------------------------
-
-
-class LossAcceptance(PersonalAction):
-    """Lets a topology continue without rows that its source has lost.
-
-    :ivar losses: what was lost when it was planned.
-    """
-
-    needs_reason = asks_dag = True
-    subject = "The loss"
-    losses: Sequence[Loss] = ()
-
-    def plan(self) -> ActionPlan:
-        known = self.target.ledger.topology().losses
-        self.losses = losses_of(self.target.dag()[0].source, self.target.ledger.deciding_from())
-        lost = [[loss.partition, loss.position, loss.resume_at] for loss in self.losses]
-        version = digest([known, lost])
-        if not self.losses:
-            return self.refused(version, LossRefused(topology=self.target.topology))
-        if any(loss.went_back for loss in self.losses):
-            self._check_states()
-        what = "; ".join(shortened([loss.description for loss in self.losses]))
-        sentence = (
-            f"Continue topology {self.target.topology} without these rows. "
-            f"No transaction will ever have them: {what}."
-        )
-        lines = [EffectLine(None, None, loss.description) for loss in self.losses]
-        return ActionPlan(version, sentence, [PlannedEffect(lines, partial(self._accept, known))])
-
-    def _check_states(self) -> None:
-        """Refuse while all states have gone back with the source, whose rows would be counted twice.
-
-        :raises StateBehind: what they lack can be taken back.
-        """
-        topology = self.target.ledger.topology()
-        states = [each for each in self.target.dag()[1].values() if each.has_fence]
-        if not states or not all(is_behind(each, topology) for each in states):
-            return
-        fence = states[0].fence()
-        raise StateBehind(
-            remedy=Remedy.of(
-                "The source of topology {topology} went back, too. What to do: "
-                "<airflow tx repair {topology} --roll-forward>",
-                topology=self.target.topology,
-            ),
-            state=states[0].name,
-            expected=topology.states[states[0].name],
-            found="nothing" if fence is None else fence.token.txid,
-        )
-
-    def _accept(self, known: Sequence[int], audit: Audit) -> Iterator[EffectLine]:
-        self.target.ledger.accept_loss(self.losses, audit, known=known)
-        for loss in self.losses:
-            yield EffectLine(None, None, f"accepted as lost: {loss.description}")
-
-
-def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
-    """Collect what is lost behind any of these positions, each loss once.
-
-    :raises SourceError: the source cannot be asked.
-    """
-    found: dict[str, Loss] = {}
-    try:
-        for position in positions:
-            found |= {
-                digest([loss.partition, loss.position]): loss for loss in source.losses(position)
-            }
-    except TxError:
-        raise
-    except Exception as error:
-        problem = f"it cannot tell what it has lost: {type(error).__name__}: {error}"
-        remedy = "Nothing was changed; let it be reached, and repeat."
-        raise SourceError(source=repr(source), problem=problem, remedy=remedy) from error
-    finally:
-        source.close()
-    return list(found.values())
-
-
-# --- check --------------------------------------------------------------------------------------------------------
-
-
-class CheckRefused(Refused):
-    """Acceptance of a check that has not failed."""
-
-    template = (
-        "Check {name!r} of transaction {txid} of {topology} not accepted: it has not failed in its newest attempt, in "
-        "which these have: {failed}. Nothing was changed."
-    )
-
-
-class CheckAcceptance(PersonalAction):
-    """Lets a transaction commit the output in which checks have failed, and no other output.
-
-    :param names: of the checks.
-    """
-
-    needs_reason = starts_runs = True
-
-    def __init__(self, target: ActionTarget, txid: int, names: Sequence[str]) -> None:
-        super().__init__(target)
-        self.txid = txid
-        self.names = list(dict.fromkeys(names))
-
-    def plan(self) -> ActionPlan:
-        version = self.target.version([self.txid])
-        record = self.target.opened([self.txid])[self.txid]
-        if isinstance(record, Refused):
-            return self.refused(version, record, self.txid)
-        if unknown := [name for name in self.names if "digest" not in record.checks.get(name, {})]:
-            refusal = CheckRefused(
-                name=unknown[0],
-                txid=self.txid,
-                topology=self.target.topology,
-                failed=", ".join(map(repr, record.checks)) or "none",
-            )
-            return self.refused(version, refusal, self.txid, record.run_id)
-        # Who accepted a check before, and why, is for people who may read that.
-        hidden = () if self.target.sees_audit else ("accepted",)
-        found = [
-            check_in_words(name, {k: v for k, v in record.checks[name].items() if k not in hidden})
-            for name in self.names
-        ]
-        sentence = (
-            f"Commit transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run "
-            f"{record.run_id}) although checks have failed: {'; '.join(found)}."
-        )
-        lines = [EffectLine(self.txid, record.run_id, each) for each in found]
-        effect = PlannedEffect(lines, partial(self._accept, record))
-        return ActionPlan(version, sentence, [effect], [self.txid])
-
-    def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
-        """Note it, and let the commit be tried again, once no other check stands in its way."""
-        digests = {name: record.checks[name]["digest"] for name in self.names}
-        self.ledger.accept_checks(self.txid, digests, audit=audit)
-        for name in self.names:
-            accepted = f"accepted: {name}: {record.checks[name]['found']}"
-            yield EffectLine(self.txid, record.run_id, accepted)
-        if left := sorted(record.checks.keys() - {*self.names, *record.accepted_checks}):
-            why = f"not committed: {', '.join(left)} failed, too. Accept it as well, or correct the code"
-            yield EffectLine(self.txid, record.run_id, why)
-        elif compat.clear_run(
-            self.target.record.dag_id, record.run_id, past_limit=True, only_failed=True
-        ):
-            yield EffectLine(self.txid, record.run_id, "its failed tasks were cleared")
-        else:  # of a lane, or deleted
-            replay = NamedReplay(self.target, [self.txid], force=False, changed_rows=False)
-            for effect in replay.plan().effects:
-                yield from effect.deed(audit)
-
-
-# --- changed values -----------------------------------------------------------------------------------------------
-
 
 MOST_ENTRIES = 10_000
 """Entries of the journal that are read for the keys that are gone."""
@@ -318,6 +144,11 @@ class ChangeAcceptance(PersonalAction):
     """Lets `airflow tx verify --values` compare a state with the values that it has now."""
 
     needs_reason = asks_dag = True
+    form = RequestForm(
+        lambda asked, target: ChangeAcceptance(target, asked.names[0]),
+        names=ONE,
+        named="name one state",
+    )
 
     def __init__(self, target: ActionTarget, state: str, *, made_after: int | None = None) -> None:
         """Choose a state.

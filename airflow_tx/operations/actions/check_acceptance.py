@@ -1,0 +1,96 @@
+"""Acceptance by a person of an output in which checks have failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from airflow_tx.base import compat
+from airflow_tx.base.errors import Refused
+from airflow_tx.ledger import Audit, TransactionRecord, check_in_words
+from airflow_tx.operations.actions.action import (
+    ONE,
+    SOME,
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    RequestForm,
+)
+from airflow_tx.operations.actions.replay import NamedReplay
+
+
+class CheckRefused(Refused):
+    """Acceptance of a check that has not failed."""
+
+    template = (
+        "Check {name!r} of transaction {txid} of {topology} not accepted: it has not failed in its newest attempt, in "
+        "which these have: {failed}. Nothing was changed."
+    )
+
+
+class CheckAcceptance(PersonalAction):
+    """Lets a transaction commit the output in which checks have failed, and no other output.
+
+    :param names: of the checks.
+    """
+
+    needs_reason = starts_runs = True
+    form = RequestForm(
+        lambda asked, target: CheckAcceptance(target, asked.txids[0], asked.names),
+        txids=ONE,
+        names=SOME,
+        named="name the checks",
+    )
+
+    def __init__(self, target: ActionTarget, txid: int, names: Sequence[str]) -> None:
+        super().__init__(target)
+        self.txid = txid
+        self.names = list(dict.fromkeys(names))
+
+    def plan(self) -> ActionPlan:
+        version = self.target.version([self.txid])
+        record = self.target.opened([self.txid])[self.txid]
+        if isinstance(record, Refused):
+            return self.refused(version, record, self.txid)
+        if unknown := [name for name in self.names if "digest" not in record.checks.get(name, {})]:
+            refusal = CheckRefused(
+                name=unknown[0],
+                txid=self.txid,
+                topology=self.target.topology,
+                failed=", ".join(map(repr, record.checks)) or "none",
+            )
+            return self.refused(version, refusal, self.txid, record.run_id)
+        # Who accepted a check before, and why, is for people who may read that.
+        hidden = () if self.target.sees_audit else ("accepted",)
+        found = [
+            check_in_words(name, {k: v for k, v in record.checks[name].items() if k not in hidden})
+            for name in self.names
+        ]
+        sentence = (
+            f"Commit transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run "
+            f"{record.run_id}) although checks have failed: {'; '.join(found)}."
+        )
+        lines = [EffectLine(self.txid, record.run_id, each) for each in found]
+        effect = PlannedEffect(lines, partial(self._accept, record))
+        return ActionPlan(version, sentence, [effect], [self.txid])
+
+    def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
+        """Note it, and let the commit be tried again, once no other check stands in its way."""
+        digests = {name: record.checks[name]["digest"] for name in self.names}
+        self.ledger.accept_checks(self.txid, digests, audit=audit)
+        for name in self.names:
+            accepted = f"accepted: {name}: {record.checks[name]['found']}"
+            yield EffectLine(self.txid, record.run_id, accepted)
+        if left := sorted(record.checks.keys() - {*self.names, *record.accepted_checks}):
+            why = f"not committed: {', '.join(left)} failed, too. Accept it as well, or correct the code"
+            yield EffectLine(self.txid, record.run_id, why)
+        elif compat.clear_run(
+            self.target.record.dag_id, record.run_id, past_limit=True, only_failed=True
+        ):
+            yield EffectLine(self.txid, record.run_id, "its failed tasks were cleared")
+        else:  # of a lane, or deleted
+            replay = NamedReplay(self.target, [self.txid], force=False, changed_rows=False)
+            for effect in replay.plan().effects:
+                yield from effect.deed(audit)

@@ -1,0 +1,61 @@
+"""Readmission by a person: the rows of a skipped transaction are processed as a new one.
+
+Source: protocol.md §5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from airflow_tx.base.errors import Refused
+from airflow_tx.ledger import Audit, Skipped
+from airflow_tx.operations.actions.action import (
+    ONE,
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    RequestForm,
+)
+from airflow_tx.operations.actions.skip import shown_rows
+
+
+class Readmission(PersonalAction):
+    """Processes the rows of a skipped transaction, as a new one."""
+
+    needs_reason = starts_runs = True
+    form = RequestForm(lambda asked, target: Readmission(target, asked.txids[0]), txids=ONE)
+
+    def __init__(self, target: ActionTarget, txid: int) -> None:
+        super().__init__(target)
+        self.txid = txid
+
+    def plan(self) -> ActionPlan:
+        version = self.target.version([self.txid])
+        try:
+            skipped = self.ledger.check_skipped(self.txid)
+            state = self.target.runs.checked(skipped.run_id)
+        except Refused as refused:
+            return self.refused(version, refused, self.txid)
+        how = "is created again" if state is None else "is cleared"
+        what = (
+            f"its run {how}, and takes the rows that the same place has then, as a new transaction"
+        )
+        line = EffectLine(self.txid, skipped.run_id, what)
+        effects = [PlannedEffect([line], partial(self._readmit, skipped))]
+        return ActionPlan(version, self._sentence(skipped), effects, [self.txid])
+
+    def _readmit(self, skipped: Skipped, audit: Audit) -> Iterator[EffectLine]:
+        noting = partial(self.ledger.note_readmission, self.txid, audit)
+        how = self.target.runs.start(skipped.run_id, skipped.key, noting=noting)
+        done = f"re-admitted: {how}, and takes the current rows of the same place, as a new transaction"
+        yield EffectLine(self.txid, skipped.run_id, done)
+
+    def _sentence(self, skipped: Skipped) -> str:
+        who = f"skipped by {self.target.person(skipped.skip['who'], skipped.skip['why'])}"
+        return (
+            f"Process the rows of transaction {self.txid} of topology {self.target.topology} ({who}) as a new "
+            f"transaction, in run {skipped.run_id}: {shown_rows(skipped.rows)}."
+        )

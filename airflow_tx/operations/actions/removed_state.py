@@ -1,0 +1,43 @@
+"""Removal of a state from the ledger: the topology continues without it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from airflow_tx.base.errors import MoveRefused
+from airflow_tx.base.remedy import Remedy
+from airflow_tx.operations.actions.action import ONE, ActionPlan, ActionTarget, RequestForm
+from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair
+
+
+class StateRemoval(LedgerRepair):
+    """Continues without a state that the DAG no longer updates. Another one may take its place."""
+
+    form = RequestForm(
+        lambda asked, target: StateRemoval(target, asked.names[0]),
+        names=ONE,
+        named="name one state",
+    )
+
+    def __init__(self, target: ActionTarget, state: str) -> None:
+        super().__init__(target)
+        self.state = state
+        self.subject = f"State {state!r}"
+
+    def decide(self) -> ActionPlan:
+        spec, states = self.target.dag()
+        topology = self.target.topology
+        if self.state in states:
+            raise MoveRefused(
+                topology=topology,
+                problem=f"DAG {spec.dag_id} updates state {self.state}",
+                remedy=Remedy.of(
+                    "Take the update out of the DAG first. If the values are lost: "
+                    "<airflow tx repair {topology} --state-lost {state}>",
+                    topology=topology,
+                    state=self.state,
+                ),
+            )
+        sentence = f"Continue topology {topology} without state {self.state}. Another state may take its place."
+        planned = self.repairs.forget_state.preview(self.state, NOBODY)
+        return self.keeping(planned, sentence, partial(self.repairs.forget_state, self.state))

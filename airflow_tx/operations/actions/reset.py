@@ -1,0 +1,76 @@
+"""Reset of a topology: all transactions are forgotten, and all values of its states deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from airflow_tx.base.errors import RepairRefused, UnreadableRecord
+from airflow_tx.ledger import RESET, reason_of
+from airflow_tx.operations.actions.action import ActionPlan, EffectLine
+from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair, fences_in_words
+from airflow_tx.state import FencedState
+
+
+class TopologyReset(LedgerRepair):
+    """Forgets all transactions, and deletes all values of the states."""
+
+    def decide(self) -> ActionPlan:
+        spec, states = self.target.dag()
+        fences = {name: self._clearable(name, state) for name, state in states.items()}
+        incarnation = self.repairs.incarnation()
+        planned = self.repairs.preview_reset(spec.request, NOBODY)
+        topology = self.target.topology
+
+        def clear() -> None:
+            for state in states.values():
+                state.clear()
+            if incarnation:
+                spec.staging().forget(topology, incarnation)
+
+        sentence = (
+            f"Forget all transactions of topology {topology} and DELETE ALL VALUES of its states: "
+            f"{', '.join(sorted(fences)) or 'none'}."
+        )
+        deleted = [
+            EffectLine(
+                None,
+                None,
+                f"state {name}: all of its values are deleted ({fences_in_words({name: fences[name]})})",
+            )
+            for name in sorted(fences)
+        ]
+        reset = partial(self.repairs.reset, spec.request, clear=clear)
+        lines = [*deleted, *self._forgotten()]
+        return self.planned(planned, sentence, lambda audit: reset(audit=audit), lines)
+
+    def _forgotten(self) -> Sequence[EffectLine]:
+        try:
+            opened = self.ledger.open_records()
+        except UnreadableRecord:
+            return ()  # a reset removes what cannot be read, too
+        what = "forgotten: its run begins again, with other rows"
+        return [EffectLine(txid, record.run_id, what) for txid, record in opened.items()]
+
+    def _failed(self) -> Iterator[EffectLine]:
+        return iter(())
+
+    def _clearable(self, name: str, state: FencedState) -> Any:
+        """Read the fence of a state that can be emptied: once the ledger is emptied, what it held is lost.
+
+        :raises RepairRefused: the state cannot be emptied, or not be read.
+        """
+        refused = partial(RepairRefused, what=RESET, topology=self.target.topology)
+        if not state.can_clear:
+            raise refused(
+                problem=f"state {name!r} ({type(state).__name__}) cannot be emptied",
+                remedy="Empty it by hand, take it out of the DAG, and repeat.",
+            )
+        try:
+            return state.fence()
+        except Exception as error:
+            raise refused(
+                problem=f"state {name!r} cannot be read ({reason_of(error)})",
+                remedy="Let it be reached, or take it out of the DAG, and repeat.",
+            ) from error

@@ -1,0 +1,56 @@
+"""Withdrawal by a person of the wish that a committed transaction is restated. Source: protocol.md §11."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from airflow_tx.base.errors import Refused
+from airflow_tx.ledger import Audit, Wish
+from airflow_tx.operations.actions.action import (
+    ANY,
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    RequestForm,
+)
+
+
+class WishWithdrawal(PersonalAction):
+    """Takes back that transactions are to be restated, as long as no run has begun that.
+
+    :param txids: none: all.
+    """
+
+    form = RequestForm(lambda asked, target: WishWithdrawal(target, asked.txids), txids=ANY)
+
+    def __init__(self, target: ActionTarget, txids: Sequence[int]) -> None:
+        super().__init__(target)
+        self.txids = sorted(set(txids))
+
+    def plan(self) -> ActionPlan:
+        found = {wish.txid: wish for wish in self.target.wishes()}
+        named = self.txids or list(found)
+        version = self.target.version(named)
+        effects = [self._effect(txid, found.get(txid)) for txid in named]
+        return ActionPlan(version, self._sentence(), effects, named)
+
+    def _effect(self, txid: int, wish: Wish | None) -> PlannedEffect:
+        run_id = None if wish is None else wish.run_id
+        deed = partial(self._withdraw, txid, run_id)
+        try:
+            self.ledger.withdraw_wish.preview(txid)
+        except Refused as refused:
+            return PlannedEffect([EffectLine(txid, None, str(refused))], deed, is_refused=True)
+        by = "" if wish is None else f"; wanted by {self.target.person(wish.who, wish.why)}"
+        return PlannedEffect([EffectLine(txid, run_id, f"is not restated{by}")], deed)
+
+    def _withdraw(self, txid: int, run_id: str | None, audit: Audit) -> Iterator[EffectLine]:
+        self.ledger.withdraw_wish(txid)
+        yield EffectLine(txid, run_id, "not restated: the wish is taken back")
+
+    def _sentence(self) -> str:
+        which = ", ".join(map(str, self.txids)) or "everything that is wanted"
+        return f"Do not restate {which} of topology {self.target.topology}."

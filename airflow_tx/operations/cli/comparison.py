@@ -1,0 +1,127 @@
+"""`airflow tx diff`: compares the values of two states."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_tx.base.errors import ConfigError, NotComparableNow, without_controls
+from airflow_tx.operations.actions.dags import transactional_dag
+from airflow_tx.operations.cli import render
+from airflow_tx.operations.cli.context import comparison
+from airflow_tx.state import FencedState, KeyDifferences, StateComparison, compared, json_text
+
+_SECONDS_BETWEEN = 2.0
+
+
+@comparison
+def diff(args: Namespace) -> None:
+    """`airflow tx diff DAG:STATE DAG:STATE`."""
+    if not 0 <= args.tolerance < 1:
+        raise ConfigError(
+            option="--tolerance", value=args.tolerance, remedy="Give a part of 1, such as 1e-9."
+        )
+    if args.limit < 0:
+        raise ConfigError(option="--limit", value=args.limit, remedy="Give a number from 0.")
+    first, second = map(_state_of_dag, args.states)
+    found = _compared_in_time(args, first, second)
+    _print_comparison(found, (first.name, second.name), args.output)
+    if not found.is_equal:
+        raise SystemExit(1)
+
+
+def _state_of_dag(text: str) -> FencedState:
+    """Find a state as `airflow tx diff` names it: DAG:STATE, or the DAG of one state."""
+    dag_id, _, name = text.partition(":")
+    _, states = transactional_dag(dag_id, option="DAG:STATE")
+    known = ", ".join(f"{dag_id}:{each}" for each in sorted(states))
+    if not name and len(states) == 1:
+        return next(iter(states.values()))
+    if name not in states:
+        remedy = f"Use {'one of ' if len(states) > 1 else ''}{known}." if known else "It has none."
+        raise ConfigError(option="DAG:STATE", value=text, remedy=remedy)
+    return states[name]
+
+
+def _compared_in_time(args: Namespace, first: FencedState, second: FencedState) -> StateComparison:
+    told = ""
+    while True:
+        try:
+            return compared(first, second, tolerance=args.tolerance, limit=args.limit)
+        except NotComparableNow as refusal:
+            if not args.wait:
+                raise
+            if (reason := without_controls(f"Waiting: {refusal.problem}.")) != told:
+                print(reason, file=sys.stderr)
+            told = reason
+        time.sleep(_SECONDS_BETWEEN)
+
+
+def _print_comparison(found: StateComparison, names: tuple[str, str], output: str) -> None:
+    first, second = names
+    kinds = {
+        f"only in {first}": found.only_first,
+        f"only in {second}": found.only_second,
+        "different": found.different,
+    }
+    if output != "table":
+        render.print_rows([_as_data(found, names)], output)
+        return
+    rows = [row for kind, keys in kinds.items() for row in _shown_keys(kind, keys)]
+    if rows:
+        render.print_rows(rows, output)
+    counts = ", ".join(f"{keys.count:,} {kind}" for kind, keys in kinds.items())
+    told = [
+        f"{first} (transaction {found.txids[0]}) and {second} (transaction {found.txids[1]}) are at the same position.",
+        f"Keys: {found.equal:,} equal, {counts}.",
+    ]
+    if found.left_out:
+        told.append(f"Not compared, since only one of them has it: {', '.join(found.left_out)}.")
+    print(without_controls("\n".join(told)))
+
+
+def _shown_keys(kind: str, keys: KeyDifferences) -> list[render.TableRow]:
+    return [
+        {
+            "keys": kind,
+            "key": json_text(list(map(_plain, each.key.values()))),
+            "first": _pairs(each.first),
+            "second": _pairs(each.second),
+        }
+        for each in keys.keys
+    ]
+
+
+def _pairs(values: Mapping[str, Any] | None) -> str | None:
+    if values is None:
+        return None
+    return ", ".join(f"{name}={_plain(value)}" for name, value in values.items())
+
+
+def _as_data(found: StateComparison, names: tuple[str, str]) -> render.TableRow:
+    def listed(keys: KeyDifferences) -> dict[str, Any]:
+        return {"count": keys.count, "keys": list(map(vars, keys.keys))}
+
+    return {
+        "first": names[0],
+        "second": names[1],
+        "transactions": list(found.txids),
+        "compared": list(found.columns),
+        "left_out": list(found.left_out),
+        "equal": found.equal,
+        "only_first": listed(found.only_first),
+        "only_second": listed(found.only_second),
+        "different": listed(found.different),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Give a value as JSON has it; what JSON has not, as text."""
+    value = base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    return (
+        value if value is None or isinstance(value, (bool, int, float, list, dict)) else str(value)
+    )

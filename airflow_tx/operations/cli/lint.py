@@ -1,0 +1,23 @@
+"""`airflow tx lint`: finds double counts in DAG files. It imports no DAG and asks no ledger."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from airflow_tx.lint import findings_of, formatted
+from airflow_tx.operations.cli.context import comparison
+
+
+@comparison
+def lint(args: Namespace) -> None:
+    """`airflow tx lint DAG_FILE|FOLDER [--format text|json|sarif]`: exit code 1 with findings, 2 with bad input."""
+    report = findings_of(Path(args.path))
+    print(formatted(report, args.format))
+    for line in report.unread:
+        print(line, file=sys.stderr)
+    if report.unread:
+        raise SystemExit(2)
+    if report.findings:
+        raise SystemExit(1)

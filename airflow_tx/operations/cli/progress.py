@@ -1,0 +1,130 @@
+"""The progress of a command that starts runs while there is room in flight, and follows them to their end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Generic, Protocol, TextIO, TypeVar
+
+# Seconds between two readings; a commit ends the wait.
+_PACE = 1.0
+
+
+class WorkStatus(Enum):
+    """The outcome of one piece of the work."""
+
+    DONE = "done"
+    FAILED = "failed"
+    IN_FLIGHT = "in flight"
+    WAITING = "waiting"
+
+
+class WorkPiece(Protocol):
+    """One piece of the work: a transaction, or what becomes one."""
+
+    @property
+    def status(self) -> WorkStatus: ...
+    @property
+    def txid(self) -> int | None:
+        """The transaction, once it is open."""
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether its run is queued or running, and has not committed."""
+
+
+_Piece = TypeVar("_Piece", bound=WorkPiece)
+
+
+class Work(Protocol[_Piece]):
+    """All of the work of a command."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a failed piece delays all later ones."""
+
+    def read(self) -> list[_Piece]:
+        """Give the current state of all pieces, in their order."""
+
+    def create(self, piece: _Piece) -> None:
+        """Start the run of a piece that waits."""
+
+    def await_commit(self, seconds: float) -> None:
+        """Wait until something may have changed, so many seconds at most."""
+
+
+class Progress(Generic[_Piece]):
+    """Creates runs while there is room in flight, and says how far they are.
+
+    :param in_flight: how many runs may be queued or running without having committed; 0: a lane takes all dates.
+    :param to: where it prints; None: its output.
+    """
+
+    def __init__(
+        self,
+        dates: Work[_Piece],
+        in_flight: int,
+        sleep: Callable[[float], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        to: TextIO | None = None,
+    ) -> None:
+        self._dates = dates
+        self._in_flight = in_flight
+        self._sleep = sleep or dates.await_commit
+        self._clock = clock
+        self._to = to
+
+    def follow(self) -> list[_Piece]:
+        """Continue until everything is done, or only a person can help; give the final state of the pieces."""
+        dates = self._dates.read()
+        began = self._clock()
+        shown = ""
+        at_first = _counts(dates)[WorkStatus.DONE]
+        while True:
+            counts = _counts(dates)
+            line = f"done {counts[WorkStatus.DONE]} of {len(dates)}, " + ", ".join(
+                f"{status.value} {counts[status]}"
+                for status in WorkStatus
+                if status is not WorkStatus.DONE
+            )
+            if line != shown:
+                seconds = self._seconds_left(
+                    counts, counts[WorkStatus.DONE] - at_first, self._clock() - began
+                )
+                print(line + seconds, file=self._to, flush=True)
+                shown = line
+            created = self._create(dates)
+            if not created and _is_over(dates, in_order=self._dates.in_order):
+                return dates
+            if not created:
+                self._sleep(_PACE)
+            dates = self._dates.read()
+
+    def _create(self, dates: Sequence[_Piece]) -> bool:
+        room = max(self._in_flight - sum(each.is_in_flight for each in dates), 0)
+        wanted = [each for each in dates if each.status is WorkStatus.WAITING][:room]
+        for each in wanted:
+            self._dates.create(each)
+        return bool(wanted)
+
+    def _seconds_left(self, counts: Counter[WorkStatus], done: int, elapsed: float) -> str:
+        left = counts[WorkStatus.IN_FLIGHT] + counts[WorkStatus.WAITING]
+        return f", about {round(left * elapsed / done)} s left" if done and left else ""
+
+
+def _counts(dates: Sequence[WorkPiece]) -> Counter[WorkStatus]:
+    return Counter(each.status for each in dates)
+
+
+def _is_over(dates: Sequence[WorkPiece], *, in_order: bool) -> bool:
+    """Ask whether nothing can be committed any more: the first that is not done has failed, and others wait for it."""
+    open_ones = [
+        each
+        for each in dates
+        if each.status is WorkStatus.IN_FLIGHT
+        or each.status is WorkStatus.WAITING
+        or (each.status is WorkStatus.FAILED and (in_order or each.txid is not None))
+    ]
+    return not open_ones or open_ones[0].status is WorkStatus.FAILED

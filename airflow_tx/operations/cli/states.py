@@ -1,0 +1,94 @@
+"""`airflow tx ddl | at`: the SQL that makes the states of a DAG, and the lines that read them as of a transaction."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from airflow_tx.base.errors import ConfigError, StateError, without_controls
+from airflow_tx.base.remedy import Command, Remedy
+from airflow_tx.ledger import LedgerView, TopologyRecord
+from airflow_tx.operations.actions.dags import transactional_dag
+from airflow_tx.operations.cli import render
+from airflow_tx.operations.cli.context import command, dag_of, paths_of, store_of
+from airflow_tx.state import Fence, FencedState, check_as_of
+
+
+@command
+def print_ddl(args: Namespace) -> None:
+    """`airflow tx ddl DAG`."""
+    _, states = transactional_dag(args.dag, option="DAG")
+    found: dict[str, list[str]] = {}
+    for state in states.values():
+        for where, statements in state.ddl().items():
+            found.setdefault(where, []).extend(statements)
+    for where, statements in found.items():
+        lines = [each if each.startswith("--") else f"{each};" for each in statements]
+        print(f"-- {where}: {'run as the owner of the tables' if lines else 'nothing is missing'}")
+        for line in dict.fromkeys(lines):
+            print(line)
+    if not found:
+        print(f"-- no state of DAG {args.dag} is in a database of SQL")
+
+
+@command
+def read_at(args: Namespace) -> None:
+    """`airflow tx at TOPOLOGY [TXID]`."""
+    with store_of(args) as store:
+        ledger = LedgerView(store, paths_of(args))
+        record = ledger.existing_topology()
+        _, states = dag_of(args, record.dag_id)
+        # First what is final, then the states: a fence that is one further proves it.
+        newest = ledger.current() - 1
+        txid = newest if args.txid is None else args.txid
+        if not 1 <= txid <= newest:
+            final = f"Transactions 1 to {newest} are final." if newest else "None is final yet."
+            raise ConfigError(option="TXID", value=txid, remedy=final)
+        view = ledger.final_transaction(txid)
+    ended = view and view.ended and view.ended.isoformat()
+    told = {"transaction": txid, "ended": ended, "run_id": view and view.run_id}
+    rows: list[render.TableRow] = [
+        {"state": name, **told, **_reading_of(args, state, record, newest=newest, txid=txid)}
+        for name, state in states.items()
+    ]
+    if args.output != "table":
+        return render.print_rows(rows, args.output)
+    of = "" if view is None else f": {view.status} {ended}, run {view.run_id}"
+    print(without_controls(f"-- {args.topology} as of transaction {txid}{of}"))
+    for row in rows:
+        print(without_controls(f"-- {row['why'] or row['state']}"))
+        if row["line"]:
+            print(row["line"] + ";" * row["line"].startswith("SELECT"))
+
+
+def _reading_of(
+    args: Namespace, state: FencedState, record: TopologyRecord, *, newest: int, txid: int
+) -> render.TableRow:
+    """Give the line that reads a state as of a transaction, or why there is none."""
+    typed = str(Command("state get", args.topology, (state.name,)))
+    try:
+        held = _matching_fence(state, record, args.topology)
+        line = state.at(txid, newest)
+        if not line:
+            check_as_of(held, txid, newest, state=state.name)
+    except StateError as error:
+        return {"line": None, "why": str(error)}
+    return {"line": line or typed, "why": None}
+
+
+def _matching_fence(state: FencedState, record: TopologyRecord, topology: str) -> Fence:
+    """Read a fence that has what the ledger has committed to the state, as the values then have.
+
+    :raises StateError: it has not.
+    """
+    last = record.states.get(state.name)
+    held = state.fence()
+    if held is not None and last is not None and not held.token.is_look:
+        if held.incarnation == record.incarnation and held.txid >= last:
+            return held
+    found = "none" if held is None else held.txid
+    problem = f"its last transaction is {found} by its fence, and {last or 'none'} by the ledger"
+    raise StateError(
+        state=state.name,
+        problem=problem if state.has_fence else "it has no fence, so its transaction is unknown",
+        remedy=Remedy.of("Compare them: <airflow tx verify {topology}>", topology=topology),
+    )
