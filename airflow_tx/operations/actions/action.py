@@ -486,3 +486,11 @@ class PersonalAction(ABC):
             reason = error if isinstance(error, TxError) else compat.one_line(error.orig)
             done.append(EffectLine(None, None, str(reason)))
         return done
+
+
+class TransactionAction(PersonalAction):
+    """One action on one transaction."""
+
+    def __init__(self, target: ActionTarget, txid: int) -> None:
+        super().__init__(target)
+        self.txid = txid

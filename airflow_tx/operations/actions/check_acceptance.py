@@ -14,9 +14,9 @@ from airflow_tx.operations.actions.action import (
     ActionPlan,
     ActionTarget,
     EffectLine,
-    PersonalAction,
     PlannedEffect,
     RequestForm,
+    TransactionAction,
 )
 from airflow_tx.operations.actions.replay import NamedReplay
 
@@ -30,7 +30,7 @@ class CheckRefused(Refused):
     )
 
 
-class CheckAcceptance(PersonalAction):
+class CheckAcceptance(TransactionAction):
     """Lets a transaction commit the output in which checks have failed, and no other output.
 
     :param names: of the checks.
@@ -45,8 +45,7 @@ class CheckAcceptance(PersonalAction):
     )
 
     def __init__(self, target: ActionTarget, txid: int, names: Sequence[str]) -> None:
-        super().__init__(target)
-        self.txid = txid
+        super().__init__(target, txid)
         self.names = list(dict.fromkeys(names))
 
     def plan(self) -> ActionPlan:

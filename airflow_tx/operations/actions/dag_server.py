@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk.configuration import conf
 from sqlalchemy.exc import DBAPIError
@@ -26,18 +26,13 @@ from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Refused, TxError
 from airflow_tx.base.inquiry import Inquiry
 from airflow_tx.ledger import Audit, Ledger, Paths
-from airflow_tx.operations.actions.action import ActionTarget, PersonalAction
+from airflow_tx.operations.actions.action import ActionTarget, ParsedDag, PersonalAction
 from airflow_tx.operations.actions.dags import checked_dag, dag_path, elsewhere, transactional_dag
 from airflow_tx.operations.actions.request import ActionRequest
 from airflow_tx.operations.actions.search import Found, search_ledger
 from airflow_tx.outputs import AckerWatch, shared_ackers
-from airflow_tx.sources import Lag, LagWatch
-
-if TYPE_CHECKING:
-    from airflow_tx.operations.actions.action import ParsedDag
-    from airflow_tx.sources import Source
-    from airflow_tx.transaction import TransactionSpec
-
+from airflow_tx.sources import Lag, LagWatch, Source
+from airflow_tx.transaction import TransactionSpec
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +144,7 @@ class DagReader:
             self._check(dag_id)
             self._reading = dag_id
             began = time.monotonic()
-            reading = Inquiry["ParsedDag"](f"file of {dag_id}")
+            reading = Inquiry[ParsedDag](f"file of {dag_id}")
             reading.ask(lambda: parse)
             if not reading.wait(self._seconds):
                 self._hanging[dag_id] = reading
@@ -360,9 +355,7 @@ class DagServer:
 def _ledger(conn_id: str, paths: Paths) -> Ledger:
     from airflow_tx.hooks import shared_store
 
-    store = shared_store(conn_id)
-    history = Settings.load().history
-    return Ledger(store, paths, history=history)
+    return Ledger(shared_store(conn_id), paths, history=Settings.load().history)
 
 
 def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:
@@ -394,10 +387,6 @@ def prepare() -> None:
 
     from airflow_tx.hooks import shared_store  # noqa: F401
     from airflow_tx.ledger import WatchedStore  # noqa: F401
-    from airflow_tx.transaction import (
-        TransactionSpec,  # noqa: F401
-        due_skip,  # noqa: F401
-    )
 
     import_all_models()  # type: ignore[no-untyped-call]
     configure_mappers()

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.ledger import Paths
-
-if TYPE_CHECKING:
-    from airflow.sdk import DAG
-
-    from airflow_tx.state import FencedState
-    from airflow_tx.transaction import TransactionSpec
+from airflow_tx.operations.actions.action import ParsedDag
+from airflow_tx.transaction import TransactionSpec, spec_of, states_of
 
 
-def transactional_dag(
-    dag_id: str, *, anywhere: bool = True, option: str = "--dag-id"
-) -> tuple[TransactionSpec, dict[str, FencedState]]:
+def transactional_dag(dag_id: str, *, anywhere: bool = True, option: str = "--dag-id") -> ParsedDag:
     """Find the transaction of a DAG, and by name the states that its committers update.
 
     The file is the one that Airflow knows the DAG by.
@@ -29,11 +23,9 @@ def transactional_dag(
     :raises ConfigError: there is no such DAG, or its file does not parse.
     :raises TransactionDefinitionError: it has no transaction.
     """
-    from airflow_tx.transaction import spec_of, states_of
-
     broken: list[str] = []
     for bag in _bags(dag_id, anywhere=anywhere):
-        dag: DAG | None = bag.dags.get(dag_id)
+        dag = bag.dags.get(dag_id)
         if dag is not None:
             return spec_of(dag), states_of(dag)
         broken += [
@@ -69,9 +61,7 @@ def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
     return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}"
 
 
-def checked_dag(
-    dag_id: str, paths: Paths, conn_id: str, *, option: str = "--dag-id"
-) -> tuple[TransactionSpec, dict[str, FencedState]]:
+def checked_dag(dag_id: str, paths: Paths, conn_id: str, *, option: str = "--dag-id") -> ParsedDag:
     """Find the transaction of a DAG that keeps its topology at `paths`, and its states by name.
 
     :param option: what names the DAG, for the error.

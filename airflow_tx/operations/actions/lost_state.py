@@ -9,12 +9,12 @@ from airflow_tx.base.errors import ConfigError, RepairRefused, RollForwardRefuse
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import STATE_LOST, Ledger, SeenState, ledger_evidence, reason_of
 from airflow_tx.operations.actions.action import ONE, ActionPlan, ActionTarget, RequestForm
-from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair
+from airflow_tx.operations.actions.repair import NOBODY, StateRepair
 from airflow_tx.state import FencedState, StoredState
 from airflow_tx.transaction import StateHistory, TableHistory
 
 
-class LostState(LedgerRepair):
+class LostState(StateRepair):
     """Accepts the values of a state that was emptied, or restored to an older backup. Lost values stay lost.
 
     :param unseen: without a look at it.
@@ -27,10 +27,8 @@ class LostState(LedgerRepair):
     )
 
     def __init__(self, target: ActionTarget, state: str, *, unseen: bool = False) -> None:
-        super().__init__(target)
-        self.state = state
+        super().__init__(target, state)
         self.unseen = unseen
-        self.subject = f"State {state!r}"
 
     def decide(self) -> ActionPlan:
         seen = None if self.unseen else self._seen()

@@ -13,24 +13,19 @@ from airflow_tx.ledger import Audit, Skipped
 from airflow_tx.operations.actions.action import (
     ONE,
     ActionPlan,
-    ActionTarget,
     EffectLine,
-    PersonalAction,
     PlannedEffect,
     RequestForm,
+    TransactionAction,
 )
 from airflow_tx.operations.actions.skip import shown_rows
 
 
-class Readmission(PersonalAction):
+class Readmission(TransactionAction):
     """Processes the rows of a skipped transaction, as a new one."""
 
     needs_reason = starts_runs = True
     form = RequestForm(lambda asked, target: Readmission(target, asked.txids[0]), txids=ONE)
-
-    def __init__(self, target: ActionTarget, txid: int) -> None:
-        super().__init__(target)
-        self.txid = txid
 
     def plan(self) -> ActionPlan:
         version = self.target.version([self.txid])
@@ -45,17 +40,15 @@ class Readmission(PersonalAction):
         )
         line = EffectLine(self.txid, skipped.run_id, what)
         effects = [PlannedEffect([line], partial(self._readmit, skipped))]
-        return ActionPlan(version, self._sentence(skipped), effects, [self.txid])
+        who = f"skipped by {self.target.person(skipped.skip['who'], skipped.skip['why'])}"
+        sentence = (
+            f"Process the rows of transaction {self.txid} of topology {self.target.topology} ({who}) as a new "
+            f"transaction, in run {skipped.run_id}: {shown_rows(skipped.rows)}."
+        )
+        return ActionPlan(version, sentence, effects, [self.txid])
 
     def _readmit(self, skipped: Skipped, audit: Audit) -> Iterator[EffectLine]:
         noting = partial(self.ledger.note_readmission, self.txid, audit)
         how = self.target.runs.start(skipped.run_id, skipped.key, noting=noting)
         done = f"re-admitted: {how}, and takes the current rows of the same place, as a new transaction"
         yield EffectLine(self.txid, skipped.run_id, done)
-
-    def _sentence(self, skipped: Skipped) -> str:
-        who = f"skipped by {self.target.person(skipped.skip['who'], skipped.skip['why'])}"
-        return (
-            f"Process the rows of transaction {self.txid} of topology {self.target.topology} ({who}) as a new "
-            f"transaction, in run {skipped.run_id}: {shown_rows(skipped.rows)}."
-        )

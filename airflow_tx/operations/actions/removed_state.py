@@ -6,11 +6,11 @@ from functools import partial
 
 from airflow_tx.base.errors import MoveRefused
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.operations.actions.action import ONE, ActionPlan, ActionTarget, RequestForm
-from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair
+from airflow_tx.operations.actions.action import ONE, ActionPlan, RequestForm
+from airflow_tx.operations.actions.repair import NOBODY, StateRepair
 
 
-class StateRemoval(LedgerRepair):
+class StateRemoval(StateRepair):
     """Continues without a state that the DAG no longer updates. Another one may take its place."""
 
     form = RequestForm(
@@ -18,11 +18,6 @@ class StateRemoval(LedgerRepair):
         names=ONE,
         named="name one state",
     )
-
-    def __init__(self, target: ActionTarget, state: str) -> None:
-        super().__init__(target)
-        self.state = state
-        self.subject = f"State {state!r}"
 
     def decide(self) -> ActionPlan:
         spec, states = self.target.dag()

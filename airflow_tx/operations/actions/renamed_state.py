@@ -6,14 +6,14 @@ from airflow_tx.base.errors import RenameRefused
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import Audit, Repaired
 from airflow_tx.operations.actions.action import ActionPlan, ActionTarget, RequestForm
-from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair
+from airflow_tx.operations.actions.repair import NOBODY, StateRepair
 from airflow_tx.state import FencedState
 
 
-class StateRename(LedgerRepair):
+class StateRename(StateRepair):
     """Continues with a state under its new name in the DAG. Its fence comes along. It may die anywhere: repeat it.
 
-    :param old: the name that the ledger knows; `new`: the one that the DAG gives the state now.
+    :param state: the name that the ledger knows; `new`: the one that the DAG gives the state now.
     """
 
     form = RequestForm(
@@ -22,26 +22,24 @@ class StateRename(LedgerRepair):
         named="name the state, and its new name",
     )
 
-    def __init__(self, target: ActionTarget, old: str, new: str) -> None:
-        super().__init__(target)
-        self.old = old
+    def __init__(self, target: ActionTarget, state: str, new: str) -> None:
+        super().__init__(target, state)
         self.new = new
-        self.subject = f"State {old!r}"
 
     def decide(self) -> ActionPlan:
         state = self._renamed()
-        planned = self.repairs.rename_state.preview(self.old, self.new, audit=NOBODY)
+        planned = self.repairs.rename_state.preview(self.state, self.new, audit=NOBODY)
         topology = self.ledger.existing_topology()
-        moved = self.old in topology.states and state.has_fence
+        moved = self.state in topology.states and state.has_fence
         along = (
-            [self._fence(topology.states[self.old], topology.incarnation, state)] if moved else []
+            [self._fence(topology.states[self.state], topology.incarnation, state)] if moved else []
         )
-        sentence = f"Continue state {self.old} of topology {self.target.topology} as {self.new}."
+        sentence = f"Continue state {self.state} of topology {self.target.topology} as {self.new}."
 
         def rename(audit: Audit) -> Repaired:
             if moved and state.fence() is None:
-                state.take_over(self.old)
-            return self.repairs.rename_state(self.old, self.new, audit=audit)
+                state.take_over(self.state)
+            return self.repairs.rename_state(self.state, self.new, audit=audit)
 
         return self.keeping(planned, sentence, rename, *along)
 
@@ -51,11 +49,11 @@ class StateRename(LedgerRepair):
         :raises RenameRefused: the DAG has no such state, or still the old one.
         """
         _, states = self.target.dag()
-        if self.new in states and self.old not in states:
+        if self.new in states and self.state not in states:
             return states[self.new]
         raise RenameRefused(
             topology=self.target.topology,
-            old=self.old,
+            old=self.state,
             problem=f"the DAG updates {', '.join(sorted(states)) or 'none'}",
             remedy="Give the name that the ledger knows, and then the one that the DAG gives the state now.",
         )
@@ -66,7 +64,7 @@ class StateRename(LedgerRepair):
         :raises RenameRefused: it does not.
         :raises StateError: the values are not there.
         """
-        fence = state.fence_of(self.old)
+        fence = state.fence_of(self.state)
         if (
             fence is not None
             and fence.incarnation == incarnation
@@ -76,13 +74,13 @@ class StateRename(LedgerRepair):
         found = "nothing" if fence is None else f"{fence.token.txid} of ledger {fence.incarnation}"
         raise RenameRefused(
             topology=self.target.topology,
-            old=self.old,
+            old=self.state,
             problem=f"it has transaction {last} of ledger {incarnation}, the fence of {self.new} says {found}",
             remedy=Remedy.of(
                 "Move its values to {new} first, with their fence; or, if {new} is another state: "
                 "<airflow tx state forget {topology} {old}>",
                 topology=self.target.topology,
-                old=self.old,
+                old=self.state,
                 new=self.new,
             ),
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from airflow_tx.base.errors import Refused
@@ -31,9 +31,10 @@ class LedgerRepair(PersonalAction):
     needs_reason = asks_dag = True
     subject = "The ledger"
 
-    def __init__(self, target: ActionTarget) -> None:
-        super().__init__(target)
-        self.repairs = Repairs(target.ledger)
+    @cached_property
+    def repairs(self) -> Repairs:
+        """Give the steps that repair its ledger."""
+        return Repairs(self.ledger)
 
     def plan(self) -> ActionPlan:
         try:
@@ -102,6 +103,15 @@ class LedgerRepair(PersonalAction):
                 txid=current,
             )
             yield EffectLine(current, record.run_id, str(again))
+
+
+class StateRepair(LedgerRepair):
+    """A repair of what the ledger knows of one state."""
+
+    def __init__(self, target: ActionTarget, state: str) -> None:
+        super().__init__(target)
+        self.state = state
+        self.subject = f"State {state!r}"
 
 
 def repaired_line(done: Repaired) -> EffectLine:

@@ -8,6 +8,22 @@ from typing import Any
 
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import LEDGER_LOST, RESET, ROLL_FORWARD, STATE_LOST
+from airflow_tx.operations.actions import (
+    check_acceptance,
+    loss_acceptance,
+    lost_ledger,
+    lost_state,
+    pause,
+    readmission,
+    removed_state,
+    renamed_state,
+    replay,
+    restatement,
+    roll_forward,
+    skip,
+    value_acceptance,
+    withdrawal,
+)
 from airflow_tx.operations.actions.action import (
     ActionFields,
     ActionName,
@@ -15,41 +31,27 @@ from airflow_tx.operations.actions.action import (
     PersonalAction,
     UnclearRequest,
 )
-from airflow_tx.operations.actions.check_acceptance import CheckAcceptance
-from airflow_tx.operations.actions.loss_acceptance import LossAcceptance
-from airflow_tx.operations.actions.lost_ledger import LostLedger
-from airflow_tx.operations.actions.lost_state import LostState
-from airflow_tx.operations.actions.pause import CoordinatorPause
-from airflow_tx.operations.actions.readmission import Readmission
-from airflow_tx.operations.actions.removed_state import StateRemoval
-from airflow_tx.operations.actions.renamed_state import StateRename
 from airflow_tx.operations.actions.repair import LedgerRepair
-from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
-from airflow_tx.operations.actions.restatement import TransactionRestatement
-from airflow_tx.operations.actions.roll_forward import StateRollForward
-from airflow_tx.operations.actions.skip import TransactionSkip
-from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance
-from airflow_tx.operations.actions.withdrawal import WishWithdrawal
 
 _ACTIONS: Mapping[ActionName, type[PersonalAction]] = {
-    ActionName.REPLAY: NamedReplay,
-    ActionName.REPLAY_FAILED: FailedReplay,
-    ActionName.SKIP: TransactionSkip,
-    ActionName.READMIT: Readmission,
-    ActionName.ACCEPT_LOSS: LossAcceptance,
-    ActionName.ACCEPT_CHECK: CheckAcceptance,
-    ActionName.ACCEPT_CHANGE: ChangeAcceptance,
-    ActionName.RESTATE: TransactionRestatement,
-    ActionName.WITHDRAW: WishWithdrawal,
-    ActionName.PAUSE: CoordinatorPause,
-    ActionName.UNPAUSE: CoordinatorPause,
-    ActionName.STATE_RENAME: StateRename,
-    ActionName.STATE_FORGET: StateRemoval,
+    ActionName.REPLAY: replay.NamedReplay,
+    ActionName.REPLAY_FAILED: replay.FailedReplay,
+    ActionName.SKIP: skip.TransactionSkip,
+    ActionName.READMIT: readmission.Readmission,
+    ActionName.ACCEPT_LOSS: loss_acceptance.LossAcceptance,
+    ActionName.ACCEPT_CHECK: check_acceptance.CheckAcceptance,
+    ActionName.ACCEPT_CHANGE: value_acceptance.ChangeAcceptance,
+    ActionName.RESTATE: restatement.TransactionRestatement,
+    ActionName.WITHDRAW: withdrawal.WishWithdrawal,
+    ActionName.PAUSE: pause.CoordinatorPause,
+    ActionName.UNPAUSE: pause.CoordinatorPause,
+    ActionName.STATE_RENAME: renamed_state.StateRename,
+    ActionName.STATE_FORGET: removed_state.StateRemoval,
 }
 _REPAIRS: Mapping[str, type[PersonalAction]] = {
-    STATE_LOST: LostState,
-    ROLL_FORWARD: StateRollForward,
-    LEDGER_LOST: LostLedger,
+    STATE_LOST: lost_state.LostState,
+    ROLL_FORWARD: roll_forward.StateRollForward,
+    LEDGER_LOST: lost_ledger.LostLedger,
 }
 """The repairs that are quick, or that a repetition continues. Only the command does the others."""
 _BY_COMMAND = {"back": "--back TXID", RESET: "--reset --why TEXT"}

@@ -22,7 +22,6 @@ from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     Audit,
-    Binding,
     LedgerReader,
     LedgerView,
     Outcome,
@@ -140,12 +139,8 @@ def _digits_lost(contribution: Contribution) -> str:
     return f" (digits of {', '.join(told)} are lost)" if told else ""
 
 
-def state_readers(dag: Any) -> list[str]:
-    """Name the tasks of a DAG whose Python function looks values of a state up, as far as its code shows it."""
-    return sorted(task.task_id for task in dag.tasks if _reads_states(task))
-
-
 def _reads_states(task: Any) -> bool:
+    """Ask whether the Python function of a task looks values of a state up, as far as its code shows it."""
     function: Any = getattr(task, "python_callable", None)
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and not _READERS.isdisjoint(_names(code))
@@ -194,11 +189,11 @@ class RestatedRun:
 class _Chosen:
     """A transaction that can be restated.
 
-    :param wish: an earlier request; None: there is none.
+    :param wanted: the request to write; `wish`: an earlier request; None: there is none.
     """
 
     run: RestatedRun
-    request: WishRequest
+    wanted: WishRequest
     entry: Entry | None
     wish: Wish | None = None
 
@@ -255,7 +250,7 @@ class TransactionRestatement(PersonalAction):
             error = SeveralRefused(lines="\n".join(each.what for each in refused))
             held_up = "not restated, since others are refused"
             effects = none_of(effects[:-1], refused, error, held_up)
-        sentence = self._sentence([each.request.txid for each in chosen])
+        sentence = self._sentence([each.wanted.txid for each in chosen])
         return ActionPlan(self._version(chosen), sentence, effects)
 
     def _remarks(self, chosen: Sequence[_Chosen]) -> Iterator[EffectLine]:
@@ -263,9 +258,10 @@ class TransactionRestatement(PersonalAction):
         for each in chosen:
             yield from self._not_taken_back(each)
         yield from self._coming_back(chosen)
-        for task in state_readers(self._dag) if chosen else ():
-            yield EffectLine(None, None, _READ.format(task))
-        txids = {each.request.txid for each in chosen}
+        readers = filter(_reads_states, self._dag.tasks if chosen else ())
+        for task_id in sorted(task.task_id for task in readers):
+            yield EffectLine(None, None, _READ.format(task_id))
+        txids = {each.wanted.txid for each in chosen}
         for wish in self.target.wishes():
             if wish.txid not in txids:
                 by = f"wanted by {self.target.person(wish.who, wish.why)}"
@@ -283,7 +279,7 @@ class TransactionRestatement(PersonalAction):
                 each = self._checked(txid, wished)
             except TxError as error:
                 raise self._refused(txid, error.fields.get("problem", str(error)), "") from error
-            found += [each.request] if each.wish is None and each.run.begun is None else []
+            found += [each.wanted] if each.wish is None and each.run.begun is None else []
         return found
 
     def _want(self, each: _Chosen, audit: Audit) -> Iterator[EffectLine]:
@@ -296,8 +292,8 @@ class TransactionRestatement(PersonalAction):
             what = f"transaction {each.run.begun} restates it already"
             yield EffectLine(each.run.txid, each.run.run_id, what)
         elif each.wish is None:
-            self.ledger.want_restated(each.request, audit)
-            failpoint("restate.after_wish", topology=self.target.topology, txid=each.request.txid)
+            self.ledger.want_restated(each.wanted, audit)
+            failpoint("restate.after_wish", topology=self.target.topology, txid=each.wanted.txid)
 
     def start(self) -> Iterator[EffectLine]:
         """Start the runs of wishes, as many as there is room for."""
@@ -346,7 +342,7 @@ class TransactionRestatement(PersonalAction):
             except TxError as error:
                 refused.append(EffectLine(txid, None, str(error)))
             else:
-                chosen.setdefault(each.request.txid, each)
+                chosen.setdefault(each.wanted.txid, each)
         return list(chosen.values()), refused
 
     def _version(self, chosen: Sequence[_Chosen]) -> str:
@@ -379,7 +375,7 @@ class TransactionRestatement(PersonalAction):
             raise self._refused(txid, "its run is in neither the history or the journal", INSTEAD)
         nobody = Audit("", "")
         self.ledger.want_restated.preview(request, nobody)  # what the ledger itself refuses
-        entry = self._journal.read(self._binding(run.key).entry)
+        entry = self._journal.read(self.ledger.bound(run.key).entry)
         self._check_states(run.txid, entry)
         self._check_source(run.txid, entry)
         self.target.runs.checked(run.run_id)
@@ -516,9 +512,6 @@ class TransactionRestatement(PersonalAction):
     @cached_property
     def _journal(self) -> JournalArea:
         return JournalArea(self._spec.staging(), self._topology.incarnation)
-
-    def _binding(self, key: str) -> Binding:
-        return self.ledger.bound(key)
 
 
 def find_run(ledger: Any, journal: JournalArea, txid: int) -> RestatedRun:

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from airflow_tx.ledger import (
     Ledger,
@@ -23,11 +23,7 @@ from airflow_tx.ledger import (
     batch_texts,
     is_shortened,
 )
-from airflow_tx.sources import Span, span_of
-
-if TYPE_CHECKING:
-    from airflow_tx.sources import Source
-
+from airflow_tx.sources import Source, Span, span_of
 
 # --- search -------------------------------------------------------------------------------------------------------
 

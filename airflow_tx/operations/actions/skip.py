@@ -28,11 +28,10 @@ from airflow_tx.ledger import (
 from airflow_tx.operations.actions.action import (
     ONE,
     ActionPlan,
-    ActionTarget,
     EffectLine,
-    PersonalAction,
     PlannedEffect,
     RequestForm,
+    TransactionAction,
     started_again,
 )
 from airflow_tx.state import FencedState
@@ -54,15 +53,11 @@ class NotInEffect(TxError):
     )
 
 
-class TransactionSkip(PersonalAction):
+class TransactionSkip(TransactionAction):
     """Takes a transaction out of the way at its turn."""
 
     needs_reason = asks_dag = True
     form = RequestForm(lambda asked, target: TransactionSkip(target, asked.txids[0]), txids=ONE)
-
-    def __init__(self, target: ActionTarget, txid: int) -> None:
-        super().__init__(target)
-        self.txid = txid
 
     def plan(self) -> ActionPlan:
         version = self.target.version([self.txid])

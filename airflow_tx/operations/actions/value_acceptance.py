@@ -174,13 +174,9 @@ class ChangeAcceptance(PersonalAction):
         return ActionPlan(version, sentence, [PlannedEffect(lines, partial(self._accept, found))])
 
     def _accept(self, found: _Found, audit: Audit) -> Iterator[EffectLine]:
-        columns = dict[str, int]()
-        rows = dict[int, int]()
-        for change in found.changes:
-            if isinstance(change, RowCount):
-                rows[change.txid] = change.rows
-            else:
-                columns[change.column] = change.total - change.expected
+        totals = [each for each in found.changes if isinstance(each, ColumnTotal)]
+        columns = {each.column: each.total - each.expected for each in totals}
+        rows = {each.txid: each.rows for each in found.changes if isinstance(each, RowCount)}
         ledger = self.target.ledger
         spec, states = self.target.dag()
         state = states[self.state]

@@ -35,7 +35,9 @@ class WishWithdrawal(PersonalAction):
         named = self.txids or list(found)
         version = self.target.version(named)
         effects = [self._effect(txid, found.get(txid)) for txid in named]
-        return ActionPlan(version, self._sentence(), effects, named)
+        which = ", ".join(map(str, self.txids)) or "everything that is wanted"
+        sentence = f"Do not restate {which} of topology {self.target.topology}."
+        return ActionPlan(version, sentence, effects, named)
 
     def _effect(self, txid: int, wish: Wish | None) -> PlannedEffect:
         run_id = None if wish is None else wish.run_id
@@ -50,7 +52,3 @@ class WishWithdrawal(PersonalAction):
     def _withdraw(self, txid: int, run_id: str | None, audit: Audit) -> Iterator[EffectLine]:
         self.ledger.withdraw_wish(txid)
         yield EffectLine(txid, run_id, "not restated: the wish is taken back")
-
-    def _sentence(self) -> str:
-        which = ", ".join(map(str, self.txids)) or "everything that is wanted"
-        return f"Do not restate {which} of topology {self.target.topology}."

@@ -15,14 +15,25 @@ from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     RESET,
     STATE_LOST,
-    Loss,
     ReadOnlyLedger,
     Store,
     TopologyRecord,
     Wish,
     most_restated,
 )
-from airflow_tx.operations.actions import dags
+from airflow_tx.operations.actions import (
+    dags,
+    loss_acceptance,
+    lost_ledger,
+    lost_state,
+    removed_state,
+    renamed_state,
+    reset,
+    return_to_transaction,
+    roll_forward,
+    value_acceptance,
+    withdrawal,
+)
 from airflow_tx.operations.actions.action import (
     ActionName,
     ActionTarget,
@@ -31,23 +42,13 @@ from airflow_tx.operations.actions.action import (
     PersonalAction,
 )
 from airflow_tx.operations.actions.ledger_places import ledger_places
-from airflow_tx.operations.actions.loss_acceptance import LossAcceptance
-from airflow_tx.operations.actions.lost_ledger import LostLedger
-from airflow_tx.operations.actions.lost_state import LostState
-from airflow_tx.operations.actions.removed_state import StateRemoval
-from airflow_tx.operations.actions.renamed_state import StateRename
 from airflow_tx.operations.actions.repair import LedgerRepair
 from airflow_tx.operations.actions.request import ActionRequest
-from airflow_tx.operations.actions.reset import TopologyReset
 from airflow_tx.operations.actions.restatement import (
     RestatedRun,
     TransactionRestatement,
     dated_transactions,
 )
-from airflow_tx.operations.actions.return_to_transaction import ReturnToTransaction
-from airflow_tx.operations.actions.roll_forward import StateRollForward
-from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance
-from airflow_tx.operations.actions.withdrawal import WishWithdrawal
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
     action,
@@ -57,13 +58,13 @@ from airflow_tx.operations.cli.context import (
     conn_id_of,
     dag_of,
     is_shown,
-    ledger_on,
+    ledger_at,
     paths_of,
     root_of,
     store_of,
     wrong_usage,
 )
-from airflow_tx.operations.cli.progress import Progress, WorkStatus
+from airflow_tx.operations.cli.progress import Progress, Work, WorkStatus, advised
 
 # --- actions ------------------------------------------------------------------------------------------------------
 
@@ -131,10 +132,17 @@ def accept_loss(args: Namespace) -> None:
     """`airflow tx accept-loss TOPOLOGY --why TEXT`."""
     check_reason(args, "accept-loss")
     with store_of(args) as store:
-        acceptance = LossAcceptance(target_of(store, args))
+        acceptance = loss_acceptance.LossAcceptance(target_of(store, args))
         if not is_previewed(acceptance, args, confirmed=True):
             list(acceptance.execute(audit_of(args)))
-            rows = [_loss_line(loss) for loss in acceptance.losses]
+            rows: list[render.TableRow] = [
+                {
+                    "partition": loss.partition or None,
+                    "lost": loss.description,
+                    "goes_on_at": loss.resume_at,
+                }
+                for loss in acceptance.losses
+            ]
             render.print_rows(rows, args.output)
 
 
@@ -143,7 +151,9 @@ def accept_change(args: Namespace) -> None:
     """`airflow tx accept-change TOPOLOGY --state STATE --why TEXT`."""
     check_reason(args, "accept-change", "--state", args.state)
     with store_of(args) as store:
-        acceptance = ChangeAcceptance(target_of(store, args), args.state, made_after=args.after)
+        acceptance = value_acceptance.ChangeAcceptance(
+            target_of(store, args), args.state, made_after=args.after
+        )
         do(acceptance, args, confirmed=True)
 
 
@@ -157,7 +167,9 @@ def target_of(store: Store, args: Namespace) -> ActionTarget:
     """:raises UnknownTransaction: there is no such topology."""
 
     record = ReadOnlyLedger(store, paths_of(args)).existing_topology()
-    return ActionTarget(ledger_on(store, args), record, cache(lambda: dag_of(args, record.dag_id)))
+    return ActionTarget(
+        ledger_at(store, paths_of(args)), record, cache(lambda: dag_of(args, record.dag_id))
+    )
 
 
 def do(
@@ -175,9 +187,8 @@ def is_previewed(
     chosen: PersonalAction, args: Namespace, *, confirmed: bool, refusable: bool = True
 ) -> bool:
     """Print the preview if only the preview is wanted; otherwise ask for a confirmation."""
-    if not args.dry_run and not confirmed:
-        return False
-    return is_shown(args, chosen.preview(), refusable=refusable)
+    is_wanted = confirmed or bool(args.dry_run)
+    return is_wanted and is_shown(args, chosen.preview(), refusable=refusable)
 
 
 def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
@@ -191,14 +202,6 @@ def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
             render.print_rows(rows, args.output)
         raise
     render.print_rows(rows, args.output)
-
-
-def _loss_line(accepted: Loss) -> render.TableRow:
-    return {
-        "partition": accepted.partition or None,
-        "lost": accepted.description,
-        "goes_on_at": accepted.resume_at,
-    }
 
 
 # --- repair -------------------------------------------------------------------------------------------------------
@@ -250,12 +253,14 @@ def _end_refused(refused: Sequence[EffectLine]) -> None:
 
 def _chosen(args: Namespace, store: Store) -> LedgerRepair:
     if args.state_lost:
-        return LostState(_target(args, store, STATE_LOST), args.state_lost, unseen=args.unseen)
+        return lost_state.LostState(
+            _target(args, store, STATE_LOST), args.state_lost, unseen=args.unseen
+        )
     if args.back is not None:
-        return ReturnToTransaction(_target(args, store, "back"), args.back)
+        return return_to_transaction.ReturnToTransaction(_target(args, store, "back"), args.back)
     if args.ledger_lost:
-        return LostLedger(_target(args, store, LEDGER_LOST, is_lost=True))
-    return TopologyReset(_target(args, store, RESET, is_lost=True))
+        return lost_ledger.LostLedger(_target(args, store, LEDGER_LOST, is_lost=True))
+    return reset.TopologyReset(_target(args, store, RESET, is_lost=True))
 
 
 def _target(args: Namespace, store: Store, what: str, *, is_lost: bool = False) -> ActionTarget:
@@ -269,11 +274,8 @@ def _target(args: Namespace, store: Store, what: str, *, is_lost: bool = False) 
         else ReadOnlyLedger(store, paths_of(args)).existing_topology()
     )
 
-    @cache
-    def dag() -> ParsedDag:
-        return _dag(args, record, what)
-
-    return ActionTarget(ledger_on(store, args), record or dag()[0].request.made(""), dag)
+    dag = cache(lambda: _dag(args, record, what))
+    return ActionTarget(ledger_at(store, paths_of(args)), record or dag()[0].request.made(""), dag)
 
 
 def _record(args: Namespace, store: Store) -> TopologyRecord | None:
@@ -308,7 +310,7 @@ def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag
 
 def _roll_forward(args: Namespace, store: Store) -> None:
     """Write the missing transactions of states again; exit code 1 if a state cannot be written."""
-    rolling = StateRollForward(
+    rolling = roll_forward.StateRollForward(
         target_of(store, args),
         args.roll_forward,
         restate=args.restate,
@@ -338,14 +340,16 @@ def _roll_forward(args: Namespace, store: Store) -> None:
 def rename_stored_state(args: Namespace) -> None:
     """`airflow tx state rename TOPOLOGY OLD NEW`."""
     with store_of(args) as store:
-        do_repair(StateRename(target_of(store, args), args.old, args.new), args, "Done")
+        do_repair(
+            renamed_state.StateRename(target_of(store, args), args.old, args.new), args, "Done"
+        )
 
 
 @action
 def forget(args: Namespace) -> None:
     """`airflow tx state forget TOPOLOGY OLD`."""
     with store_of(args) as store:
-        do_repair(StateRemoval(target_of(store, args), args.old), args, "Done")
+        do_repair(removed_state.StateRemoval(target_of(store, args), args.old), args, "Done")
 
 
 # --- restatement --------------------------------------------------------------------------------------------------
@@ -361,7 +365,7 @@ def restate(args: Namespace) -> None:
     with store_of(args) as store:
         target = target_of(store, args)
         if args.withdraw:
-            do(WishWithdrawal(target, args.txids), args)
+            do(withdrawal.WishWithdrawal(target, args.txids), args)
             return
         coordinator = ledger_places().coordinator_at(conn_id_of(args), paths_of(args))
         target = replace(target, coordinator=coordinator)
@@ -371,7 +375,8 @@ def restate(args: Namespace) -> None:
             target, txids, changed_rows=args.changed_rows, in_flight=args.in_flight, dated=dated
         )
         is_dry = is_previewed(restatement, args, confirmed=False)
-        _check_starts(target.record.dag_id)
+        if held_up := compat.why_none_starts(target.record.dag_id):
+            raise SystemExit(f"{held_up}, then repeat this command.")
         if not is_dry:
             _restate(restatement, target, args)
 
@@ -387,12 +392,6 @@ def _check_usage(args: Namespace) -> None:
         return
     named = [*map(str, args.txids)] or (["--from", "DATE", "--to", "DATE"] if args.first else [])
     check_reason(args, "restate", *named)
-
-
-def _check_starts(dag_id: str) -> None:
-    """:raises SystemExit: Airflow starts no run of the DAG."""
-    if held_up := compat.why_none_starts(dag_id):
-        raise SystemExit(f"{held_up}, then repeat this command.")
 
 
 def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Namespace) -> None:
@@ -431,21 +430,18 @@ class RestatedPiece:
         return self.status is WorkStatus.IN_FLIGHT
 
 
-class RestatedWork:
+class RestatedWork(Work[RestatedPiece]):
     """The requests at the start of the command, from the ledger and Airflow."""
 
-    in_order = False
-
     def __init__(self, target: ActionTarget, chosen: Iterable[RestatedRun]) -> None:
+        super().__init__(target.ledger)
         self._target = target
-        self._ledger = target.ledger
         self._keys = {each.txid: (each.key, each.run_id) for each in chosen}
         self._keys |= {wish.txid: (wish.key, wish.run_id) for wish in target.wishes()}
         self._started: set[int] = set()
-        self._current: int | None = None
 
     def read(self) -> list[RestatedPiece]:
-        self._current = self._turn()
+        self.current = self.ledger.current_if_any()
         wished = {wish.txid: wish for wish in self._target.wishes()}
         run_ids = [run_id for _, run_id in self._keys.values()]
         states = compat.runs_of(self._target.record.dag_id, run_ids)
@@ -461,17 +457,10 @@ class RestatedWork:
         self._started.add(piece.of)
         self._target.runs.start(piece.run_id, piece.wish.key, past_limit=True, latest=True)
 
-    def await_commit(self, seconds: float) -> None:
-        with self._ledger.watch_turn() as watch:
-            # A change before the watch was set would never be noticed.
-            if self._turn() == self._current:
-                watch.wait(seconds)
-
     def _read(
         self, of: int, key: str, run_id: str, state: str | None, wish: Wish | None
     ) -> RestatedPiece:
-        status, txid = self._status(of, key, state, wish)
-        return RestatedPiece(of, run_id, status, txid, state, wish)
+        return RestatedPiece(of, run_id, *self._status(of, key, state, wish), state, wish)
 
     def _status(
         self, of: int, key: str, state: str | None, wish: Wish | None
@@ -481,16 +470,13 @@ class RestatedWork:
             if is_live:
                 return WorkStatus.IN_FLIGHT, None
             return WorkStatus.FAILED if of in self._started else WorkStatus.WAITING, None
-        binding = self._ledger.bound(key)
+        binding = self.ledger.bound(key)
         if binding.txid != of:
             return WorkStatus.DONE, binding.txid
-        begun = self._ledger.restating(binding)
+        begun = self.ledger.restating(binding)
         if begun is None:
             return WorkStatus.FAILED, None  # skipped, or withdrawn
         return WorkStatus.IN_FLIGHT if is_live else WorkStatus.FAILED, begun
-
-    def _turn(self) -> int | None:
-        return self._ledger.current_if_any()
 
 
 def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:
@@ -498,26 +484,22 @@ def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:
     lines = [_failure(topology, each) for each in pieces if each.status is WorkStatus.FAILED]
     if any(each.txid for each in pieces if each.status is WorkStatus.FAILED):
         lines.append(
-            _command("To replay what has failed: <airflow tx replay {topology} --failed>", topology)
+            advised("To replay what has failed: <airflow tx replay {topology} --failed>", topology)
         )
     left = [each for each in pieces if each.status in (WorkStatus.WAITING, WorkStatus.IN_FLIGHT)]
     if left:
         again = "left. To continue: <airflow tx restate {topology} --why TEXT>"
-        lines.append(f"{len(left)} {_command(again, topology)}")
+        lines.append(f"{len(left)} {advised(again, topology)}")
     return lines or [f"All {len(pieces)} are restated."]
-
-
-def _command(template: str, topology: str, txid: int | None = None) -> str:
-    return str(Remedy.of(template, topology=topology, txid=txid))
 
 
 def _failure(topology: str, each: RestatedPiece) -> str:
     if each.txid is not None:
-        show = _command("<airflow tx show {topology} {txid}>", topology, each.txid)
+        show = advised("<airflow tx show {topology} {txid}>", topology, each.txid)
         why = f"its run {each.run_id} ended as {each.state}: {show}"
         return f"{each.of}: transaction {each.txid} restates it, and {why}"
     if each.wish is not None:
-        withdraw = _command("<airflow tx restate {topology} {txid} --withdraw>", topology, each.of)
+        withdraw = advised("<airflow tx restate {topology} {txid} --withdraw>", topology, each.of)
         return (
             f"{each.of}: run {each.run_id} ended as {each.state} before it began: the log of its "
             f"begin says why. To let it be: {withdraw}"

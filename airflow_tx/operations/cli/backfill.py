@@ -14,13 +14,12 @@ from airflow.utils.platform import getuser
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import LIVE_RUN_STATES, Ledger
 from airflow_tx.operations.actions.dags import transactional_dag
 from airflow_tx.operations.actions.restatement import dates_between
 from airflow_tx.operations.cli import render
-from airflow_tx.operations.cli.context import action, beside_rows
-from airflow_tx.operations.cli.progress import Progress, WorkStatus
+from airflow_tx.operations.cli.context import action, beside_rows, store_of
+from airflow_tx.operations.cli.progress import Progress, Work, WorkStatus, advised
 from airflow_tx.sources import Json, key_of_interval, order_end, order_from
 from airflow_tx.transaction import TransactionSpec, is_in_lane
 
@@ -28,20 +27,24 @@ from airflow_tx.transaction import TransactionSpec, is_in_lane
 @action
 def backfill(args: Namespace) -> None:
     """`airflow tx backfill DAG --from DATE --to DATE [--in-flight N] [--dry-run]`."""
-    from airflow_tx.hooks import ZooKeeperHook
 
     spec, _ = transactional_dag(args.dag_id, option="DAG")
-    with ZooKeeperHook(spec.conn_id).store() as store:
+    with store_of(args, spec.conn_id) as store:
         dates = BackfilledDates(
             spec, spec.ledger(store), *dates_between(args.first, args.last, spec.zone)
         )
         dates.check_order(note=not args.dry_run)
         held_up = compat.why_none_starts(spec.dag_id)
         if args.dry_run:
-            rows = [{**_row(each), "would": _would(each)} for each in dates.read()]
+            would = {WorkStatus.WAITING: "create its run"}
+            rows = [
+                {**_row(each), "would": would.get(each.status, "leave it")} for each in dates.read()
+            ]
             render.print_rows(rows, args.output)
         if held_up:
-            raise SystemExit(f"{_stands(spec, dates.order)}{held_up}, then repeat this command.")
+            order = dates.order and dates.order.isoformat()
+            stands = f"The order of {spec.topology} stands at {order}. " if order else ""
+            raise SystemExit(f"{stands}{held_up}, then repeat this command.")
         if args.dry_run:
             return
         told = beside_rows(args)
@@ -79,7 +82,7 @@ class BackfilledDate:
         )
 
 
-class BackfilledDates:
+class BackfilledDates(Work[BackfilledDate]):
     """The intervals from one date to another, as Airflow and the ledger know them.
 
     :ivar in_order: whether a failed date delays all later ones.
@@ -89,8 +92,8 @@ class BackfilledDates:
     def __init__(
         self, spec: TransactionSpec, ledger: Ledger, first: datetime, last: datetime
     ) -> None:
+        super().__init__(ledger)
         self.spec = spec
-        self.ledger = ledger
         if spec.source.dated is None:
             remedy = "The runs of other sources have no order of dates; airflow backfill create makes them."
             raise ConfigError(
@@ -109,7 +112,6 @@ class BackfilledDates:
             )
         self._done: dict[datetime, int] = {}
         self._txids: dict[datetime, int | None] = {}
-        self._current: int | None = None
         self.order: datetime | None = None
 
     def check_order(self, *, note: bool) -> None:
@@ -124,7 +126,7 @@ class BackfilledDates:
             return
         start = self.intervals[0].start
         position = self.ledger.next_position()
-        if not self._allocated() and not self._awaited(position, start):
+        if not self.ledger.allocated_if_any() and not self._awaited(position, start):
             position = order_from(start)
             if note:
                 self.ledger.open(self.spec.request)
@@ -139,9 +141,6 @@ class BackfilledDates:
         if late:
             raise _misplaced(late[0].interval.start, f"{stands} {self._late()}")
 
-    def _allocated(self) -> bool:
-        return bool(self.ledger.allocated_if_any())
-
     def _awaited(self, position: Json, start: datetime) -> bool:
         """Ask whether a run is queued or running whose date the order has, and that comes before a date."""
         left_out = [] if position is None else self._left_out(order_end(position), start)
@@ -154,8 +153,8 @@ class BackfilledDates:
 
     def _late(self) -> str:
         """Say how a date that is late can be counted."""
-        reset = _command("<airflow tx repair {topology} --reset --why TEXT>", self.spec)
-        if self._turn() == 1:
+        reset = advised("<airflow tx repair {topology} --reset --why TEXT>", self.spec.topology)
+        if self.ledger.current_if_any() == 1:
             return f"nothing is committed. End the runs of {self.spec.dag_id}, then: {reset}. Repeat this command."
         return (
             "this interval is late. To count it after the others, let the DAG say in_order=False, repeat this command, "
@@ -164,29 +163,16 @@ class BackfilledDates:
 
     def read(self) -> list[BackfilledDate]:
         """Give the current state of all dates, the earliest one first."""
-        self._current = self._turn()
+        self.current = self.ledger.current_if_any()
         position = self.ledger.next_position() if self.in_order else None
         self.order = None if position is None else order_end(position)
         runs = compat.dated_runs(self.spec.dag_id, self.intervals)
-        yielded = self._yielded()
+        record = self.ledger.topology_if_any()
+        yielded = {} if record is None else record.yielded
         return [self._read(each, runs.get(each.logical_date), yielded) for each in self.intervals]
 
     def create(self, date: BackfilledDate) -> None:
         compat.create_backfill_run(self.spec.dag_id, date.interval, getuser())
-
-    def await_commit(self, seconds: float) -> None:
-        """Wait until the turn is passed on after it was read last, so many seconds at most."""
-        with self.ledger.watch_turn() as watch:
-            # A change before the watch was set would never be noticed.
-            if self._turn() == self._current:
-                watch.wait(seconds)
-
-    def _turn(self) -> int | None:
-        return self.ledger.current_if_any()
-
-    def _yielded(self) -> Container[str]:
-        record = self.ledger.topology_if_any()
-        return {} if record is None else record.yielded
 
     def _read(
         self,
@@ -202,7 +188,12 @@ class BackfilledDates:
             status = WorkStatus.DONE
         elif run is None:
             status = (
-                WorkStatus.IN_FLIGHT if txid and self._is_in_lane(interval) else WorkStatus.WAITING
+                # A lane works on the interval, which becomes a run if it leaves.
+                WorkStatus.IN_FLIGHT
+                if txid
+                and self.in_order
+                and is_in_lane(self.ledger.store, self.spec.paths, self._key(interval))
+                else WorkStatus.WAITING
             )
         elif run.state in LIVE_RUN_STATES or run.run_id in yielded:
             status = WorkStatus.IN_FLIGHT
@@ -218,10 +209,6 @@ class BackfilledDates:
             self._txids[date] = self._txid(interval)
         return self._txids[date]
 
-    def _is_in_lane(self, interval: compat.ScheduledInterval) -> bool:
-        """Ask whether a lane works on an interval, which becomes a run if it leaves."""
-        return self.in_order and is_in_lane(self.ledger.store, self.spec.paths, self._key(interval))
-
     def _txid(self, interval: compat.ScheduledInterval) -> int | None:
         binding = self.ledger.binding(self._key(interval))
         return None if binding is None else binding.txid
@@ -234,10 +221,6 @@ def _misplaced(date: datetime, remedy: str) -> ConfigError:
     return ConfigError(option="--from", value=date.isoformat(), remedy=remedy)
 
 
-def _stands(spec: TransactionSpec, order: datetime | None) -> str:
-    return "" if order is None else f"The order of {spec.topology} stands at {order.isoformat()}. "
-
-
 def _row(each: BackfilledDate) -> render.TableRow:
     return {
         "interval": f"{each.interval.start.isoformat()}/{each.interval.end.isoformat()}",
@@ -247,17 +230,15 @@ def _row(each: BackfilledDate) -> render.TableRow:
     }
 
 
-def _would(each: BackfilledDate) -> str:
-    return "create its run" if each.status is WorkStatus.WAITING else "leave it"
-
-
 def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[str]:
     """Say what is left to do, one line each."""
     failed = [each for each in dates if each.status is WorkStatus.FAILED and each.run is not None]
     lines = [_failure(spec, each) for each in failed]
     if any(each.txid is not None for each in failed):
         lines.append(
-            _command("To replay what has failed: <airflow tx replay {topology} --failed>", spec)
+            advised(
+                "To replay what has failed: <airflow tx replay {topology} --failed>", spec.topology
+            )
         )
     for status in (WorkStatus.IN_FLIGHT, WorkStatus.WAITING):
         some = [each.interval.start.isoformat() for each in dates if each.status is status]
@@ -266,14 +247,10 @@ def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[s
     return lines or [f"All {len(dates)} intervals are done."]
 
 
-def _command(template: str, spec: TransactionSpec, txid: int | None = None) -> str:
-    return str(Remedy.of(template, topology=spec.topology, txid=txid))
-
-
 def _failure(spec: TransactionSpec, each: BackfilledDate) -> str:
     assert each.run is not None
     why = (
-        _command("<airflow tx show {topology} {txid}>", spec, each.txid)
+        advised("<airflow tx show {topology} {txid}>", spec.topology, each.txid)
         if each.txid
         else "the log of its begin says why; clear it"
     )

@@ -23,7 +23,6 @@ from airflow_tx.ledger import (
     Store,
     TopologyView,
     TransactionDetails,
-    TransactionView,
     is_shortened,
     topologies,
     topology_view,
@@ -58,7 +57,11 @@ LAGS_WITHIN = 10.0
 @command
 def list_transactions(args: Namespace) -> None:
     """`airflow tx list [TOPOLOGY] [--status STATUS] [--watch]`."""
-    _check_list(args)
+    known = render.TOPOLOGY_STATUSES if args.topology is None else render.TRANSACTION_STATUSES
+    if args.status is not None and args.status not in known:
+        wrong_usage(
+            f"--status {args.status}: there is no such status. Give one of {', '.join(known)}."
+        )
     with store_of(args) as store:
         if not args.watch:
             _print_list(args, store)
@@ -66,18 +69,10 @@ def list_transactions(args: Namespace) -> None:
         args.no_lag = True  # each question for a lag parses DAG files
         with suppress(KeyboardInterrupt):
             while True:
-                _clear_screen()
+                if sys.stdout.isatty():  # let the next list stand in place of the last one
+                    print("\033[2J\033[H", end="")
                 _print_list(args, store)
                 time.sleep(WATCH_EVERY)
-
-
-def _check_list(args: Namespace) -> None:
-    """:raises SystemExit: an option has a value that it cannot have."""
-    known = render.TOPOLOGY_STATUSES if args.topology is None else render.TRANSACTION_STATUSES
-    if args.status is not None and args.status not in known:
-        wrong_usage(
-            f"--status {args.status}: there is no such status. Give one of {', '.join(known)}."
-        )
 
 
 def _print_list(args: Namespace, store: Store) -> None:
@@ -289,16 +284,6 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
         with suppress(TxError):  # the digest is what is left
             entry = journal().read(receipt.get("journal") or "")
             found = replace(found, batch=Metadata(0, entry.metadata, None))
-    return replace(found, transaction=_with_run_end(store, paths, found.transaction))
-
-
-def _with_run_end(store: Store, paths: Paths, view: TransactionView) -> TransactionView:
     record = ReadOnlyLedger(store, paths).existing_topology()
-    alone = TopologyView(paths.topology, record, 0, 0, (view,), rotating_state="")
-    return with_known_run_ends([alone])[0].transactions[0]
-
-
-def _clear_screen() -> None:
-    """Let the next list stand in place of the last one, on a terminal."""
-    if sys.stdout.isatty():
-        print("\033[2J\033[H", end="")
+    alone = TopologyView(paths.topology, record, 0, 0, (found.transaction,), rotating_state="")
+    return replace(found, transaction=with_known_run_ends([alone])[0].transactions[0])

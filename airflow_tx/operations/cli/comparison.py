@@ -71,7 +71,16 @@ def _print_comparison(found: StateComparison, names: tuple[str, str], output: st
     if output != "table":
         render.print_rows([_as_data(found, names)], output)
         return
-    rows = [row for kind, keys in kinds.items() for row in _shown_keys(kind, keys)]
+    rows: list[render.TableRow] = [
+        {
+            "keys": kind,
+            "key": json_text(list(map(_plain, each.key.values()))),
+            "first": _pairs(each.first),
+            "second": _pairs(each.second),
+        }
+        for kind, keys in kinds.items()
+        for each in keys.keys
+    ]
     if rows:
         render.print_rows(rows, output)
     counts = ", ".join(f"{keys.count:,} {kind}" for kind, keys in kinds.items())
@@ -82,18 +91,6 @@ def _print_comparison(found: StateComparison, names: tuple[str, str], output: st
     if found.left_out:
         told.append(f"Not compared, since only one of them has it: {', '.join(found.left_out)}.")
     print(without_controls("\n".join(told)))
-
-
-def _shown_keys(kind: str, keys: KeyDifferences) -> list[render.TableRow]:
-    return [
-        {
-            "keys": kind,
-            "key": json_text(list(map(_plain, each.key.values()))),
-            "first": _pairs(each.first),
-            "second": _pairs(each.second),
-        }
-        for each in keys.keys
-    ]
 
 
 def _pairs(values: Mapping[str, Any] | None) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
 from io import TextIOWrapper
 from typing import NoReturn, TextIO
@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import ConfigError, TxError, UnknownTransaction, without_controls
 from airflow_tx.base.remedy import Command
+from airflow_tx.hooks import ZooKeeperHook
 from airflow_tx.ledger import Audit, Ledger, Paths, Store, TopologyView
 from airflow_tx.operations.actions.action import ParsedDag, PreviewAnswer
 from airflow_tx.operations.actions.dags import checked_dag
@@ -113,18 +114,12 @@ def _found_elsewhere(args: Namespace) -> bool:
     return bool(places)
 
 
-@contextmanager
-def store_of(args: Namespace) -> Iterator[Store]:
-    """Connect the store of the ledger as long as the block."""
-    from airflow_tx.hooks import ZooKeeperHook
+def store_of(args: Namespace, conn_id: str = "") -> AbstractContextManager[Store]:
+    """Connect the store of the ledger as long as the block.
 
-    with ZooKeeperHook(conn_id_of(args)).store() as store:
-        yield store
-
-
-def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Ledger:
-    """Return the ledger of a topology on a store; None: of the named one."""
-    return ledger_at(store, paths_of(args, topology))
+    :param conn_id: of another connection than the one that the command names.
+    """
+    return ZooKeeperHook(conn_id or conn_id_of(args)).store()
 
 
 def ledger_at(store: Store, paths: Paths) -> Ledger:

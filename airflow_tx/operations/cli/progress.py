@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Generic, Protocol, TextIO, TypeVar
+
+from airflow_tx.base.remedy import Remedy
+from airflow_tx.ledger import Ledger
 
 # Seconds between two readings; a commit ends the wait.
 _PACE = 1.0
@@ -38,21 +42,38 @@ class WorkPiece(Protocol):
 _Piece = TypeVar("_Piece", bound=WorkPiece)
 
 
-class Work(Protocol[_Piece]):
-    """All of the work of a command."""
+class Work(ABC, Generic[_Piece]):
+    """All of the work of a command.
 
-    @property
-    def in_order(self) -> bool:
-        """Whether a failed piece delays all later ones."""
+    :ivar in_order: whether a failed piece delays all later ones.
+    """
 
+    in_order = False
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.current: int | None = None
+        """The transaction whose turn it was at the last reading."""
+
+    @abstractmethod
     def read(self) -> list[_Piece]:
         """Give the current state of all pieces, in their order."""
 
+    @abstractmethod
     def create(self, piece: _Piece) -> None:
         """Start the run of a piece that waits."""
 
     def await_commit(self, seconds: float) -> None:
-        """Wait until something may have changed, so many seconds at most."""
+        """Wait until the turn is passed on after it was read last, so many seconds at most."""
+        with self.ledger.watch_turn() as watch:
+            # A change before the watch was set would never be noticed.
+            if self.ledger.current_if_any() == self.current:
+                watch.wait(seconds)
+
+
+def advised(template: str, topology: str, txid: int | None = None) -> str:
+    """Write advice with the commands of a topology."""
+    return str(Remedy.of(template, topology=topology, txid=txid))
 
 
 class Progress(Generic[_Piece]):

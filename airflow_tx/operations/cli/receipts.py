@@ -144,9 +144,10 @@ def find(args: Namespace) -> None:
         elif has is None:
             unknown.append(receipt.txid)
     if unknown:
+        span = f"{unknown[0]}" if len(unknown) == 1 else f"{unknown[0]} to {unknown[-1]}"
         why = "the source cannot tell, or they keep the digest of their metadata alone"
         print(
-            f"Not looked through: {counted(len(unknown), 'transactions')} ({_ranges(unknown)}): {why}.",
+            f"Not looked through: {counted(len(unknown), 'transactions')} ({span}): {why}.",
             file=sys.stderr,
         )
     if not found:
@@ -216,10 +217,6 @@ def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.
         "journal": receipt.journal,
         "hash": receipt.hash,
     }
-
-
-def _ranges(txids: list[int]) -> str:
-    return f"{txids[0]}" if len(txids) == 1 else f"{txids[0]} to {txids[-1]}"
 
 
 # --- the journal -------------------------------------------------------------------------------------------------

@@ -64,7 +64,6 @@ def _reading_of(
     args: Namespace, state: FencedState, record: TopologyRecord, *, newest: int, txid: int
 ) -> render.TableRow:
     """Give the line that reads a state as of a transaction, or why there is none."""
-    typed = str(Command("state get", args.topology, (state.name,)))
     try:
         held = _matching_fence(state, record, args.topology)
         line = state.at(txid, newest)
@@ -72,7 +71,7 @@ def _reading_of(
             check_as_of(held, txid, newest, state=state.name)
     except StateError as error:
         return {"line": None, "why": str(error)}
-    return {"line": line or typed, "why": None}
+    return {"line": line or str(Command("state get", args.topology, (state.name,))), "why": None}
 
 
 def _matching_fence(state: FencedState, record: TopologyRecord, topology: str) -> Fence:

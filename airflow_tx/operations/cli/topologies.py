@@ -26,7 +26,7 @@ from airflow_tx.operations.cli.context import (
     check_reason,
     confirm,
     conn_id_of,
-    ledger_on,
+    ledger_at,
     paths_of,
     staging_of,
     store_of,
@@ -41,9 +41,11 @@ def rename(args: Namespace) -> None:
     new = paths_of(args, args.new or args.topology)
     check_reason(args, "rename", *([args.new] if args.new else []))
     with store_of(args) as store:
-        mover = Mover(ledger_on(store, args))
+        mover = Mover(ledger_at(store, paths_of(args)))
         record = mover.record()
-        dag_id, missing = _dag_of(args, new.topology, record)
+        spec, states = _spec(args, new.topology, args.dag_id or new.topology)
+        dag_id = spec.dag_id
+        missing = ", ".join(sorted(set(record.states) - set(states)))
         _check_runs(store, old, record.dag_id)
         if new != old and not mover.is_at(new, record):
             mover.check_name(new)
@@ -73,7 +75,7 @@ def delete(args: Namespace) -> None:
     check_reason(args, "delete")
     paths = paths_of(args)
     with store_of(args) as store:
-        mover = Mover(ledger_on(store, args))
+        mover = Mover(ledger_at(store, paths_of(args)))
         record = mover.record()
         allocated = mover.allocated()
         _check_runs(store, paths, record.dag_id)
@@ -117,12 +119,6 @@ def _is_dry(args: Namespace, what: str) -> bool:
     if args.dry_run:
         _print_done(args, f"It would: {what} Nothing was changed.")
     return bool(args.dry_run)
-
-
-def _dag_of(args: Namespace, topology: str, record: TopologyRecord) -> tuple[str, str]:
-    """The DAG that asks for the topology, and the states of the ledger that it does not have."""
-    spec, states = _spec(args, topology, args.dag_id or topology)
-    return spec.dag_id, ", ".join(sorted(set(record.states) - set(states)))
 
 
 def _spec(args: Namespace, topology: str, dag_id: str) -> ParsedDag:
