@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
@@ -36,10 +36,12 @@ from airflow_tx.ledger import (
     LANE_TRY,
     Begun,
     NoData,
+    Store,
     TaskTry,
     TransactionAttempt,
     WindowFull,
 )
+from airflow_tx.outputs import TryDir
 from airflow_tx.transaction import (
     CommitCase,
     advice_of,
@@ -49,11 +51,6 @@ from airflow_tx.transaction import (
     problem_of,
     send_failure,
 )
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Store
-    from airflow_tx.outputs import TryDir
-
 
 # --- lane window --------------------------------------------------------------------------------------------------
 # The transactions that a lane works on: shared by its two threads and the threads of its applications.

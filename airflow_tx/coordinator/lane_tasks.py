@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
-from airflow_tx.ledger import Begun, Done, Processed, TaskTry
+from airflow_tx.ledger import (
+    AcquireAnswer,
+    AlreadyCommitted,
+    Begun,
+    BoundStep,
+    Committed,
+    Done,
+    Joined,
+    Ledger,
+    Processed,
+    TaskTry,
+)
 from airflow_tx.transaction import (
     RETURN_KEY,
     Commit,
@@ -22,6 +33,7 @@ from airflow_tx.transaction import (
     CommittingRun,
     Prepared,
     Processing,
+    TransactionSpec,
     ack_application,
     acquire_step,
     check_returned,
@@ -35,15 +47,6 @@ from airflow_tx.transaction import (
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.lane_applications import ApplicationRun, LaneApplications
-    from airflow_tx.ledger import (
-        AcquireAnswer,
-        AlreadyCommitted,
-        BoundStep,
-        Committed,
-        Joined,
-        Ledger,
-    )
-    from airflow_tx.transaction import TransactionSpec
 
 
 # --- lane commit --------------------------------------------------------------------------------------------------

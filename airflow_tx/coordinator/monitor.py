@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.plan import LedgerSnapshot
-from airflow_tx.ledger import ReadOnlyLedger
-from airflow_tx.outputs import AckerWatch
+from airflow_tx.ledger import Ledger, Paths, ReadOnlyLedger, Store
+from airflow_tx.outputs import AckerStore, AckerWatch
 from airflow_tx.sources import Lag, LagWatch, Source
 from airflow_tx.transaction import (
     GAUGES_EVERY,
@@ -23,18 +23,13 @@ from airflow_tx.transaction import (
     AlarmTopology,
     Cadence,
     Metric,
+    TransactionSpec,
     certain,
     changes,
     raise_alarm,
     send_acker_load,
     send_open,
 )
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Ledger, Paths, Store
-    from airflow_tx.outputs import AckerStore
-    from airflow_tx.transaction import TransactionSpec
-
 
 log = logging.getLogger(__name__)
 

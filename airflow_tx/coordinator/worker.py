@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.compat import is_live, text
@@ -17,6 +17,7 @@ from airflow_tx.base.errors import ConfigError, Refused, SourceError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.coordinator.lane import AnyLane, NoLane
+from airflow_tx.coordinator.monitor import CoordinatorAlarms
 from airflow_tx.coordinator.plan import (
     Action,
     Allocate,
@@ -48,9 +49,6 @@ from airflow_tx.ledger import (
     TransactionAttempt,
 )
 from airflow_tx.transaction import TaskRuns, TransactionSpec, allocate
-
-if TYPE_CHECKING:
-    from airflow_tx.coordinator.monitor import CoordinatorAlarms
 
 # While the topology's DAG or the coordinator's is paused, nothing is started.
 PAUSED = 60.0

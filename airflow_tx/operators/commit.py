@@ -35,7 +35,16 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger import POSITION_KEPT, AlreadyCommitted, Begun, TaskTry, WindowFull, as_kept
+from airflow_tx.ledger import (
+    POSITION_KEPT,
+    AlreadyCommitted,
+    Begun,
+    NoData,
+    TaskTry,
+    TopologyRecord,
+    WindowFull,
+    as_kept,
+)
 from airflow_tx.transaction import (
     COMMIT_KEY,
     WHY_NOT,
@@ -60,7 +69,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-    from airflow_tx.ledger import NoData, TopologyRecord
     from airflow_tx.outputs import Entry
     from airflow_tx.transaction import Commit, CommitCase, CommitPart, WaitingLine
     from airflow_tx.triggers import WaitTrigger

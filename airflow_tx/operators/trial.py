@@ -36,6 +36,7 @@ from airflow_tx.transaction import (
     AlarmLimits,
     HasTransaction,
     TransactionSpec,
+    Update,
     is_ref,
     rows_of_output,
     spec_of,
@@ -45,7 +46,6 @@ from airflow_tx.transaction import (
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from airflow_tx.transaction import Update
 
 FOLDER = "@trial"
 """Folder of the staging area below which trials stage. No topology has its name."""

@@ -34,6 +34,7 @@ from airflow_tx.outputs import (
     quoted,
     read_manifest,
     write_manifest,
+    write_rows,
 )
 from airflow_tx.state import (
     RowTally,
@@ -140,8 +141,6 @@ def stage_rows(place: OutputFolder, rows: Sequence[Mapping[str, Any]]) -> Output
 
     :raises StagingError: they have no common type.
     """
-    from airflow_tx.outputs import write_rows
-
     return write_rows(place.where, place.name, rows, file=_part(0))
 
 

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from airflow_tx.base import compat
 from airflow_tx.ledger import Paths, Store, TurnReading
 from airflow_tx.transaction import QUEUED, gap, order_in, room
-from airflow_tx.triggers.base import Ask, Event, SlotWatch, WaitTrigger, run_of
+from airflow_tx.triggers.base import Event, WaitTrigger
+from airflow_tx.triggers.run_slots import Ask, SlotWatch, run_of
 
 # Seconds after which a run asks again whether an earlier one is on its way, as long as the order has not begun.
 _PATIENCE = 30.0

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote
 
 from airflow.sdk import Asset, AssetWatcher
@@ -19,9 +19,12 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow_tx.base.config import Settings
 from airflow_tx.base.described import check_no_template
 from airflow_tx.base.errors import ConfigError, TxError
-from airflow_tx.ledger import History, Ledger, Store
+from airflow_tx.ledger import Store
 from airflow_tx.triggers import __getattr__ as __getattr__  # type: ignore[attr-defined]  # of an earlier release
 from airflow_tx.triggers.base import Event, LedgerTrigger, until
+
+if TYPE_CHECKING:
+    from airflow_tx.ledger import History, Ledger
 
 SCHEME = "airflow-tx"
 MOST_OPEN = 20
@@ -135,6 +138,8 @@ class CommitsProducer(SharedStreamProducer):
         }
 
     def _ledger(self, store: Store) -> Ledger:
+        from airflow_tx.ledger import Ledger
+
         return Ledger(store, self._trigger.paths)
 
 

@@ -14,7 +14,7 @@ from airflow_tx.ledger.api import Children, Node, Requirement, Write
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
 from airflow_tx.transaction.spec import TransactionSpec
-from airflow_tx.triggers.base import SlotWatch
+from airflow_tx.triggers.run_slots import SlotWatch
 
 
 class Numbers(TransactionalSource):

@@ -25,14 +25,13 @@ from airflow_tx.base.rows import (
     shown_value,
     typed_batch,
 )
-from airflow_tx.ledger import digest
+from airflow_tx.ledger import Processed, TransactionAttempt, digest
 from airflow_tx.outputs import StagingArea, check_readable, open_output, read_batches, read_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-    from airflow_tx.ledger import Processed, TransactionAttempt
     from airflow_tx.state import AppendTable
 else:
     pa = LazyModule("pyarrow")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base.errors import RowsDiffer, StagingError
 from airflow_tx.ledger import (
@@ -23,6 +23,7 @@ from airflow_tx.ledger import (
     tasks_of,
 )
 from airflow_tx.outputs import StagingArea
+from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.check import Check, CheckedCommit, FailedCheck
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.commit.write import (
@@ -33,9 +34,6 @@ from airflow_tx.transaction.commit.write import (
 )
 from airflow_tx.transaction.processing.consumed_rows import PYTHON
 from airflow_tx.transaction.processing.outputs import Acks
-
-if TYPE_CHECKING:
-    from airflow_tx.transaction.commit.case import CommitCase
 
 _SHOWN = 120
 """Characters of a row that an error shows."""

@@ -6,13 +6,22 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger import LedgerView, Life, Receipt, dumps, renamed_since
+from airflow_tx.ledger import (
+    LedgerView,
+    Life,
+    Processed,
+    Receipt,
+    TopologyRecord,
+    dumps,
+    renamed_since,
+)
 from airflow_tx.outputs import Contribution, Entry, JournalArea, StagedFiles
+from airflow_tx.sources import Source
 from airflow_tx.state import (
     FencedState,
     QueryableState,
@@ -21,18 +30,12 @@ from airflow_tx.state import (
     can_invert,
     reducers_of,
 )
-from airflow_tx.transaction.commit.case import NOTHING_REPLACED, Replacing
+from airflow_tx.transaction.commit.case import NOTHING_REPLACED, CommitCase, Replacing
 from airflow_tx.transaction.commit.contributions import Difference, StagingPlace, difference_of
 from airflow_tx.transaction.commit.rejected import rejected_refs
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.commit.write import RowsInTurn, RowsToWrite, StagedRows
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import Processed, TopologyRecord
-    from airflow_tx.sources import Source
-    from airflow_tx.transaction.commit.case import CommitCase
-    from airflow_tx.transaction.spec import TransactionSpec
-
+from airflow_tx.transaction.spec import TransactionSpec
 
 # --- entry --------------------------------------------------------------------------------------------------------
 # The journal entry of a commit: written before the turn, from the whole acked output.

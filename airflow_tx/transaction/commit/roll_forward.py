@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base.errors import JournalError, NotTakenBack, RollForwardRefused, StateError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
     CHANGE,
     Grant,
+    LedgerEvidence,
     Outcome,
     Receipt,
     RepairRecord,
@@ -28,6 +29,7 @@ from airflow_tx.ledger import (
     is_shortened,
     renamed_since,
 )
+from airflow_tx.outputs import Contribution, Entry, JournalArea, StagingArea
 from airflow_tx.state import FencedState, QueryableState, RowTally, StateKind, StoredState
 from airflow_tx.transaction.commit.contributions import ReplacedThen, StagingPlace, difference_of
 from airflow_tx.transaction.commit.restatement import contributions, is_asked, misfit, still_held
@@ -40,10 +42,6 @@ from airflow_tx.transaction.commit.write import (
     write_instead,
     write_portions,
 )
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import LedgerEvidence
-    from airflow_tx.outputs import Contribution, Entry, JournalArea, StagingArea
 
 
 @dataclass(frozen=True)

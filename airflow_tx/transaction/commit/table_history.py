@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base.errors import JournalError, RollForwardRefused, StateError
 from airflow_tx.ledger import (
@@ -25,14 +25,12 @@ from airflow_tx.ledger import (
     Written,
     renamed_since,
 )
+from airflow_tx.outputs import Contribution, Entry
 from airflow_tx.state import Fence, FencedState, Misfit, RowsInParts, RowTally, StoredState
 from airflow_tx.transaction.commit.contributions import ReplacedThen
 from airflow_tx.transaction.commit.restatement import contributions
 from airflow_tx.transaction.commit.roll_forward import MissingTransaction, RollForward
 from airflow_tx.transaction.commit.state_history import StateHistory, StateLook
-
-if TYPE_CHECKING:
-    from airflow_tx.outputs import Contribution, Entry
 
 _ROWS_AT_ONCE = 10_000
 

@@ -22,6 +22,7 @@ from airflow_tx.ledger import (
     Ack,
     Grant,
     Granted,
+    Ledger,
     RowsDigest,
     TransactionAttempt,
     Written,
@@ -40,6 +41,7 @@ from airflow_tx.outputs import (
 )
 from airflow_tx.state import (
     REPLACING,
+    AppendTable,
     FencedState,
     PersistedState,
     RowsInParts,
@@ -62,9 +64,7 @@ from airflow_tx.transaction.processing.outputs import Acks, acked, is_ref, xcom_
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from airflow_tx.ledger import Ledger
     from airflow_tx.spark import NewValues, NewValuesOutput, WriteJob
-    from airflow_tx.state import AppendTable
 else:
     pa = LazyModule("pyarrow")
 

@@ -20,6 +20,7 @@ from airflow_tx.ledger import (
     Batch,
     BeginRequest,
     Begun,
+    Ledger,
     LedgerView,
     NoData,
     Outside,
@@ -29,6 +30,7 @@ from airflow_tx.ledger import (
     Replaced,
     RestatedBatch,
     Store,
+    TaskTry,
     TopologyRecord,
     TransactionAttempt,
     WindowFull,
@@ -42,7 +44,6 @@ from airflow_tx.transaction.spec import COMMITTED, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow_tx.base.compat import RunInfo
-    from airflow_tx.ledger import Ledger, TaskTry
     from airflow_tx.outputs import Entry
 
 

@@ -58,7 +58,7 @@ from airflow_tx.outputs import (
     write_digested,
     write_manifest,
 )
-from airflow_tx.sources import SourceKind
+from airflow_tx.sources import Source, SourceKind
 from airflow_tx.transaction.metrics import send_failure
 from airflow_tx.transaction.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
 
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 
     from airflow_tx.ledger import BoundStep, Done, Ledger
     from airflow_tx.outputs import AckerStore, Output, StagingArea, TaskEmitter, TryDir
-    from airflow_tx.sources import Source
     from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
 
 
