@@ -1,6 +1,7 @@
 """Every refusal this package can give: its fields, its wording and its remedy, in one place.
 
-An error keeps its keyword fields, pickled or not; `template` says "<what> refused: expected X, found Y. <what to do>".
+An error keeps its keyword fields, pickled or not. The first line of its `template` says what is refused, expected and
+found; the second line says what to do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from airflow_tx.base.remedy import Remedy
 class TxError(Exception):
     """Root of every error of this package.
 
-    :param fields: the values named in `template`, kept as attributes.
+    :param fields: the values named in `template`, kept as attributes. Its second line says what to do.
     :cvar for_good: whether only a person can help: a replay of the transaction would be refused alike.
     :cvar of_values: whether rows or values are refused, which no repair mends: a restatement ends by it.
     """
@@ -32,19 +33,18 @@ class TxError(Exception):
         self.fields = fields
         for name, value in fields.items():
             setattr(self, name, value)
-        text = str(Remedy.of(self.template, **fields))
+        text = str(Remedy.of(" ".join(self.template.splitlines()), **fields))
         super().__init__(text.encode("utf-8", "backslashreplace").decode())
 
     @property
     def problem_text(self) -> str:
         """Say what is wrong: the text without its advice."""
-        problem, end, _ = self.template.partition(". ")
-        return str(Remedy.of(problem + end.strip(), **self.fields))
+        return str(Remedy.of(self.template.splitlines()[0], **self.fields))
 
     @property
     def advice(self) -> Remedy | None:
-        """Say what to do: the text after its first sentence; None: the text is one sentence."""
-        return Remedy.of(self.template.partition(". ")[2], **self.fields) or None
+        """Say what to do; None: its template has one line."""
+        return Remedy.of(" ".join(self.template.splitlines()[1:]), **self.fields) or None
 
     @property
     def repairable(self) -> bool:
@@ -97,14 +97,14 @@ def without_controls(text: str) -> str:
 class ConfigError(TxError):
     """A setting that cannot be used."""
 
-    template = "{option} = {value!r} cannot be used. {remedy}"
+    template = "{option} = {value!r} cannot be used.\n{remedy}"
     for_good = True
 
 
 class TransactionDefinitionError(TxError):
     """A `Transaction` block that cannot work; raised while the DAG file is parsed."""
 
-    template = "Transaction {topology!r} refused: {problem}. {remedy}"
+    template = "Transaction {topology!r} refused: {problem}.\n{remedy}"
 
 
 class FailedBatch(TxError):
@@ -120,7 +120,7 @@ class FailedBatch(TxError):
 class SourceError(TxError):
     """A source that cannot give the rows of a batch."""
 
-    template = "Source {source} refused: {problem}. {remedy}"
+    template = "Source {source} refused: {problem}.\n{remedy}"
 
 
 class RowsRefused(SourceError):
@@ -133,7 +133,7 @@ class OtherSource(SourceError):
     """A position, metadata or key in the ledger that is none of this source."""
 
     template = (
-        "Source {source} refused: {problem}. The topology had another source before: give it another name, "
+        "Source {source} refused: {problem}.\nThe topology had another source before: give it another name, "
         "Transaction(topology=...)."
     )
 
@@ -156,20 +156,20 @@ class PartitionUnavailable(SourceError):
 class StagingError(TxError):
     """Staged output that is missing, incomplete or of another attempt."""
 
-    template = "Output {output!r} of task {task} in transaction {txid}.{attempt} refused: {problem}. {remedy}"
+    template = "Output {output!r} of task {task} in transaction {txid}.{attempt} refused: {problem}.\n{remedy}"
 
 
 class StagingUnavailable(StagingError):
     """A file that could not be staged; no reader sees a part of it."""
 
-    template = "{uri} cannot be written: {reason}. No row of it counts. Make room or give access, then clear the task."
+    template = "{uri} cannot be written: {reason}.\nNo row of it counts. Make room or give access, then clear the task."
 
 
 class StagingNotRemoved(StagingError):
     """Staged output of a topology that is reset or deleted, and is still there."""
 
     template = (
-        "{uri} cannot be removed. The next topology of this name would take it for its own; give access, then repeat "
+        "{uri} cannot be removed.\nThe next topology of this name would take it for its own; give access, then repeat "
         "the command."
     )
 
@@ -177,13 +177,13 @@ class StagingNotRemoved(StagingError):
 class StagingUnreachable(StagingError):
     """A store of files that does not answer now."""
 
-    template = "{uri} cannot be reached: {reason}. Nothing was changed; the task can be tried again once it answers."
+    template = "{uri} cannot be reached: {reason}.\nNothing was changed; the task can be tried again once it answers."
 
 
 class JournalError(TxError):
     """An entry of the journal that cannot be used."""
 
-    template = "Entry {entry} of the journal cannot be used: {problem}. {remedy}"
+    template = "Entry {entry} of the journal cannot be used: {problem}.\n{remedy}"
     for_good = of_values = True
 
 
@@ -191,7 +191,7 @@ class EntryMissing(JournalError):
     """A file of an entry that is not there."""
 
     template = (
-        "Entry {entry} of the journal cannot be used: {uri} is not there. Restore that file from a backup of the "
+        "Entry {entry} of the journal cannot be used: {uri} is not there.\nRestore that file from a backup of the "
         "staging area; without it the transaction cannot be restated."
     )
 
@@ -200,7 +200,7 @@ class EntryDiffers(JournalError):
     """A file of an entry whose content is not what was written."""
 
     template = (
-        "Entry {entry} of the journal cannot be used: {uri} has the sha256 {found} instead of {expected}. Restore "
+        "Entry {entry} of the journal cannot be used: {uri} has the sha256 {found} instead of {expected}.\nRestore "
         "that file from a backup of the staging area; without it the transaction cannot be restated."
     )
 
@@ -217,7 +217,7 @@ class StaleAttempt(Refused):
     """A task of an attempt that is not the newest one."""
 
     template = (
-        "{step} of transaction {txid} attempt {attempt} refused: attempt {newest} is the newest. "
+        "{step} of transaction {txid} attempt {attempt} refused: attempt {newest} is the newest.\n"
         "Clear `begin`, or the whole run, to replay it."
     )
 
@@ -226,7 +226,7 @@ class StaleTry(Refused):
     """A try of a task that a newer try of the same task has replaced."""
 
     template = (
-        "{step} of task {task} in transaction {txid}.{attempt} refused: try {found} has replaced try {task_try}. "
+        "{step} of task {task} in transaction {txid}.{attempt} refused: try {found} has replaced try {task_try}.\n"
         "The newer try continues; there is nothing to do."
     )
 
@@ -235,7 +235,7 @@ class StaleBegin(Refused):
     """A `begin` whose run was cleared while it lived on."""
 
     template = (
-        "begin of run {run_id} refused: a later begin ({found}) of transaction {txid} exists, this try is {task_try}. "
+        "begin of run {run_id} refused: a later begin ({found}) of transaction {txid} exists, this try is {task_try}.\n"
         "The later one continues; there is nothing to do."
     )
 
@@ -245,7 +245,7 @@ class StaleBatch(Refused):
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: its batch starts from position {base}, "
-        "but transaction {previous} ended at {found}. Clear the run: it takes the rows from there."
+        "but transaction {previous} ended at {found}.\nClear the run: it takes the rows from there."
     )
 
 
@@ -253,7 +253,7 @@ class RowsChanged(Refused):
     """The rows a task worked on are not those the ledger has for this attempt."""
 
     template = (
-        "Commit of transaction {txid}.{attempt} refused: rows processed {digest}, rows recorded {found}. "
+        "Commit of transaction {txid}.{attempt} refused: rows processed {digest}, rows recorded {found}.\n"
         "Clear the run: it is processed again."
     )
 
@@ -261,15 +261,15 @@ class RowsChanged(Refused):
 class FailedTransaction(Refused):
     """The processing of the newest attempt failed."""
 
-    template = "Transaction {txid}.{attempt} has failed: {reason}. Clear its failed task or its run to replay it."
+    template = "Transaction {txid}.{attempt} has failed: {reason}.\nClear its failed task or its run to replay it."
 
 
 class MessagesFailed(FailedTransaction):
     """A message of the newest attempt was failed, or is not acked in time."""
 
     template = (
-        "Transaction {txid}.{attempt} has failed: {reason}. Clear `begin` or the whole run: its next attempt emits its "
-        "messages again."
+        "Transaction {txid}.{attempt} has failed: {reason}.\nClear `begin` or the whole run: its next attempt emits "
+        "its messages again."
     )
 
 
@@ -277,7 +277,7 @@ class IncompleteBatch(Refused):
     """The committer ran although not every processing task has acked."""
 
     template = (
-        "Commit of transaction {txid}.{attempt} refused: no ack from {tasks}. "
+        "Commit of transaction {txid}.{attempt} refused: no ack from {tasks}.\n"
         "Clear {tasks}: a task marked success by hand leaves no output."
     )
 
@@ -286,7 +286,7 @@ class InputSkipped(Refused):
     """A task right before the committer was skipped, so its transaction is not committed."""
 
     template = (
-        "Transaction {txid}.{attempt} is not committed: {tasks} was skipped, and Airflow skips what follows. "
+        "Transaction {txid}.{attempt} is not committed: {tasks} was skipped, and Airflow skips what follows.\n"
         "To commit without it, put a task with trigger_rule='none_failed_min_one_success' before the committer."
     )
 
@@ -295,7 +295,7 @@ class SkippedAfterCommit(Refused):
     """Tasks after the committer that Airflow would skip in a committed run: they also follow tasks of the block."""
 
     template = (
-        "Transaction {txid} of {topology} is already committed, and its tasks are skipped. Airflow would also skip "
+        "Transaction {txid} of {topology} is already committed, and its tasks are skipped.\nAirflow would also skip "
         "{tasks}, which follows the committer and {needs}. Give it trigger_rule='none_failed_min_one_success' and "
         "clear the run again."
     )
@@ -306,7 +306,7 @@ class RowsNotKept(Refused):
 
     template = (
         "The ledger no longer has the rows of committed transaction {txid} of {topology}: they were too long for the "
-        "receipt, or its history has ended. Do not read the batch in a task after the committer."
+        "receipt, or its history has ended.\nDo not read the batch in a task after the committer."
     )
 
 
@@ -314,7 +314,7 @@ class MessagesLost(IncompleteBatch):
     """The ackers hold other trees of messages than the tasks of the attempt have acked."""
 
     template = (
-        "Commit of transaction {txid}.{attempt} refused: its tasks have acked {expected}, the ackers hold {found}. "
+        "Commit of transaction {txid}.{attempt} refused: its tasks have acked {expected}, the ackers hold {found}.\n"
         "Their store was emptied, or a replaced try of a task has emitted messages. Clear `begin` or the whole run."
     )
 
@@ -323,7 +323,7 @@ class PhaseIncomplete(Refused):
     """A commit phase of which not every task has done its part."""
 
     template = (
-        "Transaction {txid}.{attempt} is not committed: {problem}. Clear {task}: the phase then takes the turn again, "
+        "Transaction {txid}.{attempt} is not committed: {problem}.\nClear {task}: the phase then takes the turn again, "
         "and nothing is counted twice."
     )
 
@@ -334,7 +334,7 @@ class StateMissing(Refused):
     for_good = True
     template = (
         "Commit of transaction {txid} refused: an earlier try may have written to state {states}, which the DAG no "
-        "longer updates. Bring it back until transaction {txid} is committed, then take it out."
+        "longer updates.\nBring it back until transaction {txid} is committed, then take it out."
     )
 
 
@@ -344,7 +344,7 @@ class StateRenamed(Refused):
     for_good = True
     template = (
         "Transaction {txid} refused: the DAG updates state {new}, which the ledger does not know, and no longer {old}, "
-        "which has transaction {last}. The same state under another name: <airflow tx state rename {topology} {old} "
+        "which has transaction {last}.\nThe same state under another name: <airflow tx state rename {topology} {old} "
         "{new}>. Another one, which takes its place: <airflow tx state forget {topology} {old}>"
     )
 
@@ -352,14 +352,14 @@ class StateRenamed(Refused):
 class RenameRefused(Refused):
     """A state whose new name does not fit what the ledger and the state say."""
 
-    template = "State {old!r} of topology {topology!r} is not renamed: {problem}. Nothing was changed. {remedy}"
+    template = "State {old!r} of topology {topology!r} is not renamed: {problem}.\nNothing was changed. {remedy}"
 
 
 class Outranked(Refused):
     """A committer whose grant was taken over."""
 
     template = (
-        "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}. A newer try "
+        "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}.\nA newer try "
         "continues."
     )
 
@@ -368,7 +368,7 @@ class RunHeld(Refused):
     """Another live run works on the same batch."""
 
     template = (
-        "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}. Wait for "
+        "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}.\nWait for "
         "that run, or end it and clear this one."
     )
 
@@ -377,7 +377,7 @@ class SkippedTransaction(Refused):
     """The run's transaction was skipped by a person."""
 
     template = (
-        "Transaction {txid} of {topology} was skipped. To process its rows: "
+        "Transaction {txid} of {topology} was skipped.\nTo process its rows: "
         "<airflow tx readmit {topology} {txid} --why TEXT>"
     )
 
@@ -387,7 +387,7 @@ class TopologyClaimed(Refused):
 
     for_good = True
     template = (
-        "Topology {topology!r} belongs to DAG {owner!r}, and DAG {dag_id!r} asks for it. If that DAG was renamed: "
+        "Topology {topology!r} belongs to DAG {owner!r}, and DAG {dag_id!r} asks for it.\nIf that DAG was renamed: "
         "<airflow tx rename {topology} --dag-id {dag_id} --why TEXT>; if there are two, give one of them another name: "
         "Transaction(topology=...)."
     )
@@ -399,7 +399,7 @@ class SourceKindChanged(Refused):
     for_good = True
     template = (
         "Topology {topology!r} has open transactions ({first} to {last}) of a {found} source, and the DAG now has a "
-        "{expected} one. Drain it first: go back to the old DAG, pause its coordinator and start no new run, until "
+        "{expected} one.\nDrain it first: go back to the old DAG, pause its coordinator and start no new run, until "
         "<airflow tx list {topology}> shows none open. Skip transactions that cannot be committed."
     )
 
@@ -409,7 +409,7 @@ class SourceShapeChanged(Refused):
 
     for_good = True
     template = (
-        "Topology {topology!r} keeps the place of a source with {found}, and the DAG's source has {expected}. "
+        "Topology {topology!r} keeps the place of a source with {found}, and the DAG's source has {expected}.\n"
         "Give the new one another name: Transaction(topology=...)."
     )
 
@@ -417,20 +417,20 @@ class SourceShapeChanged(Refused):
 class AlreadyFinal(Refused):
     """A request that changes a transaction which is final."""
 
-    template = "Transaction {txid} is {outcome}. {remedy}"
+    template = "Transaction {txid} is {outcome}.\n{remedy}"
 
 
 class SkipRefused(Refused):
     """A transaction that cannot be skipped now."""
 
-    template = "Skip of transaction {txid} refused: {problem}. {remedy}"
+    template = "Skip of transaction {txid} refused: {problem}.\n{remedy}"
 
 
 class ChangeRefused(Refused):
     """A transaction whose rows cannot be decided again."""
 
     template = (
-        "Transaction {txid} of {topology} keeps its rows: {problem}. Nothing was changed. {remedy}: "
+        "Transaction {txid} of {topology} keeps its rows: {problem}.\nNothing was changed. {remedy}: "
         "<airflow tx replay {topology} {txid}>"
     )
 
@@ -439,7 +439,7 @@ class NotSkipped(Refused):
     """A transaction that cannot be re-admitted, since it was not skipped, or was re-admitted already."""
 
     template = (
-        "Transaction {txid} of {topology} cannot be re-admitted: it is {found}. Nothing was changed; "
+        "Transaction {txid} of {topology} cannot be re-admitted: it is {found}.\nNothing was changed; "
         "<airflow tx list {topology}> shows the skipped ones."
     )
 
@@ -448,7 +448,7 @@ class RestatementSkipped(Refused):
     """A skipped restatement that cannot be re-admitted: the transaction that it was to replace still counts."""
 
     template = (
-        "Transaction {txid} of {topology} cannot be re-admitted: it restated transaction {replaces}, which counts. "
+        "Transaction {txid} of {topology} cannot be re-admitted: it restated transaction {replaces}, which counts.\n"
         "Nothing was changed. To restate that again: <airflow tx restate {topology} {replaces} --why TEXT>"
     )
 
@@ -456,34 +456,34 @@ class RestatementSkipped(Refused):
 class RestateRefused(Refused):
     """A transaction that cannot be restated."""
 
-    template = "Restatement of transaction {txid} of {topology} refused: {problem}. Nothing was changed. {remedy}"
+    template = "Restatement of transaction {txid} of {topology} refused: {problem}.\nNothing was changed. {remedy}"
 
 
 class PreviewOutdated(Refused):
     """An action on what has changed since it was previewed: another person was first, or a transaction has moved on."""
 
-    template = "{what} of topology {topology!r} has changed since. Nothing was done; have another look, then repeat."
+    template = "{what} of topology {topology!r} has changed since.\nNothing was done; have another look, then repeat."
 
 
 class Outbid(Refused):
     """A waiter that wants to give up its run slot, while another one is to."""
 
     template = (
-        "Run {run_id} does not yield: run {leader} does. It still waits; there is nothing to do."
+        "Run {run_id} does not yield: run {leader} does.\nIt still waits; there is nothing to do."
     )
 
 
 class UnknownTransaction(Refused):
     """No such topology or transaction in this ledger."""
 
-    template = "No {what} in the ledger at {path}. Check the name with `<airflow tx list>`, and the root in [tx] root."
+    template = "No {what} in the ledger at {path}.\nCheck the name with `<airflow tx list>`, and the root in [tx] root."
 
 
 class UnknownTxid(UnknownTransaction):
     """No such transaction in the ledger of a topology."""
 
     template = (
-        "No transaction {txid} of topology {topology!r} in the ledger at {path}. To see the transactions that there "
+        "No transaction {txid} of topology {topology!r} in the ledger at {path}.\nTo see the transactions that there "
         "are: <airflow tx list {topology}>"
     )
 
@@ -491,20 +491,20 @@ class UnknownTxid(UnknownTransaction):
 class MoveRefused(Refused):
     """A topology that cannot be renamed or deleted now."""
 
-    template = "Topology {topology!r} is not changed: {problem}. {remedy}"
+    template = "Topology {topology!r} is not changed: {problem}.\n{remedy}"
 
 
 class AcceptanceRefused(Refused):
     """Acceptance of changed values that cannot be compared, or were not changed."""
 
-    template = "Change of state {state!r} of topology {topology!r} not accepted: {problem}. Nothing was changed."
+    template = "Change of state {state!r} of topology {topology!r} not accepted: {problem}.\nNothing was changed."
 
 
 class LossRefused(Refused):
     """Acceptance of a loss that there is none of."""
 
     template = (
-        "Topology {topology!r} has lost nothing: its source can give every row that comes next. Nothing was changed. "
+        "Topology {topology!r} has lost nothing: its source can give every row that comes next.\nNothing was changed. "
         "A transaction whose own rows are gone: <airflow tx skip {topology} TXID --why TEXT>"
     )
 
@@ -513,7 +513,7 @@ class UnscheduledTask(Refused):
     """A task of `airflow tasks test`, or a scheduler beside `airflow dags test`: its transaction would stay open."""
 
     template = (
-        "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open. "
+        "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open.\n"
         "The ledger was not touched. Try out the whole DAG: airflow dags test {dag_id}"
     )
 
@@ -521,15 +521,13 @@ class UnscheduledTask(Refused):
 class TrialRefused(Refused):
     """A DAG that cannot be tried out."""
 
-    template = "DAG {dag_id!r} cannot be tried out: {problem}. Nothing was touched. {remedy}"
+    template = "DAG {dag_id!r} cannot be tried out: {problem}.\nNothing was touched. {remedy}"
 
 
 class RepairRefused(Refused):
     """A repair that does not fit what the ledger and the states say."""
 
-    template = (
-        "Repair --{what} of topology {topology!r} refused: {problem}. Nothing was changed. {remedy}"
-    )
+    template = "Repair --{what} of topology {topology!r} refused: {problem}.\nNothing was changed. {remedy}"
 
 
 class RollingForward(Refused):
@@ -537,7 +535,7 @@ class RollingForward(Refused):
 
     repairable = True
     template = (
-        "Topology {topology!r} waits: its states are being written again from the journal, since {when}. "
+        "Topology {topology!r} waits: its states are being written again from the journal, since {when}.\n"
         "Nothing was changed. If that command has died, repeat it: "
         "<airflow tx repair {topology} --roll-forward {states}>. "
         "To give it up, for each state: <airflow tx repair {topology} --state-lost STATE>"
@@ -547,14 +545,14 @@ class RollingForward(Refused):
 class RollForwardRefused(Refused):
     """A state that cannot be written again from the journal."""
 
-    template = "State {state!r} of {topology!r} cannot be written again: {problem}. {remedy}"
+    template = "State {state!r} of {topology!r} cannot be written again: {problem}.\n{remedy}"
 
 
 class RowsDiffer(Refused):
     """Rows that were read, and others that were emitted, counted by the source, or read by an earlier attempt."""
 
     template = (
-        "Rows of transaction {txid}.{attempt} differ: {problem}. Nothing was written. {remedy}"
+        "Rows of transaction {txid}.{attempt} differ: {problem}.\nNothing was written. {remedy}"
     )
 
 
@@ -562,7 +560,7 @@ class RowsNotProven(Refused):
     """No task has counted exactly that each row was consumed once, and `[tx] require_rows` requires it."""
 
     template = (
-        "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that. "
+        "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that.\n"
         "Nothing was written. Let the task read them as docs/rows.md says, and clear the run; or set require_rows = "
         "counted, and clear the commit task."
     )
@@ -575,7 +573,7 @@ class RowsNotProven(Refused):
 class StateError(TxError):
     """A state that cannot take this update; no part of it was applied."""
 
-    template = "State {state!r} refused: {problem}. {remedy}"
+    template = "State {state!r} refused: {problem}.\n{remedy}"
 
 
 class StateDiffers(StateError):
@@ -589,7 +587,7 @@ class StateUnavailable(StateError):
 
     repairable = True
     template = (
-        "State {state!r} ({where}) cannot be reached: {reason}. No value of this transaction was committed. Clear "
+        "State {state!r} ({where}) cannot be reached: {reason}.\nNo value of this transaction was committed. Clear "
         "the commit task when the state is back."
     )
 
@@ -598,8 +596,8 @@ class StateLocked(StateUnavailable):
     """Another session holds what a state's update needs, and did not let go in time; nothing was written."""
 
     template = (
-        "State {state!r} ({where}) is locked by another session: {reason}. No value of this transaction was committed. "
-        "The next try waits again."
+        "State {state!r} ({where}) is locked by another session: {reason}.\nNo value of this transaction was "
+        "committed. The next try waits again."
     )
 
 
@@ -607,7 +605,7 @@ class StateOutcomeUnknown(StateUnavailable):
     """The answer to the commit of a state's update was lost; the transaction stays replayable."""
 
     template = (
-        "State {state!r} ({where}) cannot be reached: {reason}. The update may have been written, since only the "
+        "State {state!r} ({where}) cannot be reached: {reason}.\nThe update may have been written, since only the "
         "answer to it is missing; the next try finds out. Clear the commit task when the database is back."
     )
 
@@ -617,7 +615,7 @@ class PortionsLost(StateUnavailable):
 
     template = (
         "State {state!r} ({where}) has lost {lost} of {portions} confirmed portions of transaction {txid}: "
-        "the database failed over to a standby that was behind. No value of this transaction was committed. The next "
+        "the database failed over to a standby that was behind.\nNo value of this transaction was committed. The next "
         "try writes all portions again. If no try is left, clear the commit task."
     )
 
@@ -626,7 +624,7 @@ class FenceOutranked(StateError):
     """The fence refuses a writer that a later grant has outranked."""
 
     template = (
-        "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}. "
+        "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}.\n"
         "A newer try continues."
     )
 
@@ -636,7 +634,7 @@ class FenceForeign(StateError):
 
     for_good = True
     template = (
-        "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}. "
+        "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}.\n"
         "Look first whether its connection names the right ZooKeeper. One state serves one topology: use another "
         "table. If this ledger was lost and created again: <airflow tx repair {topology} --ledger-lost>. If the DAG "
         "was renamed: <airflow tx rename OLD {topology} --why TEXT>"
@@ -648,7 +646,7 @@ class StateBehind(StateError):
 
     for_good = True
     template = (
-        "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}. "
+        "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}.\n"
         "The store went back. {remedy}"
     )
 
@@ -664,7 +662,7 @@ class LedgerBehind(StateError):
     for_good = True
     template = (
         "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed "
-        "{expected} to it. Look first whether its connection names the right ZooKeeper: of another or an older one, "
+        "{expected} to it.\nLook first whether its connection names the right ZooKeeper: of another or an older one, "
         "correct it and clear the task. If the ledger went back: <airflow tx repair {topology} --ledger-lost>"
     )
 
@@ -674,7 +672,7 @@ class TxidBehind(StateError):
 
     for_good = True
     template = (
-        "Update of transaction {txid} refused: the stored value is of transaction {stored}. Commit transactions "
+        "Update of transaction {txid} refused: the stored value is of transaction {stored}.\nCommit transactions "
         "in order."
     )
 
@@ -683,7 +681,7 @@ class ChunkConflict(StateError):
     """Two writers of one transaction touched the same key."""
 
     template = (
-        "State {state!r} refused: key {key} came from chunk {found} and from chunk {chunk} in transaction {txid}. "
+        "State {state!r} refused: key {key} came from chunk {found} and from chunk {chunk} in transaction {txid}.\n"
         "Aggregate by key before writing."
     )
 
@@ -693,7 +691,7 @@ class OutputChanged(StateError):
 
     template = (
         "State {state!r} refused: transaction {txid} has output {digest}, an earlier attempt had {found} and has "
-        "written some of it, which cannot be undone. Replay it with the code and data of then; or restore the state "
+        "written some of it, which cannot be undone.\nReplay it with the code and data of then; or restore the state "
         "from a backup of before the transaction and clear the commit task. To take any output on a replay, "
         'use kind="opaque".'
     )
@@ -708,13 +706,13 @@ class NotTakenBack(StateError):
 class NotComparable(TxError):
     """Two states that cannot be compared."""
 
-    template = "{first} and {second} cannot be compared: {problem}. {remedy}"
+    template = "{first} and {second} cannot be compared: {problem}.\n{remedy}"
 
 
 class NotComparableNow(NotComparable):
     """Two states that are at different places of their source, or that are being written; they will not be for ever."""
 
-    template = "{first} and {second} cannot be compared now: {problem}. {remedy}"
+    template = "{first} and {second} cannot be compared now: {problem}.\n{remedy}"
 
 
 # --- store --------------------------------------------------------------------------------------------------------
@@ -729,21 +727,21 @@ class RequirementFailed(StoreError):
     """A multi did NOT happen: something it had read has changed. The ledger reads and plans again."""
 
     template = (
-        "Requirement failed at {path}: expected {expected}, found {found}. Nothing was written."
+        "Requirement failed at {path}: expected {expected}, found {found}.\nNothing was written."
     )
 
 
 class OutcomeUnknown(StoreError):
     """A multi MAY have happened: its answer was lost. Read back before doing anything else."""
 
-    template = "No answer to a write of {paths}: it may have happened ({reason}). It is resolved by reading back."
+    template = "No answer to a write of {paths}: it may have happened ({reason}).\nIt is resolved by reading back."
 
 
 class StoreUnavailable(StoreError):
     """The ledger's store cannot be reached; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}. Nothing was changed; "
+        "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}.\nNothing was changed; "
         "start the server or correct the hosts of the connection, then clear the task."
     )
 
@@ -752,7 +750,7 @@ class NoConnection(StoreUnavailable):
     """No server of the ledger's store accepts a connection with these settings; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}. Nothing was changed; "
+        "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}.\nNothing was changed; "
         "{remedy}, then clear the task."
     )
 
@@ -761,7 +759,7 @@ class StoreRefused(StoreError):
     """The ledger's store does not let this connection read or write a record; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) refused access to {path}: {reason}. Nothing was changed; "
+        "ZooKeeper {hosts} (connection {connection}) refused access to {path}: {reason}.\nNothing was changed; "
         "use the login and password that made the record, or correct its ACL."
     )
 
@@ -770,7 +768,7 @@ class LoginRefused(StoreRefused):
     """The ledger's store lets this login in nowhere; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) refused the connection: {reason}. Nothing was changed; "
+        "ZooKeeper {hosts} (connection {connection}) refused the connection: {reason}.\nNothing was changed; "
         "correct the login, the password and the extra auth_scheme of the connection, then clear the task."
     )
 
@@ -779,7 +777,7 @@ class StoreDeclined(StoreError):
     """The ledger's store did not carry out a request, and not for lack of rights; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) did not carry out a request about {path}: {reason}. "
+        "ZooKeeper {hosts} (connection {connection}) did not carry out a request about {path}: {reason}.\n"
         "Nothing was changed; {remedy}, then clear the task."
     )
 
@@ -788,7 +786,7 @@ class UnreadableRecord(StoreError):
     """A record that is damaged or of a newer format; it is never taken for empty."""
 
     template = (
-        "Record {path} cannot be read: {reason}. Nothing was changed; restore the node, "
+        "Record {path} cannot be read: {reason}.\nNothing was changed; restore the node, "
         "or upgrade airflow-provider-tx if a newer version wrote it."
     )
 
@@ -797,7 +795,7 @@ class TooMuchMetadata(StoreError):
     """A record larger than a znode may be."""
 
     template = (
-        "{path} would hold {size} bytes, and ZooKeeper takes at most {limit}. Nothing was written; let the source "
+        "{path} would hold {size} bytes, and ZooKeeper takes at most {limit}.\nNothing was written; let the source "
         "put fewer rows into a batch, or describe them with less metadata."
     )
 
@@ -805,7 +803,7 @@ class TooMuchMetadata(StoreError):
 class TooMuchContention(StoreError):
     """A step lost the race for its records too many times in a row."""
 
-    template = "Step {step} of {subject} was overtaken {times} times in a row. Nothing was written; clear the task."
+    template = "Step {step} of {subject} was overtaken {times} times in a row.\nNothing was written; clear the task."
 
 
 # --- acks ---------------------------------------------------------------------------------------------------------
@@ -819,14 +817,14 @@ class MessageError(TxError):
 class NotAReference(MessageError):
     """A text that names no message."""
 
-    template = "{text!r} is no reference to a message: {problem}. Pass the text that emit() gave, whole and unchanged."
+    template = "{text!r} is no reference to a message: {problem}.\nPass the text that emit() gave, whole and unchanged."
 
 
 class ForeignMessage(MessageError):
     """A message of another topology than the collector works for."""
 
     template = (
-        "Message {message} of topology {found!r} refused: this collector works for topology {expected!r}. "
+        "Message {message} of topology {found!r} refused: this collector works for topology {expected!r}.\n"
         "Let it read another queue, or leave out Collector(topology=...)."
     )
 
@@ -835,7 +833,7 @@ class StaleMessage(MessageError):
     """A message of an attempt that was replayed."""
 
     template = (
-        "Message of transaction {txid}.{attempt} of topology {topology!r} refused: attempt {newest} is the newest. "
+        "Message of transaction {txid}.{attempt} of topology {topology!r} refused: attempt {newest} is the newest.\n"
         "Drop the message: the newest attempt emits its own."
     )
 
@@ -844,7 +842,7 @@ class UnknownMessage(MessageError):
     """A message whose tree no acker has."""
 
     template = (
-        "Message of transaction {txid}.{attempt} of topology {topology!r} refused: {problem}. Drop the message; it is "
+        "Message of transaction {txid}.{attempt} of topology {topology!r} refused: {problem}.\nDrop the message; it is "
         "counted in no tree."
     )
 
@@ -853,7 +851,7 @@ class MessageDone(MessageError):
     """A message that was acked or failed, and is used again."""
 
     template = (
-        "{step} of message {message} refused: it is {done} already. Emit what is anchored to it before its ack, "
+        "{step} of message {message} refused: it is {done} already.\nEmit what is anchored to it before its ack, "
         "and ack it once."
     )
 
@@ -863,7 +861,7 @@ class MixedAnchors(MessageError):
 
     template = (
         "A message cannot be anchored to messages of {first} and of {second}: it belongs to one attempt of one "
-        "transaction. Emit one message for each."
+        "transaction.\nEmit one message for each."
     )
 
 
@@ -872,7 +870,7 @@ class EmittedBefore(MessageError):
 
     template = (
         "Task {task} has emitted messages of transaction {txid}.{attempt} of topology {topology!r} in an earlier try, "
-        "and workers may have taken them. Clear `begin` or the whole run: its next attempt emits them again."
+        "and workers may have taken them.\nClear `begin` or the whole run: its next attempt emits them again."
     )
 
 
@@ -880,7 +878,7 @@ class AckersUnavailable(MessageError):
     """The store of the ackers does not answer."""
 
     template = (
-        "The ackers at {where} cannot be reached: {reason}. Start their store, or correct acker_store=; until they "
+        "The ackers at {where} cannot be reached: {reason}.\nStart their store, or correct acker_store=; until they "
         "answer no transaction with messages is committed."
     )
 
@@ -888,7 +886,7 @@ class AckersUnavailable(MessageError):
 class AckersRefused(MessageError):
     """The store of the ackers does not take what it is sent."""
 
-    template = "The ackers at {where} refused: {problem}. {remedy}"
+    template = "The ackers at {where} refused: {problem}.\n{remedy}"
 
 
 class AckersBehind(MessageError):
@@ -896,5 +894,5 @@ class AckersBehind(MessageError):
 
     template = (
         "The ackers of transaction {txid}.{attempt} of topology {topology!r} hold part {found} of a worker's messages, "
-        "and part {expected} was taken: their store went back, or was emptied. Clear `begin` or the whole run."
+        "and part {expected} was taken: their store went back, or was emptied.\nClear `begin` or the whole run."
     )

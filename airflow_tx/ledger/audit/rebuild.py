@@ -724,7 +724,7 @@ class ResetIncomplete(TxError):
     """A reset that has begun and could not end."""
 
     template = (
-        "Reset of topology {topology!r} is not complete: {reason}. Its ledger is closed, its states are emptied in "
+        "Reset of topology {topology!r} is not complete: {reason}.\nIts ledger is closed, its states are emptied in "
         "part. Correct that, then repeat: <airflow tx repair {topology} --reset --why TEXT>"
     )
 

@@ -136,7 +136,7 @@ class RunForbidden(Refused):
     """A run that was deleted, and that the person may not create again."""
 
     template = (
-        "Run {run_id!r} was deleted, and you may not create runs of DAG {dag_id!r}. Ask a person who may to do this, "
+        "Run {run_id!r} was deleted, and you may not create runs of DAG {dag_id!r}.\nAsk a person who may to do this, "
         "or ask for the right to create them"
     )
 
@@ -304,7 +304,7 @@ class ActionName(str, Enum):
 class UnclearRequest(Refused):
     """An action with an incomplete or unclear request."""
 
-    template = "{action} of topology {topology!r}: {problem}. Nothing was done."
+    template = "{action} of topology {topology!r}: {problem}.\nNothing was done."
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class CheckRefused(Refused):
 
     template = (
         "Check {name!r} of transaction {txid} of {topology} not accepted: it has not failed in its newest attempt, in "
-        "which these have: {failed}. Nothing was changed."
+        "which these have: {failed}.\nNothing was changed."
     )
 
 

@@ -84,7 +84,7 @@ class DagNotRead(TxError):
     """A DAG file that has not been read in time: most likely its code asks a server that does not answer."""
 
     template = (
-        "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says. "
+        "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says.\n"
         "Let its code ask no server while the file is imported. It is read again once it has changed, or after "
         "{again:g} s."
     )
@@ -96,7 +96,7 @@ class DagSlow(TxError):
     :param read: the DAG whose file is read.
     """
 
-    template = "Another DAG file has been read for more than {seconds:g} s. Nothing was done"
+    template = "Another DAG file has been read for more than {seconds:g} s.\nNothing was done"
 
 
 class DagLeft(TxError):

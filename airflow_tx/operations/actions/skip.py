@@ -49,7 +49,7 @@ class NotInEffect(TxError):
 
     template = (
         "The skip of transaction {txid} is noted, but not in effect: {reason} Try again: "
-        "<airflow tx skip {topology} {txid} --why TEXT>. Or replay it: <airflow tx replay {topology} {txid}>"
+        "<airflow tx skip {topology} {txid} --why TEXT>.\nOr replay it: <airflow tx replay {topology} {txid}>"
     )
 
 

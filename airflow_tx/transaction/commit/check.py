@@ -54,7 +54,7 @@ class ChecksFailed(TxError):
 
     for_good = of_values = True
     template = (
-        "Commit of transaction {txid}.{attempt} refused: {problem}. Correct the code, then replay it: "
+        "Commit of transaction {txid}.{attempt} refused: {problem}.\nCorrect the code, then replay it: "
         "<airflow tx replay {topology} {txid}>. Or count its rows nowhere: <airflow tx skip {topology} {txid} --why "
         "TEXT>. Or accept the output: <airflow tx accept-check {topology} {txid} {names} --why TEXT>"
     )

@@ -71,6 +71,17 @@ def test_the_advice_of_an_error_is_what_its_text_says_to_do(error: TxError, advi
     assert f"{error.problem_text} {advice or ''}".strip() == str(error) or advice is None
 
 
+class NotOfThisFile(TxError):
+    template = "Row no. {row} of St. Gallen is refused.\nTake it out, e. g. by hand."
+
+
+def test_the_second_line_of_a_template_says_what_to_do() -> None:
+    error = NotOfThisFile(row=7)
+    assert error.problem_text == "Row no. 7 of St. Gallen is refused."
+    assert str(error.advice) == "Take it out, e. g. by hand."
+    assert str(error) == f"{error.problem_text} {error.advice}"
+
+
 def test_the_advice_of_a_foreign_fence_has_every_way_out() -> None:
     error = FenceForeign(state="t", found="a", expected="b", topology="flights")
     assert str(error.advice).startswith("Look first whether its connection names the right ZooKeeper")

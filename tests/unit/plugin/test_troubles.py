@@ -336,10 +336,19 @@ def errors(root: type[TxError] = TxError) -> Iterator[type[TxError]]:
         yield from errors(each)
 
 
-NAMED = sorted(
-    {each for each in errors() if each.__module__.startswith("airflow_tx.") and "<airflow tx" in each.template},
-    key=lambda each: each.__name__,
+OURS = sorted(
+    {each for each in errors() if each.__module__.startswith("airflow_tx.")}, key=lambda each: each.__qualname__
 )
+
+
+@pytest.mark.parametrize("error", OURS, ids=lambda each: each.__name__)
+def test_every_error_says_in_its_second_line_what_to_do(error: type[TxError]) -> None:
+    problem, *advice = error.template.splitlines()
+    assert ". " not in problem
+    assert len(advice) <= 1
+
+
+NAMED = [each for each in OURS if "<airflow tx" in each.template]
 
 
 @pytest.mark.parametrize("error", NAMED, ids=lambda each: each.__name__)
