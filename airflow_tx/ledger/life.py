@@ -427,7 +427,7 @@ def renamed_since(
 
 
 class ForgottenName(str):
-    """What a state was called that was forgotten: another state may have a name with the same letters."""
+    """Describes a state that was forgotten. It equals no name: a state may be called like it."""
 
     __hash__ = object.__hash__
     __ne__ = object.__ne__
