@@ -329,7 +329,6 @@ _URGENT = (HealthCode.BLOCKED, HealthCode.UNREADABLE, HealthCode.FAILED)
 _OWN_NAME = "\x00"
 """Replaces a name of the topology or the transaction itself."""
 _TASK = re.compile(r"task [\w.-]+(?:\[\d+\])?: ")
-_CLASS = re.compile(r"[A-Za-z_][\w.]*(?=: )")
 # A refusal names the state or the connection that it is about: these belong to the cause. Its counts do not.
 _COUNTS = re.compile(r"[\x00…]|(?<![\w.:/-])\d+(?:\.\d+)?(?![\w:/-]|\.\d)")
 # Of another error every name and number is left out: what is in quotes, and each word with a digit or a slash.
@@ -344,11 +343,11 @@ _NAMES = re.compile(
 class FailureCause:
     """Why a topology or a transaction fails, to be compared with others.
 
-    :param kind: what the ledger knows of it, and the class of its error.
+    :param kind: what the ledger knows of it.
     :param words: what it has in common with others; `names`: what stands between these words.
     """
 
-    kind: tuple[str, ...]
+    kind: str
     words: tuple[str, ...]
     names: tuple[str, ...] = field(compare=False)
 
@@ -359,7 +358,7 @@ class FailureCause:
         :param own: names of its topology and its DAG.
         """
         if view.stale:
-            return cls(("stale",), ("its predecessor ended elsewhere than its batch starts",), ())
+            return cls("stale", ("its predecessor ended elsewhere than its batch starts",), ())
         text = view.cause or view.blocked or ""
         # Only a refusal has a remedy: an error of a task's own code has none.
         is_refusal = view.refused or view.remedy is not None or view.error is None
@@ -369,16 +368,13 @@ class FailureCause:
     def read(cls, text: str, own: Sequence[str], *, is_refusal: bool) -> FailureCause:
         """Take its names and numbers out of a text."""
         task = _TASK.match(text)
-        text = text if task is None else text[task.end() :]
-        found = _CLASS.match(text)
-        name = "" if found is None else found[0]
-        rest = text[len(name) :]
+        rest = text if task is None else text[task.end() :]
         for each in sorted(filter(None, own), key=len, reverse=True):
             if each in rest:
                 rest = re.sub(rf"(?<!\w){re.escape(each)}(?!\w)", _OWN_NAME, rest)
         pattern = _COUNTS if is_refusal else _NAMES
         kind = "refusal" if is_refusal else "error"
-        return cls((kind, name), tuple(pattern.split(rest)), tuple(pattern.findall(rest)))
+        return cls(kind, tuple(pattern.split(rest)), tuple(pattern.findall(rest)))
 
     def sentence(self, others: Iterable[FailureCause]) -> str:
         """Say what is wrong: the names that all of them have stay, the others are left out."""
@@ -388,7 +384,7 @@ class FailureCause:
             for each in zip(*names, strict=True)
         ]
         between = "".join(f"{name}{word}" for name, word in zip(same, self.words[1:], strict=True))
-        return f"{self.kind[-1] if len(self.kind) > 1 else ''}{self.words[0]}{between}".strip()
+        return f"{self.words[0]}{between}".strip()
 
 
 @dataclass(frozen=True)
@@ -407,7 +403,7 @@ class SharedCause:
     def key(self) -> str:
         """Name the cause: by the words that a person may read, so that no one can guess at hidden ones."""
         shown = FailureCause.read(redacted(self.sentence), (), is_refusal=self.is_refusal)
-        return digest([self.code.value, *shown.kind, *shown.words])[:16]
+        return digest([self.code.value, shown.kind, *shown.words])[:16]
 
 
 def shared_causes(snapshots: Iterable[TopologySnapshot]) -> list[SharedCause]:
@@ -423,7 +419,7 @@ def shared_causes(snapshots: Iterable[TopologySnapshot]) -> list[SharedCause]:
     for (code, cause), some in found.items():
         sentence = cause.sentence(other for _, other in some)
         of = [each for each, _ in some]
-        made = SharedCause(code, cause.kind[0] != "error", sentence, of)
+        made = SharedCause(code, cause.kind != "error", sentence, of)
         known = shared.setdefault(made.key, made)
         if known is not made:  # they differ in what a person may not read
             shared[made.key] = replace(known, of=[*known.of, *of])

@@ -163,6 +163,11 @@ def test_fewer_than_three_are_not_grouped_nor_are_those_that_only_wait() -> None
     assert shared_causes([snapshot(f"t{number}") for number in range(5)]) == []
 
 
+def test_a_refusal_may_begin_with_the_name_of_the_topology_as_an_error_does_with_its_class() -> None:
+    some = [failed(name, f"{name}: its fence is gone.", "Repair it.") for name in ("trips", "flights", "c.d")]
+    assert [each.sentence for each in shared_causes(some)] == ["…: its fence is gone."]
+
+
 def test_blocked_topologies_are_grouped_apart_from_failed_ones() -> None:
     some = [*(failed(f"f{number}") for number in range(3)), *(blocked(f"b{number}") for number in range(4))]
     assert {each.code: len(each.of) for each in shared_causes(some)} == {HealthCode.FAILED: 3, HealthCode.BLOCKED: 4}
