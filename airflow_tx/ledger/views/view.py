@@ -463,7 +463,8 @@ class TopologyState:
     """How a topology is, in one sentence.
 
     :param since: when that began, if it is known.
-    :param txid: the transaction that is to be seen to, or that the others wait for.
+    :param txid: the transaction that is to be seen to, or that the others wait for. The sentence begins with it, unless
+        the code is "late".
     :param remedy: what a person can do; null: nothing needs to be done.
     """
 

@@ -73,10 +73,14 @@ class LogLink:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """The transaction that another one waits for, and how that one is."""
+    """The transaction that another one waits for, and how that one is.
+
+    :param named: whether the sentence begins with the transaction, as "Transaction 7 has failed." does.
+    """
 
     txid: int
     sentence: Words
+    named: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +162,8 @@ def waited_for(snapshot: TopologySnapshot, txid: int) -> Cause | None:
     if snapshot.view is None or txid not in snapshot.open_by_txid:
         return None
     alone = replace(snapshot.view, name=snapshot.name, transactions=(snapshot.open_by_txid[txid],))
-    return Cause(txid=txid, sentence=topology_health(alone).sentence)
+    health = topology_health(alone)
+    return Cause(txid=txid, sentence=health.sentence, named=health.txid is not None)
 
 
 def failed_log(dag_id: str, run_id: str, failed: Collection[TaskBar]) -> LogLink | None:

@@ -75,3 +75,19 @@ def test_the_bars_of_a_failed_transaction_do_not_grow(phase: Phase) -> None:
 def test_a_lateness_does_not_hide_a_failure() -> None:
     health = topology_health(with_first(phase=Phase.FAILED, **REFUSED), {"late": {"when": "2013-01-01"}})
     assert health.code is HealthCode.FAILED
+
+
+LATE = {"late": {"when": "2013-01-01"}}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    "given", [{}, REFUSED, {"blocked": {"txid": 1, "attempt": 1, "reason": "it broke"}, **REFUSED}]
+)
+def test_a_sentence_about_a_transaction_begins_with_it_unless_the_topology_is_late(
+    phase: Phase, given: dict[str, Any]
+) -> None:
+    for alarms in ({}, LATE):
+        health = topology_health(with_first(phase=phase, **given), alarms)
+        assert health.txid == 1
+        assert health.sentence.startswith("Transaction 1 ") is (health.code is not HealthCode.LATE)

@@ -23,8 +23,8 @@ describe("what a button is about", () => {
 
 describe("the sentence of the transaction that is waited for", () => {
   it("begins with a link to it", () => {
-    expect(linked(2, "Transaction 2 has failed: no disk.")).toEqual(["Transaction 2", " has failed: no disk."]);
-    expect(linked(2, "State one is being written again.")).toEqual(["Transaction 2", ": State one is being written again."]);
-    expect(linked(2, "Transaction 21 has failed.")).toEqual(["Transaction 2", ": Transaction 21 has failed."]);
+    expect(linked(2, "Transaction 2 has failed: no disk.", true)).toEqual(["Transaction 2", " has failed: no disk."]);
+    expect(linked(2, "State one is being written again.", false)).toEqual(["Transaction 2", ": State one is being written again."]);
+    expect(linked(2, "Transaction 2 stands in it.", false)).toEqual(["Transaction 2", ": Transaction 2 stands in it."]);
   });
 });

@@ -569,8 +569,12 @@ export interface components {
         /**
          * Cause
          * @description The transaction that another one waits for, and how that one is.
+         *
+         *     :param named: whether the sentence begins with the transaction, as "Transaction 7 has failed." does.
          */
         Cause: {
+            /** Named */
+            named: boolean;
             /** Sentence */
             sentence: string;
             /** Txid */
@@ -1559,7 +1563,8 @@ export interface components {
          * @description How a topology is, in one sentence.
          *
          *     :param since: when that began, if it is known.
-         *     :param txid: the transaction that is to be seen to, or that the others wait for.
+         *     :param txid: the transaction that is to be seen to, or that the others wait for. The sentence begins with it, unless
+         *         the code is "late".
          *     :param remedy: what a person can do; null: nothing needs to be done.
          */
         TopologyState: {
