@@ -61,20 +61,3 @@ def test_a_dry_run_says_once_that_nothing_was_changed(
     preview = PreviewAnswer("", sentence, lines[0], lines[1], needs_reason=False)
     assert is_shown(Namespace(dry_run=True, output="table"), preview, refusable=False)
     assert capsys.readouterr().out.splitlines()[0] == printed.format(sentence)
-
-
-@pytest.mark.parametrize(
-    ("sentence", "effects", "refused", "printed"),
-    [
-        ("Accept what state Nothing was changed holds.", ["accepts it"], [], "It would: {} Nothing was changed."),
-        ("No state lacks a transaction.", [], [], "{} Nothing was changed."),
-        ("Topology t is not changed: it is new.", [], ["Topology t is not changed: it is new."], "{}"),
-    ],
-)
-def test_a_dry_run_says_once_that_nothing_was_changed(
-    sentence: str, effects: list[str], refused: list[str], printed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [tuple(EffectLine(None, None, each) for each in told) for told in (effects, refused)]
-    preview = PreviewAnswer("", sentence, lines[0], lines[1], needs_reason=False)
-    assert is_shown(Namespace(dry_run=True, output="table"), preview, refusable=False)
-    assert capsys.readouterr().out.splitlines()[0] == printed.format(sentence)
