@@ -19,6 +19,7 @@ from airflow_tx.ledger.api import Create, Delete
 from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps import end as skip
+from airflow_tx.ledger.steps import run_slots
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.cli.backfill import BackfilledDates, left_to_do
 from airflow_tx.operations.cli.progress import Progress, WorkStatus
@@ -190,10 +191,12 @@ def test_a_run_that_was_deleted_is_created_again_unless_its_transaction_is_done(
     assert airflow.created == [0, 1, 2, 3]
 
 
-def test_a_run_that_has_yielded_is_in_flight(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_has_yielded_is_in_flight(airflow: Airflow) -> None:
     airflow.backfill(0, 0)
     airflow.states[1] = "failed"
-    monkeypatch.setattr(type(airflow.dates(0, 1)), "_yielded", lambda self: {"day 1"})
+    waiter = run_slots.Waiter("day 1", None, "its try", airflow.ledger.turn().current)
+    for step in (run_slots.bid, run_slots.note_yield):
+        airflow.ledger.run(step, waiter)
     assert [each.status for each in airflow.dates(0, 1).read()] == [WorkStatus.DONE, WorkStatus.IN_FLIGHT]
 
 
