@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         ack_name as ack_name,
         decode_name as decode_name,
         encode_name as encode_name,
+        listed_topologies as listed_topologies,
+        topologies as topologies,
     )
     from airflow_tx.ledger.attempt import (
         LANE_TRY as LANE_TRY,
@@ -217,8 +219,6 @@ if TYPE_CHECKING:
         TopologyState as TopologyState,
         TopologyView as TopologyView,
         TransactionDetails as TransactionDetails,
-        listed_topologies as listed_topologies,
-        topologies as topologies,
         topology_health as topology_health,
         topology_view as topology_view,
         transaction_details as transaction_details,

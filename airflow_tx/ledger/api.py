@@ -316,6 +316,17 @@ class Paths:
         )
 
 
+def topologies(store: Store, root: str) -> tuple[str, ...]:
+    """Name the topologies below `root`, sorted; none if the root does not exist."""
+    names = listed_topologies(store, root)
+    return tuple(name for name in names if store.get(Paths(root, name).record) is not None)
+
+
+def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
+    """Name what the root lists, sorted, with one read: it may be a topology that is about to begin."""
+    return tuple(sorted(map(decode_name, names_below(store, root.rstrip("/") or "/"))))
+
+
 def ack_name(task: str, map_index: int) -> str:
     """Name what one task has contributed, below `Paths.acks`."""
     return f"{encode_name(task)}@{map_index}"

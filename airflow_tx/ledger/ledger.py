@@ -53,6 +53,8 @@ from airflow_tx.ledger.records import (
     Binding,
     Counter,
     History,
+    Metadata,
+    RepairRecord,
     Skipped,
     TopologyRecord,
     TransactionRecord,
@@ -248,6 +250,23 @@ class ReadOnlyLedger:
     def is_wanted_restated(self, txid: int) -> bool:
         """Ask whether a person wants a committed transaction restated."""
         return self.reader.peek_if_any(replay.Wish, self.paths.wish(txid)) is not None
+
+    def repairs(self) -> tuple[RepairRecord, ...]:
+        """Read what people did to the ledger of a topology, oldest first."""
+        numbers = txids_below(self.store, self.paths.repairs)
+        found = {number: self.paths.repair(number) for number in numbers}
+        return tuple(records_at(self.reader, RepairRecord, found).values())
+
+    def kept_batch(self, txid: int) -> Metadata | None:
+        """Read the rows and the position of a batch; None once the ledger does not keep them any more."""
+        if self.store.get(self.paths.meta(txid)) is None:
+            return None
+        try:
+            return RotatingTransactionalState(self.reader, self.paths).get_state(txid)
+        except UnreadableRecord:
+            if self.store.get(self.paths.meta(txid)) is None:
+                return None  # it was removed in between
+            raise
 
     def topology(self) -> TopologyRecord:
         """Read what holds for all transactions."""

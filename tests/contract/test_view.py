@@ -6,7 +6,7 @@ import pytest
 
 from airflow_tx.base.errors import StaleAttempt, UnknownTransaction
 from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Granted, Outside, TopologyRequest
-from airflow_tx.ledger.api import Create, Delete, Put, Store
+from airflow_tx.ledger.api import Create, Delete, Put, Store, topologies
 from airflow_tx.ledger.attempt import LANE_TRY, TaskTry
 from airflow_tx.ledger.steps import commit, processing, recovery, run_slots
 from airflow_tx.ledger.steps.end import commit_skip, grant_skip, note_readmission, note_skip
@@ -14,7 +14,7 @@ from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.views.status import TransactionView
-from airflow_tx.ledger.views.view import topologies, topology_view, transaction_details
+from airflow_tx.ledger.views.view import topology_view, transaction_details
 from tests.integration.pipeline import Pipeline
 
 AUDIT = Audit("ann", "the file is broken")

@@ -30,10 +30,10 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.hooks.zookeeper import ZooKeeperHook
-from airflow_tx.ledger.api import Create, Node, Put, Unchanged
+from airflow_tx.ledger.api import Create, Node, Put, Unchanged, topologies
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect, request_refused
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.ledger.views.view import topologies, topology_view
+from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.outputs.messages.stores import open_ackers
 from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.state.api import Grant

@@ -18,7 +18,7 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import Done, Repaired, TopologyRequest
-from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
+from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, topologies
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild, rebuild_refused
 from airflow_tx.ledger.batch_words import gone_in_words
@@ -55,7 +55,6 @@ from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.begin import missing_folders
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
 from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, next_repair, put_or_create
-from airflow_tx.ledger.views.view import topologies
 
 T = TypeVar("T")
 

@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.api import Paths, Store, decode_name, names_below, txids_below
+from airflow_tx.ledger.api import Paths, Store, names_below, txids_below
 from airflow_tx.ledger.attempt import instance_name, of_lane
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.reading import (
-    LedgerReader,
-    LedgerReading,
-    RotatingTransactionalState,
-    listed_acks,
-    records_at,
-)
+from airflow_tx.ledger.reading import LedgerReader, LedgerReading, listed_acks
 from airflow_tx.ledger.receipt import ASIDE, rejected_of, tasks_of
 from airflow_tx.ledger.records import (
     Ack,
@@ -152,17 +146,6 @@ def waiting_runs(record: TopologyRecord) -> tuple[WaitingRun, ...]:
         for run_id, entry in record.yielded.items()
         if entry["txid"] is None
     )
-
-
-def topologies(store: Store, root: str) -> tuple[str, ...]:
-    """Name the topologies below `root`, sorted; none if the root does not exist."""
-    names = listed_topologies(store, root)
-    return tuple(name for name in names if store.get(Paths(root, name).record) is not None)
-
-
-def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
-    """Name what the root lists, sorted, with one read: it may be a topology that is about to begin."""
-    return tuple(sorted(map(decode_name, names_below(store, root.rstrip("/") or "/"))))
 
 
 @contextmanager
@@ -360,23 +343,6 @@ class LedgerView(ReadOnlyLedger):
             return view
         return replace(view, restated_by=binding.txid)
 
-    def repairs(self) -> tuple[RepairRecord, ...]:
-        """Read what people did to the ledger of a topology, oldest first."""
-        numbers = txids_below(self.store, self.paths.repairs)
-        found = {number: self.paths.repair(number) for number in numbers}
-        return tuple(records_at(self.reader, RepairRecord, found).values())
-
-    def kept_batch(self, txid: int) -> Metadata | None:
-        """Read the rows and the position of a batch; None once the ledger does not keep them any more."""
-        if self.store.get(self.paths.meta(txid)) is None:
-            return None
-        try:
-            return RotatingTransactionalState(self.reader, self.paths).get_state(txid)
-        except UnreadableRecord:
-            if self.store.get(self.paths.meta(txid)) is None:
-                return None  # it was removed in between
-            raise
-
     def _reading(self, *, last: int | None = None) -> LedgerReading:
         found = LedgerReader(self.store, self.paths).settled(last=last, shown=True)
         if not found.exists:
@@ -481,7 +447,7 @@ class TopologyState:
 def topology_health(view: TopologyView, alarms: Alarms | None = None) -> TopologyState:
     """Say how a topology is: its first open transaction decides, since all others wait for that one.
 
-    :param alarms: the raised ones, see `protocol.alarm`.
+    :param alarms: the raised ones, see `raised_alarms`.
     """
     health = _by_transactions(view)
     late = (alarms or {}).get("late")

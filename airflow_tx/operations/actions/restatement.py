@@ -23,7 +23,6 @@ from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     Audit,
     LedgerReader,
-    LedgerView,
     Outcome,
     RepairRecord,
     TopologyRecord,
@@ -500,7 +499,7 @@ class TransactionRestatement(PersonalAction):
 
     @cached_property
     def _repairs(self) -> Sequence[RepairRecord]:
-        return LedgerView(self.ledger.store, self.ledger.paths).repairs()
+        return self.ledger.repairs()
 
     def _renamed(self, entry: Entry) -> dict[str, str]:
         return renamed_since(self._repairs, entry.contributions, entry.txid)

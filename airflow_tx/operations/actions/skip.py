@@ -17,7 +17,6 @@ from airflow_tx.ledger import (
     AlreadySkipped,
     Audit,
     Committed,
-    LedgerView,
     NotYet,
     TransactionRecord,
     batch_in_words,
@@ -72,7 +71,7 @@ class TransactionSkip(TransactionAction):
             self.check(record)
         except Refused as refused:
             return self.refused(version, refused, self.txid, record.run_id)
-        batch = LedgerView(self.ledger.store, self.ledger.paths).kept_batch(self.txid)
+        batch = self.ledger.kept_batch(self.txid)
         rows = "unknown rows" if batch is None else shown_rows(batch.rows)
         sentence = (
             f"Skip transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run {record.run_id}, "

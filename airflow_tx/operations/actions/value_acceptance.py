@@ -14,7 +14,6 @@ from airflow_tx.ledger import (
     Audit,
     ColumnTotal,
     LedgerEvidence,
-    LedgerView,
     Life,
     RepairRecord,
     Repairs,
@@ -192,7 +191,7 @@ class ChangeAcceptance(PersonalAction):
                 audit=audit,
             )
         failpoint("accept_change.noted", state=self.state)
-        repairs = LedgerView(ledger.store, ledger.paths).repairs()
+        repairs = ledger.repairs()
         accepted = [each for each in repairs if each.change.get("state") == self.state]
         record = next(each for each in reversed(accepted) if each.what == ACCEPT_CHANGE)
         # The fence comes last: until then no transaction is committed, and a repetition does the rest.

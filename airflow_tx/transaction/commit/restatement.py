@@ -11,15 +11,7 @@ from typing import Any, TypeGuard
 from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger import (
-    LedgerView,
-    Life,
-    Processed,
-    Receipt,
-    TopologyRecord,
-    dumps,
-    renamed_since,
-)
+from airflow_tx.ledger import Life, Processed, Receipt, TopologyRecord, dumps, renamed_since
 from airflow_tx.outputs import Contribution, Entry, JournalArea, StagedFiles
 from airflow_tx.sources import Source
 from airflow_tx.state import (
@@ -347,7 +339,7 @@ def differences(
     if replaces is None:
         return NOTHING_REPLACED
     topology = case.ledger.topology()
-    repairs = LedgerView(case.ledger.store, case.ledger.paths).repairs()
+    repairs = case.ledger.repairs()
     journal = JournalArea(case.spec.staging(), topology.incarnation)
     entry = journal.read(replaces.entry)
     renamed = renamed_since(repairs, entry.contributions, entry.txid)

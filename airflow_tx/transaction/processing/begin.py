@@ -21,7 +21,6 @@ from airflow_tx.ledger import (
     BeginRequest,
     Begun,
     Ledger,
-    LedgerView,
     NoData,
     Outside,
     Paths,
@@ -374,7 +373,7 @@ def _read_entry(
 
     topology = ledger.topology()
     entry = JournalArea(spec.staging(), topology.incarnation).read(replaces.entry)
-    repairs = LedgerView(ledger.store, ledger.paths).repairs()
+    repairs = ledger.repairs()
     renamed = renamed_since(repairs, entry.contributions, entry.txid)
     states = check(entry, replace(topology, renamed=renamed))
     states = renamed.values() if states is None else states

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import TooMuchContention, UnknownTransaction, UnreadableRecord
-from airflow_tx.ledger.api import Children, Create, Delete, Node, Paths, Put
+from airflow_tx.ledger.api import Children, Create, Delete, Node, Paths, Put, topologies
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.records import Counter, Metadata, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.views.view import LedgerView, TopologyView, topologies, topology_view, transaction_details
+from airflow_tx.ledger.views.view import LedgerView, TopologyView, topology_view, transaction_details
 from tests.model.driver import Run, Topology
 
 
