@@ -16,9 +16,19 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from airflow_tx.base.errors import TxError
+from airflow_tx.base.lazy_names import LazyModule
 
 if TYPE_CHECKING:
-    from airflow.sdk.exceptions import AirflowRuntimeError
+    import pendulum
+    from airflow.sdk import exceptions
+    from airflow.sdk.execution_time import comms
+    from airflow.utils import session as sessions, types
+else:
+    comms = LazyModule("airflow.sdk.execution_time.comms")
+    exceptions = LazyModule("airflow.sdk.exceptions")
+    pendulum = LazyModule("pendulum")
+    sessions = LazyModule("airflow.utils.session")
+    types = LazyModule("airflow.utils.types")
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
@@ -62,8 +72,6 @@ def start_run(
         date under another name, that one is started: Airflow has no two.
     :raises RunNotStarted: the DAG is unknown, stale or cannot be imported, or its rules forbid such a run.
     """
-    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
     from airflow.utils.state import State
 
     other = None if interval is None else _run_on(dag_id, interval[0])
@@ -73,7 +81,7 @@ def start_run(
         run_id = other.run_id
         reset = True
     date, after = interval or (datetime.now(timezone.utc) if dated else None, None)
-    message = TriggerDagRun(
+    message = comms.TriggerDagRun(
         dag_id=dag_id,
         run_id=run_id,
         logical_date=date,
@@ -83,7 +91,7 @@ def start_run(
     )
     try:
         answer = _ask(message)
-    except AirflowRuntimeError as error:
+    except exceptions.AirflowRuntimeError as error:
         innermost = _innermost(error)
         raise RunNotStarted(
             dag_id=dag_id,
@@ -93,27 +101,25 @@ def start_run(
             forbidden=innermost.get("reason") in ("value_error", "denied_run_type"),
         ) from error
     return not (
-        isinstance(answer, ErrorResponse) and answer.error == ErrorType.DAGRUN_ALREADY_EXISTS
+        isinstance(answer, comms.ErrorResponse)
+        and answer.error == exceptions.ErrorType.DAGRUN_ALREADY_EXISTS
     )
 
 
 def why_not_started(dag: Any) -> tuple[str, str] | None:
     """Say why no task can start a run of a DAG, and what helps; None: a task can."""
-    from airflow.sdk.exceptions import ParamValidationError
-    from airflow.utils.types import DagRunType
-
     missing = []
     for name in dag.params:
         try:
             dag.params.get_param(name).resolve()
-        except ParamValidationError:
+        except exceptions.ParamValidationError:
             missing.append(name)
     if missing:
         return (
             f"params of DAG {dag.dag_id!r} have no valid default: {', '.join(missing)}",
             'Give each one a default: params={"shop": Param("north", type="string")}',
         )
-    kind = DagRunType.OPERATOR_TRIGGERED
+    kind = types.DagRunType.OPERATOR_TRIGGERED
     if dag.allowed_run_types is not None and kind not in dag.allowed_run_types:
         allowed = ", ".join(sorted(map(text, dag.allowed_run_types)))
         return (
@@ -131,12 +137,10 @@ def restart_dead(dag_id: str, run_id: str) -> bool:
 
     :raises RunNotStarted: as `start_run`.
     """
-    from airflow.sdk.execution_time.comms import GetDagRunState, GetTaskStates
-
-    if _or_missing(GetDagRunState(dag_id=dag_id, run_id=run_id)) is None:
+    if _or_missing(comms.GetDagRunState(dag_id=dag_id, run_id=run_id)) is None:
         return False
     start_run(dag_id, run_id, reset=True)
-    states = _ask(GetTaskStates(dag_id=dag_id, run_ids=[run_id])).task_states.get(run_id, {})
+    states = _ask(comms.GetTaskStates(dag_id=dag_id, run_ids=[run_id])).task_states.get(run_id, {})
     if any(text(state) == "restarting" for state in states.values()):
         start_run(dag_id, run_id, reset=True)
     return True
@@ -144,11 +148,9 @@ def restart_dead(dag_id: str, run_id: str) -> bool:
 
 def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
     """Return the state of a run, as a task instance may ask for it; None if it was deleted."""
-    from airflow.sdk.exceptions import AirflowRuntimeError
-
     try:
         return text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
-    except AirflowRuntimeError as error:
+    except exceptions.AirflowRuntimeError as error:
         if is_missing(error):
             return None
         raise
@@ -156,9 +158,7 @@ def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
 
 def is_paused(dag_id: str) -> bool | None:
     """Find out whether the DAG is paused; None if there is no such DAG."""
-    from airflow.sdk.execution_time.comms import GetDag
-
-    dag = _or_missing(GetDag(dag_id=dag_id))
+    dag = _or_missing(comms.GetDag(dag_id=dag_id))
     return None if dag is None else bool(dag.is_paused)
 
 
@@ -169,10 +169,8 @@ def running_runs(dag_id: str) -> int:
 
 def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
     """Find the logical date of a run of the DAG that is queued or running and comes before this date."""
-    from airflow.sdk.execution_time.comms import GetPreviousDagRun
-
     for state in ("running", "queued"):
-        found = _ask(GetPreviousDagRun(dag_id=dag_id, logical_date=date, state=state)).dag_run
+        found = _ask(comms.GetPreviousDagRun(dag_id=dag_id, logical_date=date, state=state)).dag_run
         if found is not None:
             return datetime.fromisoformat(found.logical_date.isoformat())
     return None
@@ -185,10 +183,8 @@ def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
 
 def _run_on(dag_id: str, date: datetime) -> Any:
     """Find the run of a logical date, under any name."""
-    from airflow.sdk.execution_time.comms import GetPreviousDagRun
-
     behind = date + timedelta(microseconds=1)
-    found = _ask(GetPreviousDagRun(dag_id=dag_id, logical_date=behind)).dag_run
+    found = _ask(comms.GetPreviousDagRun(dag_id=dag_id, logical_date=behind)).dag_run
     return found if found is not None and found.logical_date == date else None
 
 
@@ -207,14 +203,13 @@ def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) ->
     :param after: earlier events are not read; None: all are.
     """
     from airflow.sdk.definitions.asset import AssetNameRef, AssetUriRef
-    from airflow.sdk.execution_time.comms import GetAssetEventByAsset
 
     name = None if isinstance(asset, AssetUriRef) else asset.name
     uri = None if isinstance(asset, AssetNameRef) else asset.uri
     limit = _EVENTS_AT_ONCE
     while True:
         # An event follows its commit closely, so it is among the first ones.
-        message = GetAssetEventByAsset(name=name, uri=uri, after=after, limit=limit)
+        message = comms.GetAssetEventByAsset(name=name, uri=uri, after=after, limit=limit)
         events = _ask(message).asset_events
         if any(said.items() <= (event.extra or {}).items() for event in events):
             return True
@@ -257,7 +252,7 @@ def text(state: Any) -> str:
     return str(getattr(state, "value", state))
 
 
-def is_missing(error: AirflowRuntimeError) -> bool:
+def is_missing(error: exceptions.AirflowRuntimeError) -> bool:
     return _status(error) == _NOT_FOUND
 
 
@@ -280,50 +275,43 @@ def is_current_try(task_try: str) -> bool:
     """
     from uuid import UUID
 
-    from airflow.sdk.execution_time.comms import DeleteTaskStateStore
-
     own = UUID(task_try.partition(".")[0])
     # Nothing is deleted: no value has this name. Airflow looks for the try first, and says if there is none.
-    return _or_missing(DeleteTaskStateStore(ti_id=own, key="airflow_tx/is-current")) is not None
+    return (
+        _or_missing(comms.DeleteTaskStateStore(ti_id=own, key="airflow_tx/is-current")) is not None
+    )
 
 
 def _or_missing(message: Any) -> Any:
-    from airflow.sdk.exceptions import AirflowRuntimeError
-
     try:
         return _ask(message)
-    except AirflowRuntimeError as error:
+    except exceptions.AirflowRuntimeError as error:
         if is_missing(error):
             return None
         raise
 
 
 async def _state(dag_id: str, run_id: str) -> str | None:
-    from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time.comms import GetDagRunState
-
     try:
-        return text((await _ask_async(GetDagRunState(dag_id=dag_id, run_id=run_id))).state)
-    except AirflowRuntimeError as error:
+        return text((await _ask_async(comms.GetDagRunState(dag_id=dag_id, run_id=run_id))).state)
+    except exceptions.AirflowRuntimeError as error:
         if is_missing(error):
             return None
         raise
 
 
 def _count(dag_id: str, states: Collection[str], date: datetime | None = None) -> Any:
-    from airflow.sdk.execution_time.comms import GetDRCount
-
-    return GetDRCount(
+    return comms.GetDRCount(
         dag_id=dag_id, states=list(states), logical_dates=None if date is None else [date]
     )
 
 
-def _status(error: AirflowRuntimeError) -> int | None:
+def _status(error: exceptions.AirflowRuntimeError) -> int | None:
     status = (error.error.detail or {}).get("status_code")
     return None if status is None else int(status)
 
 
-def _innermost(error: AirflowRuntimeError) -> dict[str, Any]:
+def _innermost(error: exceptions.AirflowRuntimeError) -> dict[str, Any]:
     """The innermost of the answers that Airflow's server and its client have wrapped in each other."""
     detail: dict[str, Any] = error.error.detail or {}
     while isinstance(detail.get("detail"), dict):
@@ -346,7 +334,6 @@ _EVER = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 def zone_of(dag: Any) -> str:
     """Name the time zone of the cron schedule of a DAG; "" is UTC, also if the schedule has no zone."""
-    import pendulum
     from airflow.sdk.bases.timetable import BaseTimetable
     from airflow.sdk.definitions.timetables._cron import CronMixin
     from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
@@ -458,13 +445,11 @@ class IntervalSchedule:
 
     def run_id(self, interval: ScheduledInterval) -> str:
         """Name the run of an interval as Airflow's scheduler names it."""
-        import pendulum
         from airflow.timetables.base import DataInterval
-        from airflow.utils.types import DagRunType
 
         dates = DataInterval(pendulum.instance(interval.start), pendulum.instance(interval.end))
         name: str = self._core.generate_run_id(
-            run_type=DagRunType.SCHEDULED,
+            run_type=types.DagRunType.SCHEDULED,
             run_after=pendulum.instance(interval.run_after),
             data_interval=dates,
         )
@@ -497,7 +482,6 @@ def _asked(
     core: Any, earliest: datetime | None, latest: datetime | None = None, *, catchup: bool = True
 ) -> Iterator[ScheduledInterval]:
     """Ask a timetable for one interval after the other, as the scheduler does."""
-    import pendulum
     from airflow.timetables.base import TimeRestriction
 
     restriction = TimeRestriction(
@@ -543,8 +527,6 @@ def _before(core: Any, since: datetime, earliest: datetime | None) -> datetime:
 
 
 def _inferred(timetable: Any, run_after: datetime) -> tuple[datetime, datetime]:
-    import pendulum
-
     found = timetable.infer_manual_data_interval(run_after=pendulum.instance(run_after))
     return _utc(found.start), _utc(found.end)
 
@@ -589,9 +571,7 @@ def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[Sc
 
     :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
     """
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
+    with sessions.create_session() as session:
         dag = _backfilled_dag(dag_id, session)
     now = datetime.now(timezone.utc)
     found = _in_a_row(dag.timetable, first)
@@ -601,7 +581,6 @@ def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[Sc
 def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[datetime, DatedRun]:
     """Return, by logical date, the runs that have intervals, sorted by date."""
     from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
     from sqlalchemy import select
 
     first = intervals[0].logical_date
@@ -609,7 +588,7 @@ def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[date
     query = select(DagRun.logical_date, DagRun.run_id, DagRun.state).where(
         DagRun.dag_id == dag_id, DagRun.logical_date >= first, DagRun.logical_date <= last
     )
-    with create_session() as session:
+    with sessions.create_session() as session:
         return {
             _utc(date): DatedRun(run_id, text(state))
             for date, run_id, state in session.execute(query)
@@ -624,24 +603,21 @@ def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> 
     :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
     """
     from airflow.models.dagrun import DagRun
-    from airflow.sdk.exceptions import AirflowException
-    from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState
-    from airflow.utils.types import DagRunTriggeredByType, DagRunType
     from sqlalchemy.exc import IntegrityError
 
-    kind = DagRunType.BACKFILL_JOB
+    kind = types.DagRunType.BACKFILL_JOB
     date = interval.logical_date
     after = interval.run_after
     try:
-        with create_session() as session:
+        with sessions.create_session() as session:
             _backfilled_dag(dag_id, session).create_dagrun(
                 run_id=DagRun.generate_run_id(run_type=kind, logical_date=date, run_after=after),
                 logical_date=date,
                 data_interval=(interval.start, interval.end),
                 run_after=after,
                 run_type=kind,
-                triggered_by=DagRunTriggeredByType.BACKFILL,
+                triggered_by=types.DagRunTriggeredByType.BACKFILL,
                 triggering_user_name=user,
                 state=DagRunState.QUEUED,
                 start_date=datetime.now(timezone.utc),
@@ -649,7 +625,7 @@ def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> 
             )
     except IntegrityError:
         return False
-    except (AirflowException, ValueError) as error:
+    except (exceptions.AirflowException, ValueError) as error:
         raise RunNotStarted(
             dag_id=dag_id, run_id=str(date), status=None, reason=one_line(error)
         ) from error
@@ -658,7 +634,6 @@ def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> 
 
 def _backfilled_dag(dag_id: str, session: Any) -> Any:
     from airflow.models.dagbag import DBDagBag
-    from airflow.utils.types import DagRunType
 
     dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
     allowed = None if dag is None else dag.allowed_run_types
@@ -666,7 +641,7 @@ def _backfilled_dag(dag_id: str, session: Any) -> Any:
         reason = "Airflow does not know this DAG"
     elif not dag.timetable.periodic:
         reason = "its schedule has no dates that could be backfilled"
-    elif allowed is not None and DagRunType.BACKFILL_JOB not in allowed:
+    elif allowed is not None and types.DagRunType.BACKFILL_JOB not in allowed:
         reason = "it does not allow runs of backfills"
     else:
         return dag
