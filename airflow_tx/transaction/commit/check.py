@@ -43,6 +43,8 @@ else:
 
 ERROR = "error"
 WARN = "warn"
+_refused_rows = logging.getLogger("airflow_tx.refused_rows")
+"""Logs rows, and nothing else: the Transactions page finds them in the log of a task by its name."""
 
 
 class ChecksFailed(TxError):
@@ -79,10 +81,12 @@ class FailedCheck:
         """Say it in one clause."""
         return f"check {self.check.name!r} failed: {self.found}"
 
-    def log_samples(self, log: logging.Logger) -> None:
+    def log_samples(self) -> None:
         """Name the rows that failed, in the log of the task."""
         if self.samples:
-            log.warning("Rows that check %r refuses: %s", self.check.name, "; ".join(self.samples))
+            _refused_rows.warning(
+                "Rows that check %r refuses: %s", self.check.name, "; ".join(self.samples)
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Give it as records and receipts keep it."""

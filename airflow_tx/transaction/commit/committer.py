@@ -315,7 +315,7 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
     accepted = _accepted_checks(case)
     failed = list[FailedCheck]()
     for each in findings:
-        each.log_samples(case.log)
+        each.log_samples()
         noted = results[each.check.name] = each.to_json()
         if each.digest and (by := accepted.get((each.check.name, each.digest))):
             noted["accepted"] = by

@@ -144,7 +144,11 @@ def test_the_refused_rows_are_read_from_the_log_beside_its_link(
     log = board.get("topologies/flights/transactions/1")["advice"]["log"]
     folder = board.home / "logs" / "dag_id=the_dag" / "run_id=r1" / f"task_id={log['task_id']}"
     folder.mkdir(parents=True)
-    lines = [{"timestamp": "2026-01-01T00:00:00Z", "event": each} for each in ("it starts", ROWS)]
+    at = "2026-01-01T00:00:00Z"
+    lines = [
+        {"timestamp": at, "event": "it starts"},
+        {"timestamp": at, "event": ROWS, "logger": "airflow_tx.refused_rows"},
+    ]
     (folder / f"attempt={log['try_number']}.log").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
     vera = people("vera")
     vera.open(topology="flights", txid=1)

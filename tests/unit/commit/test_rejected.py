@@ -348,13 +348,15 @@ def test_a_task_may_reject_up_to_the_limit(makes: Any, aside: DeltaTable, most: 
     assert aside.read() == []
 
 
-def test_the_log_of_the_task_alone_names_the_three_commonest_reasons_with_a_row_each(makes: Any, log: Any) -> None:
+def test_the_log_of_the_task_alone_names_the_three_commonest_reasons_with_a_row_each(
+    makes: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     reasons = ["a", "b", "b", "c", "c", "c", "d", "d", "d", "d"]
     rejected = [({"n": number, "long": "x" * 500}, reason) for number, reason in enumerate(reasons)]
     run = begun(makes(max_rejected=1), *rejected)
     with pytest.raises(ChecksFailed) as refused:
         run.commit_now()
-    (text,) = (line for line in log.lines if "Rows that check" in line)
+    (text,) = (line for line in caplog.messages if "Rows that check" in line)
     assert [text.find(f"{count} x '{reason}' (") > 0 for count, reason in ((4, "d"), (3, "c"), (2, "b"))] == [
         True, True, True,
     ]  # fmt: skip

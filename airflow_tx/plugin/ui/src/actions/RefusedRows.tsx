@@ -26,13 +26,15 @@ export function RefusedRows({ log }: { log: NonNullable<Advice["log"]> }) {
 }
 
 const OF_ROWS = ["RowsRefused", "NotTakenBack"];
+/** Logs the rows that checks refuse, and nothing else. */
+const LOGGER = "airflow_tx.refused_rows";
 
 /** Chooses the lines that name rows: of checks, and of a source or a state that refused a value. */
 export function refused(content: (LogLine | string)[]): string[] {
   const found = content.flatMap((line) => {
-    if (typeof line === "string") return line.includes("Rows that check ") ? [line] : [];
+    if (typeof line === "string") return [];
     const raised = (line.error_detail ?? []).filter((each) => OF_ROWS.includes(each.exc_type)).map((each) => each.exc_value);
-    return line.event.startsWith("Rows that check ") ? [line.event, ...raised] : raised;
+    return line.logger === LOGGER ? [line.event, ...raised] : raised;
   });
   return [...new Set(found)];
 }

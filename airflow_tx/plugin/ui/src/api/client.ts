@@ -7,6 +7,7 @@ import type { components, paths } from "./schema";
 /** A line of a log, as Airflow's API gives it. */
 export interface LogLine {
   event: string;
+  logger?: string;
   error_detail?: { exc_type: string; exc_value: string }[];
 }
 
