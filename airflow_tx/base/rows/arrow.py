@@ -409,8 +409,7 @@ def _of_pandas(frame: Any) -> pa.Table:
         except NoTable:
             raise
         except _refusals() as error:
-            told = f"column {name}: {first_line(error)}"
-            raise NoTable(told, place=f"column {name}") from None
+            raise NoTable(f"column {name}: {first_line(error)}", place=f"column {name}") from None
     return pa.table(columns)
 
 
@@ -590,8 +589,9 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
         return _decoded(column.take(pa.array(range(len(column))))).cast(field.type)
     except pa.ArrowException as error:
         problem = f"column {name} has the type {kind}, and no {field.type} ({first_line(error)})"
-        remedy = f"Cast {name} to {field.type} before."
-        raise NoTable(problem, remedy, place=f"column {name}") from None
+        raise NoTable(
+            problem, f"Cast {name} to {field.type} before.", place=f"column {name}"
+        ) from None
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -641,8 +641,9 @@ def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) ->
             try:
                 values.validate(full=True)
             except pa.ArrowException as error:
-                told = f"column {name}: {first_line(error)}"
-                raise NoTable(told, place=f"column {name}") from None
+                raise NoTable(
+                    f"column {name}: {first_line(error)}", place=f"column {name}"
+                ) from None
         shown, wrong, problem = _outside(values, unsigned=unsigned)
         at = pc.index(wrong, True).as_py()
         if at >= 0:

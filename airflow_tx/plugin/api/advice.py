@@ -323,8 +323,9 @@ def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
     if verb in ("accept-check", "state-rename", "state-forget"):
         names = command.arguments[len(txids[:1]) :]
         txids = txids[:1]
-    is_unnamed = repair != "" and _OF_PERSON in names and _OF_PERSON not in states
-    is_open = is_unnamed or (has_txids and not txids)
+    is_open = (has_txids and not txids) or (
+        repair and _OF_PERSON in names and _OF_PERSON not in states
+    )
     others = {each for each in options if each.startswith("--")} - {*_OPTIONS, f"--{repair}"}
     if verb not in _ACTIONS or is_open or others or (repair and repair not in _REPAIRS):
         return None

@@ -403,8 +403,10 @@ class BatchFiles:
         with suppress(ValueError):
             if own is not None and text is not None and (kind or kind_of(own)).of_text(text) == own:
                 return own
-        told = f"column {name} is {str(own)!r:.100}, and {text!r:.100} in the name of its folder"
-        raise UnfitText(told, place=f"column {name}")
+        raise UnfitText(
+            f"column {name} is {str(own)!r:.100}, and {text!r:.100} in the name of its folder",
+            place=f"column {name}",
+        )
 
     def arrow_schema(self) -> pa.Schema:
         """Give the columns of their rows, if they are read as record batches.
