@@ -551,7 +551,8 @@ def _leaves(nodes: list[ast.AST], name: str) -> bool:
 def spark_values_in(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
     """Give the expressions of an application that Spark computes differently each time."""
     calls = [each for each in own_nodes(root) if isinstance(each, ast.Call)]
-    sorted_ = {id(each) for call in calls if _sorts(scope, call) for each in ast.walk(call)}
+    sorting = (call for call in calls if _SORTS.search(scope.name_of(call.func)))
+    sorted_ = {id(each) for call in sorting for each in ast.walk(call)}
     for call in calls:
         name = scope.name_of(call.func)
         last = name.rpartition(".")[2]
@@ -563,7 +564,3 @@ def spark_values_in(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
             yield "TX111", call
         elif last == "randomSplit" and len(call.args) < 2 and not scope.argument(call, "seed"):
             yield "TX111", call
-
-
-def _sorts(scope: Scope, call: ast.Call) -> bool:
-    return _SORTS.search(scope.name_of(call.func)) is not None

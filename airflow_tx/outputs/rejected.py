@@ -5,15 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base.rows import NoTable, dicts_of, shown_value
 from airflow_tx.ledger import ASIDE, REJECTED
-from airflow_tx.outputs.staging.area import refuse, write_digested
+from airflow_tx.outputs.staging.area import Output, TryDir, refuse, write_digested
 from airflow_tx.state import REJECTED_COLUMNS
-
-if TYPE_CHECKING:
-    from airflow_tx.outputs.staging.area import Output, TryDir
 
 
 def check_own_name(where: TryDir, name: str) -> None:

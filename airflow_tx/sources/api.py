@@ -24,11 +24,12 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from airflow_tx.base.described import Described
-from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
+from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError, TxError
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.base.rows import is_frame, reader_of, reader_of_dicts
-from airflow_tx.ledger import Batch as Batch, Json as Json, Loss as Loss
+from airflow_tx.ledger import Batch as Batch, Json as Json, Loss as Loss, TransactionAttempt
+from airflow_tx.outputs import Files, literal, open_files
 from airflow_tx.sources.dates import Interval, Span, span_of
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
     from airflow_tx.base.compat import IntervalSchedule, RunInfo, ScheduledInterval
-    from airflow_tx.base.errors import TxError
-    from airflow_tx.ledger import TransactionAttempt
-    from airflow_tx.outputs import Files
 else:
     F = LazyModule("pyspark.sql.functions")
 
@@ -341,8 +339,6 @@ class BatchStaging:
     @classmethod
     def current(cls) -> BatchStaging:
         """Return the one that the reader of a batch has opened; by default a folder of this process."""
-        from airflow_tx.outputs import open_files
-
         if (opened := _staging.get()) is not None:
             return opened
         folder = mkdtemp(prefix="airflow-tx-")
@@ -404,7 +400,6 @@ class BatchStaging:
     def read(self, spark: SparkSession) -> DataFrame:
         """Give the staged rows to Spark, as others than before to a join."""
         from airflow_tx.base.rows import spark_reader
-        from airflow_tx.outputs import literal
 
         file = literal(self._files.spark_uri(self._file))
         return spark_reader(spark, "parquet").schema(self._schema).load(file)

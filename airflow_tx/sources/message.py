@@ -19,13 +19,12 @@ from airflow_tx.base.rows import (
     says_not_null,
 )
 from airflow_tx.outputs import content_of_row
-from airflow_tx.sources.api import MalformedRow, without_malformed
+from airflow_tx.sources.api import MalformedRow, Source, without_malformed
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-    from airflow_tx.sources.api import Source
 else:
     pa = LazyModule("pyarrow")
     pc = LazyModule("pyarrow.compute")

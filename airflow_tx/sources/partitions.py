@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.base.rows import dicts_of
-from airflow_tx.ledger import Loss
+from airflow_tx.ledger import Loss, TransactionAttempt
 from airflow_tx.sources.api import (
     Batch,
     BatchSize,
@@ -35,8 +35,6 @@ from airflow_tx.sources.api import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from airflow_tx.ledger import TransactionAttempt
 
 
 # --- partitioned --------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from airflow_tx.base.errors import OtherSource, RowsRefused, SourceError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.base.rows import ColumnType, UnfitText, arrow_types_of, nested_columns_of
-from airflow_tx.ledger import WHOLE, Loss
+from airflow_tx.ledger import WHOLE, Loss, TransactionAttempt
 from airflow_tx.outputs import TAKEN, open_files, quoted
 from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, Limit, RowTypes, Source
 from airflow_tx.sources.message import (
@@ -32,8 +32,6 @@ from airflow_tx.sources.message import (
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
-
-    from airflow_tx.ledger import TransactionAttempt
 
 
 # --- taken --------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from airflow_tx.outputs import (
     write_rows,
 )
 from airflow_tx.state import (
+    QueryableState,
     RowTally,
     combined_runs,
     converted,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-    from airflow_tx.state import QueryableState
 else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")

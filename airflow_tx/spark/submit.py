@@ -10,14 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, TxError
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import TransactionAttempt
-    from airflow_tx.outputs import Descriptor, TryDir
-
+from airflow_tx.ledger import TransactionAttempt, digest
+from airflow_tx.outputs import Descriptor, TryDir
 
 # --- release ------------------------------------------------------------------------------------------------------
 # The Spark of this Python: it comes in two packages, and whether they fit each other.
@@ -114,8 +111,6 @@ def request_digest(
 
     :param own: the application's own arguments.
     """
-    from airflow_tx.ledger import digest
-
     of_any_try = replace(descriptor, task=replace(descriptor.task, task_try=""))
     return digest(
         [of_any_try.to_json(), application, [str(argument) for argument in own or ()], conn_id]

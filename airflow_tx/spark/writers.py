@@ -28,7 +28,7 @@ from airflow_tx.base.errors import FenceOutranked, StateError, TxError
 from airflow_tx.base.rows import held_settings, spark_reader
 from airflow_tx.ledger import Grant, RowsDigest, Written
 from airflow_tx.outputs import Output, StagedFile
-from airflow_tx.spark.new_values import KEY, pickled, veiled
+from airflow_tx.spark.new_values import KEY, OutputFolder, pickled, veiled, write_chunk
 from airflow_tx.spark.observed import observed_once
 from airflow_tx.state import FencedState
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-    from airflow_tx.spark.new_values import OutputFolder
 
 WRITERS_PROGRAM = __file__
 """The file that spark-submit runs."""
@@ -119,8 +118,6 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
     hidden = veiled(sealed, key)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from airflow_tx.spark.new_values import write_chunk
-
         yield write_chunk(hidden, batches)
 
     columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateBehind, StateError
@@ -29,11 +29,8 @@ from airflow_tx.ledger import (
     TransactionAttempt,
     Written,
 )
+from airflow_tx.state.aggregators import Cells, Columns
 from airflow_tx.state.arrow import RowTally
-
-if TYPE_CHECKING:
-    from airflow_tx.state.aggregators import Cells, Columns
-
 
 # --- api ----------------------------------------------------------------------------------------------------------
 

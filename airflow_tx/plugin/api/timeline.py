@@ -157,7 +157,10 @@ def _is_wanted(view: TransactionView, wanted: RowFilter) -> bool:
         (not wanted.status or _status(view) in wanted.status)
         and (not wanted.run or view.run_id == wanted.run)
         and (RowMark.REPLAYED not in wanted.marks or view.attempt > 1)
-        and (RowMark.RESTATED not in wanted.marks or _is_restated(view))
+        and (
+            RowMark.RESTATED not in wanted.marks
+            or (view.restates, view.restated_by, view.restate) != (None, None, None)
+        )
         and (not wanted.text or any(wanted.text in each.lower() for each in _texts(view)))
     )
 
@@ -175,10 +178,6 @@ def _status(view: TransactionView) -> str:
     if view.open and view.blocked is not None:
         return RowStatus.BLOCKED.value
     return RowStatus.FAILED.value if view.failed else view.status
-
-
-def _is_restated(view: TransactionView) -> bool:
-    return (view.restates, view.restated_by, view.restate) != (None, None, None)
 
 
 def _texts(view: TransactionView) -> Iterator[str]:

@@ -16,6 +16,7 @@ from airflow_tx.base.connections import KafkaAddress
 from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
+    ColumnType,
     NotProven,
     UnfitText,
     arrow_types_of,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
     from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
-    from airflow_tx.base.rows import ColumnType
 else:
     pa = LazyModule("pyarrow")
     F = LazyModule("pyspark.sql.functions")

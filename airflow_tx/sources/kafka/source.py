@@ -23,7 +23,7 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger import TransactionAttempt
+from airflow_tx.ledger import Loss, TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, RowTypes, SourceKind
 from airflow_tx.sources.kafka import offsets as kafka_rows
 from airflow_tx.sources.kafka.offsets import (
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_tx.base.rows import ColumnType
-    from airflow_tx.ledger import Loss
 
 
 # --- log ----------------------------------------------------------------------------------------------------------

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_tx.base.errors import PartitionUnavailable
+from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
 from airflow_tx.sources.redis.list import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.source import RedisDatabase, RedisMessage, RedisSource, spelled, texts
-
-if TYPE_CHECKING:
-    from airflow_tx.ledger import TransactionAttempt
 
 NEXT_READ = "NEXT_READ"
 NEXT_WRITE = "NEXT_WRITE"

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from airflow_tx.base.compat import IntervalSchedule
+from airflow_tx.base.compat import IntervalSchedule, ScheduledInterval
 from airflow_tx.base.errors import AheadOfOrder
-from airflow_tx.sources.api import Batch, Json
+from airflow_tx.ledger import TransactionAttempt
+from airflow_tx.sources.api import Batch, DatedSource, Json
 from airflow_tx.sources.dates import Interval, key_of_interval, order_end
 from airflow_tx.sources.run.partition import IntervalSource
-
-if TYPE_CHECKING:
-    from airflow_tx.base.compat import ScheduledInterval
-    from airflow_tx.ledger import TransactionAttempt
-    from airflow_tx.sources.api import DatedSource
-
 
 # --- data interval ------------------------------------------------------------------------------------------------
 

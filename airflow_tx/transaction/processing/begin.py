@@ -42,7 +42,6 @@ from airflow_tx.transaction.metrics import send_lag
 from airflow_tx.transaction.spec import COMMITTED, TransactionSpec
 
 if TYPE_CHECKING:
-    from airflow_tx.base.compat import RunInfo
     from airflow_tx.outputs import Entry
 
 
@@ -58,7 +57,7 @@ _PACE = 0.2
 def in_turn(
     spec: TransactionSpec,
     source: Source,
-    run: RunInfo,
+    run: compat.RunInfo,
     dag: Any,
     *,
     attempt: TransactionAttempt,
@@ -235,7 +234,7 @@ RUN_CONF = "airflow_tx"
 def ask(
     spec: TransactionSpec,
     ti: Any,
-    run: RunInfo,
+    run: compat.RunInfo,
     *,
     retry: bool,
     dag: Any = None,
@@ -331,17 +330,17 @@ def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> di
     return {"current": current} if own or allocated + 1 < current + max_pending else None
 
 
-def key_of(spec: TransactionSpec, run: RunInfo) -> str:
+def key_of(spec: TransactionSpec, run: compat.RunInfo) -> str:
     """Return the run's identity; the configuration of a run that was created again names the run it replaces."""
     return _given_key(run) or spec.source.key(run)
 
 
-def _given_key(run: RunInfo) -> str | None:
+def _given_key(run: compat.RunInfo) -> str | None:
     given = run.conf.get(RUN_CONF)
     return str(given["key"]) if isinstance(given, dict) and given.get("key") else None
 
 
-def _of(spec: TransactionSpec, run: RunInfo) -> Source:
+def _of(spec: TransactionSpec, run: compat.RunInfo) -> Source:
     """The source for the batch of this run; a run that was created again has no dates of its own."""
     key = _given_key(run)
     return spec.named_source.for_run(run) if key is None else spec.named_source.for_key(key)
