@@ -12,12 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.json_text import replace
 from benchmarks import topology
 from benchmarks.figures import machine, quiet, spread
 

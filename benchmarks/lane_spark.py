@@ -17,10 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.testing.airflow import connection
 from benchmarks import topology
 from benchmarks.figures import machine, quiet

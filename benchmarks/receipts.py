@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.audit.chain import StateEvidence, ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Written
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import SqlState, Sum
@@ -73,7 +74,7 @@ def processor_time() -> None:
     grant, rows = Grants()(1), [{"key": f"key {number}", "n": 1} for number in range(1000)]
 
     def made() -> None:
-        receipt = grant.receipt("state", Written(1000))
+        receipt = grant.receipt("state", Written(1000, "0" * 16))
         assert receipt is not None
         assert receipt.hash
 

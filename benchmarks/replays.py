@@ -11,18 +11,10 @@ import random
 import sys
 from typing import Any
 
-from airflow_tx.ledger.answers import (
-    Batch,
-    BeginRequest,
-    Begun,
-    Committed,
-    Granted,
-    Outside,
-    Processed,
-    TopologyRequest,
-)
+from airflow_tx.ledger.answers import Begun, Committed, Granted, Processed
 from airflow_tx.ledger.api import Paths, SystemClock, SystemIds
 from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, stale_successors

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
+from airflow_tx.ledger import History, Metadata, Outcome, TransactionRecord, decode
 from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.records import History, Metadata, Outcome, TransactionRecord, decode
 from airflow_tx.testing.airflow_client import AirflowClient
 from examples.report import Transaction
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_tx.ledger import History
 from airflow_tx.ledger.api import Paths, Store
-from airflow_tx.ledger.records import History
 from airflow_tx.state import RedisState, Sum
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,11 +14,6 @@ Lazy: TypeAlias = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]
 _PUBLIC = {"": "__init__.py", ".acks": "acks.py"} | {
     f".{room}": f"{room}/__init__.py" for room in ("sources", "spark", "state", "testing")
 }
-_MOVED = {
-    "airflow_tx.sources": ("rabbit.source", "run.next_interval", "sql.shards"),
-    "airflow_tx.triggers": ("committed", "messages", "ready"),
-}
-"""By room: modules of an earlier release whose classes have stored names. A stored name outlives its module."""
 _BLOCK = "\nif TYPE_CHECKING:\n"
 _IMPORT = re.compile(r"^    from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 _NAME = re.compile(r"(\w+) as ")
@@ -39,20 +33,15 @@ class LazyModule:
         return LazyModule, (self._name,)
 
 
-def lazy_names(package: str, file: str, *, gone: Mapping[str, str] | None = None) -> Lazy:
+def lazy_names(package: str, file: str) -> Lazy:
     """Make `__all__`, `__getattr__` and `__dir__` of a package from its imports for type checkers.
 
     :param file: the package's own. Its first `if TYPE_CHECKING` imports each public name from its home. A second one
         imports the names that are for other rooms alone: they are not in `__all__`.
-    :param gone: names that an earlier release had, each with what to use instead.
     """
     public, home = _homes(Path(file))
-    for module in _MOVED.get(package, ()):
-        sys.modules[f"{package}.{module}"] = sys.modules[package]
 
     def load(name: str) -> Any:
-        if gone and name in gone:
-            raise ImportError(gone[name])
         if name not in home:
             if room := _room_of(name):
                 raise ImportError(f"{package} has no {name}. Import it from {room}.")

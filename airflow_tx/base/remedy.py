@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from string import Formatter
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 _COMMAND = "airflow tx"
 _STEP = re.compile(rf"<{_COMMAND} ([^>]*)>")
 
 
-@dataclass(frozen=True)
-class Command:
-    """One command of `airflow tx`, as a person types it.
+class Command(msgspec.Struct, frozen=True, array_like=True):
+    """One command of `airflow tx`, as a person types it. It is stored as a list.
 
     :param verb: such as `replay` or `state rename`.
     :param topology: what the command is about; "": the command names none.
@@ -102,12 +104,7 @@ class Remedy:
 
     def as_stored(self) -> list[Any]:
         """Write it for a record: a text for words, a list for a command."""
-        return [
-            each
-            if isinstance(each, str)
-            else [each.verb, each.topology, list(each.arguments), list(each.options)]
-            for each in self.parts
-        ]
+        return list(msgspec.to_builtins(self.parts))
 
     @staticmethod
     def behind(problem: str | None, remedy: Remedy | None) -> str:
@@ -117,11 +114,7 @@ class Remedy:
     @classmethod
     def from_stored(cls, stored: Sequence[Any]) -> Remedy:
         """Read what `as_stored` wrote."""
-        return cls(tuple(each if isinstance(each, str) else _read(*each) for each in stored))
-
-
-def _read(verb: str, topology: str, arguments: list[str], options: list[str]) -> Command:
-    return Command(verb, topology, tuple(arguments), tuple(options))
+        return cls(msgspec.convert(stored, tuple[str | Command, ...]))
 
 
 def _words(piece: str, fields: dict[str, Any]) -> list[str | Command]:

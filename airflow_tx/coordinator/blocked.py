@@ -44,16 +44,14 @@ class BlockedOperator(RetriedOperator):
             ledger = spec.ledger(store)
             opened = ledger.open_records()
             blocked = ledger.topology().blocked
-            shown = ledger.raised_alarms().get(AlarmKind.BLOCKED.value, {})
+            shown = ledger.raised_alarms().get(AlarmKind.BLOCKED.value)
         found = spec.alarm_topology.find(opened, blocked=blocked, now=datetime.now(timezone.utc))
         wanted = (context["dag_run"].conf or {}).get("of")
         due = (one for one in found if one.kind is AlarmKind.BLOCKED and wanted in (None, one.of))
         alarm = next(due, None)
         if alarm is None:
             self.log.info("Topology %s is not blocked", spec.topology)
-        elif shown.get("of") == alarm.of and shown.get("dag_id", self.dag_id) != self.dag_id:
-            self.log.info(
-                "Run %s of DAG %s shows: %s", shown["run_id"], shown["dag_id"], alarm.text
-            )
+        elif shown is not None and shown.of == alarm.of and shown.dag_id not in ("", self.dag_id):
+            self.log.info("Run %s of DAG %s shows: %s", shown.run_id, shown.dag_id, alarm.text)
         else:
             raise AirflowFailException(alarm.text)

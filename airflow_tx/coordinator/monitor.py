@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.plan import LedgerSnapshot
-from airflow_tx.ledger import Ledger, Paths, ReadOnlyLedger, Store
+from airflow_tx.ledger import AlarmNote, Ledger, Paths, ReadOnlyLedger, Store
 from airflow_tx.outputs import AckerStore, AckerWatch
 from airflow_tx.sources import Lag, LagWatch, Source
 from airflow_tx.transaction import (
@@ -115,17 +115,17 @@ class BlockedRun:
 
     dag_id: str
 
-    def start(self, alarm: Alarm) -> dict[str, Any]:
+    def start(self, alarm: Alarm) -> AlarmNote:
         """Start it; gives what `end` needs."""
         run_id = f"blocked-{alarm.of}"
         compat.start_run(self.dag_id, run_id, conf={"of": alarm.of}, dated=True)
-        return {"dag_id": self.dag_id, "run_id": run_id}
+        return AlarmNote(alarm.of, dag_id=self.dag_id, run_id=run_id)
 
     @staticmethod
-    def end(note: Mapping[str, Any]) -> None:
+    def end(note: AlarmNote) -> None:
         """Run it again: it finds the way free, and is green."""
-        if "run_id" in note:
-            compat.start_run(note["dag_id"], note["run_id"], reset=True)
+        if note.run_id:
+            compat.start_run(note.dag_id, note.run_id, reset=True)
 
 
 class CoordinatorAlarms:
@@ -157,28 +157,24 @@ class CoordinatorAlarms:
             # First, because doing it twice is safe: a process that is killed in between leaves no run red for ever.
             shown = self._show(change)
             raise_alarm(
-                self._spec.callbacks,
-                self._ledger,
-                change,
-                self._context,
-                self._log,
-                remembered=shown,
+                self._spec.callbacks, self._ledger, change, self._context, self._log, shown=shown
             )
             if shown:
                 self._give_way(change.kind, shown)
 
-    def _give_way(self, kind: AlarmKind, shown: dict[str, Any]) -> None:
+    def _give_way(self, kind: AlarmKind, shown: AlarmNote) -> None:
         """Clear the run that this coordinator started if the ledger names the run of another one."""
-        noted = self._ledger.raised_alarms().get(kind.value, {})
-        if noted.get("dag_id", shown["dag_id"]) != shown["dag_id"]:
+        noted = self._ledger.raised_alarms().get(kind.value, shown)
+        if noted.dag_id not in ("", shown.dag_id):
             self._run.end(shown)
 
-    def _show(self, change: AlarmChange) -> dict[str, Any]:
+    def _show(self, change: AlarmChange) -> AlarmNote | None:
         if change.kind is not AlarmKind.BLOCKED:
-            return {}
+            return None
         try:
-            self._run.end(change.note)
-            return {} if change.alarm is None else self._run.start(change.alarm)
+            if change.note is not None:
+                self._run.end(change.note)
+            return None if change.alarm is None else self._run.start(change.alarm)
         except compat.RunNotStarted as error:
             self._log.warning("%s", error)
-            return {}
+            return None

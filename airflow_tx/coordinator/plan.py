@@ -263,7 +263,7 @@ class CoordinatorMemory:
 
     @classmethod
     def from_json(cls, value: Any) -> CoordinatorMemory:
-        """Rebuild what `to_json` gave; of another version of this package, nothing."""
+        """Rebuild what `to_json` gave; of anything else, nothing."""
         try:
             health = {int(txid): _health_of(one) for txid, one in value["health"].items()}
             return cls(health, float(value["source_wait"]), int(value["source_failures"]))
@@ -388,18 +388,18 @@ def _is_blocked(case: OpenTransaction, one: Health) -> bool:
     mark = case.look.topology.blocked
     if mark is None or case.record.skip is not None:
         return False  # an earlier one may have had the mark; now this one can get it
-    return one.blocked or (mark["txid"], mark["attempt"]) == (case.txid, case.record.attempt)
+    return one.blocked or (mark.txid, mark.attempt) == (case.txid, case.record.attempt)
 
 
 def is_noted(record: TransactionRecord) -> bool:
     """Whether a replay of this very attempt was asked for."""
-    return record.replay is not None and record.replay["attempt"] == record.attempt
+    return record.replay is not None and record.replay.attempt == record.attempt
 
 
 def _count(record: TransactionRecord) -> int:
     """How many automatic replays there were in a row."""
-    note = record.replay or {}
-    return int(note["count"]) if note.get("attempt") == record.attempt - 1 else 0
+    note = record.replay
+    return note.count if note is not None and note.attempt == record.attempt - 1 else 0
 
 
 def is_free(look: LedgerSnapshot, states: RunStates, txid: int | None) -> bool:
@@ -633,21 +633,19 @@ def _restatements(
 def _marks(look: LedgerSnapshot, states: RunStates) -> Iterable[Action]:
     blocked = look.topology.blocked
     if blocked is not None:
-        record = look.opened.get(blocked["txid"])
+        record = look.opened.get(blocked.txid)
         # A transaction that was allocated after `allocated` was read cannot be blocked yet.
-        if record is None or record.attempt != blocked["attempt"] or record.skip is not None:
-            yield Unblock(blocked["txid"])
+        if record is None or not blocked.holds(record):
+            yield Unblock(blocked.txid)
     for run_id, entry in look.topology.yielded.items():
-        action = _back(look, states, run_id, entry)
+        action = _back(look, states, run_id, entry.txid)
         if action is not None:
             yield action
 
 
-def _back(
-    look: LedgerSnapshot, states: RunStates, run_id: str, entry: Mapping[str, Any]
-) -> Action | None:
-    if entry["txid"] is not None:
-        record = look.opened.get(entry["txid"])
+def _back(look: LedgerSnapshot, states: RunStates, run_id: str, txid: int | None) -> Action | None:
+    if txid is not None:
+        record = look.opened.get(txid)
         # Otherwise it is started as a transaction, see YIELDED.
         return CameBack(run_id) if record is None or record.yielded is None else None
     if any(record.run_id == run_id for record in look.opened.values()):

@@ -8,11 +8,8 @@ from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from airflow_tx.ledger.answers import (
-        WHOLE as WHOLE,
         AlreadyCommitted as AlreadyCommitted,
         AlreadySkipped as AlreadySkipped,
-        Batch as Batch,
-        BeginRequest as BeginRequest,
         Begun as Begun,
         Bidding as Bidding,
         Blocked as Blocked,
@@ -22,20 +19,13 @@ if TYPE_CHECKING:
         GivenUp as GivenUp,
         Granted as Granted,
         Joined as Joined,
-        Json as Json,
-        Loss as Loss,
         NoData as NoData,
         NotYet as NotYet,
-        Outside as Outside,
-        PreviousBatch as PreviousBatch,
         Processed as Processed,
         Repaired as Repaired,
-        Replaced as Replaced,
         ReplayNoted as ReplayNoted,
         Restarted as Restarted,
-        RestatedBatch as RestatedBatch,
         ToBeSkipped as ToBeSkipped,
-        TopologyRequest as TopologyRequest,
         WindowFull as WindowFull,
     )
     from airflow_tx.ledger.api import (
@@ -84,6 +74,16 @@ if TYPE_CHECKING:
         changed_values as changed_values,
         verified as verified,
     )
+    from airflow_tx.ledger.batch import (
+        WHOLE as WHOLE,
+        Batch as Batch,
+        BeginRequest as BeginRequest,
+        Json as Json,
+        Outside as Outside,
+        PreviousBatch as PreviousBatch,
+        RestatedBatch as RestatedBatch,
+        TopologyRequest as TopologyRequest,
+    )
     from airflow_tx.ledger.batch_words import (
         batch_in_words as batch_in_words,
         batch_texts as batch_texts,
@@ -124,25 +124,30 @@ if TYPE_CHECKING:
         NOTHING_WRITTEN as NOTHING_WRITTEN,
         POSITION_KEPT as POSITION_KEPT,
         REJECTED as REJECTED,
+        CheckNote as CheckNote,
+        Outcome as Outcome,
         Receipt as Receipt,
+        Replaced as Replaced,
         Written as Written,
         code_digest as code_digest,
-        code_of as code_of,
         rejected_of as rejected_of,
         restated as restated,
-        tasks_of as tasks_of,
     )
     from airflow_tx.ledger.records import (
         Ack as Ack,
+        AlarmNote as AlarmNote,
         Binding as Binding,
+        BlockMark as BlockMark,
         History as History,
+        Loss as Loss,
         Metadata as Metadata,
-        Outcome as Outcome,
         Phase as Phase,
         RepairRecord as RepairRecord,
         Skipped as Skipped,
         TopologyRecord as TopologyRecord,
         TransactionRecord as TransactionRecord,
+        Waiter as Waiter,
+        Wish as Wish,
         decode as decode,
         encode as encode,
     )
@@ -166,16 +171,15 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.steps.processing import (
         OutputName as OutputName,
         RowsRead as RowsRead,
+        code_of as code_of,
         consumed as consumed,
         content_of as content_of,
         in_words as in_words,
-        names_from_json as names_from_json,
-        names_to_json as names_to_json,
+        tasks_of as tasks_of,
     )
     from airflow_tx.ledger.steps.recovery import ReplayRequest as ReplayRequest
     from airflow_tx.ledger.steps.replay import (
         LIVE_RUN_STATES as LIVE_RUN_STATES,
-        Wish as Wish,
         WishRequest as WishRequest,
         check_changeable as check_changeable,
         most_restated as most_restated,
@@ -185,7 +189,6 @@ if TYPE_CHECKING:
         RolledState as RolledState,
         Rolling as Rolling,
     )
-    from airflow_tx.ledger.steps.run_slots import Waiter as Waiter
     from airflow_tx.ledger.steps.step import Audit as Audit, Decision as Decision
     from airflow_tx.ledger.store.client import (
         ClientConfig as ClientConfig,
@@ -213,7 +216,6 @@ if TYPE_CHECKING:
         with_run_end as with_run_end,
     )
     from airflow_tx.ledger.views.view import (
-        Alarms as Alarms,
         HealthCode as HealthCode,
         LedgerView as LedgerView,
         TopologyState as TopologyState,

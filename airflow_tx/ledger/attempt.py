@@ -145,8 +145,8 @@ class Grant:
     :param births: per state name, the birth that its fence holds if the token has another one; without entry: any.
     :param batch: the transaction's {"rows", "position", "prev"}, and whose it is, as compact JSON text, kept beside
         the fence so that a lost ledger can be rebuilt from the state.
-    :param claim: the known part of the transaction's receipt before the first write, as JSON text; "" if an
-        older release granted it.
+    :param claim: the known part of the transaction's receipt before the first write, as JSON text; "" for a look,
+        and for a writer that completes nothing.
     :param noted: per transactional state, what an earlier grant was about to write, as the ledger knows it: for a fence
         without this text.
     :param written: what other writes of this grant have written to the state, for the one that completes them.
@@ -186,17 +186,14 @@ class Grant:
 
     @property
     def has_journal_entry(self) -> bool:
-        """Whether its transaction has a journal entry; also if an older release granted it, as it may have one."""
-        known = self.receipt("", NOTHING_WRITTEN)
-        return known is None or known.journal is not None
+        """Whether its transaction has a journal entry. Of a look, which has no transaction, it is true."""
+        return not self.claim or self.receipt("", NOTHING_WRITTEN).journal is not None
 
-    def receipt(self, state: str, written: Written) -> Receipt | None:
-        """Return the receipt that a state keeps once its update is complete; None if an older release granted it.
+    def receipt(self, state: str, written: Written) -> Receipt:
+        """Return the receipt that a state keeps once its update is complete.
 
         :param written: by the write that completes it.
         """
-        if not self.claim:
-            return None
         return Receipt.from_json(json.loads(self.claim)).with_written(
             {state: self.written + written}
         )

@@ -1,11 +1,23 @@
-"""JSON in one form: equal values give equal text, and equal digests. A long value is kept as its digest."""
+"""JSON in one form: equal values give equal text, and equal digests; the base of all values that are stored as JSON.
+
+A long value is kept as its digest.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import structs
+
+from airflow_tx.base.errors import UnreadableRecord
 
 _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
@@ -40,3 +52,108 @@ def is_shortened(kept: Any) -> bool:
 def digest_of(kept: Any) -> str:
     """Give the digest of the value that a receipt keeps."""
     return str(kept[_DIGEST]) if is_shortened(kept) else digest(kept)
+
+
+_EARLIEST = 1970
+_LATEST = 9000
+
+if TYPE_CHECKING:
+    Moment = str
+else:
+
+    class Moment(str):
+        """A time as records keep it; "" is no time."""
+
+        __slots__ = ()
+
+
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A whole number that databases and pages take."""
+PathElement = Annotated[str, msgspec.Meta(pattern="^[!-.0-~]*$")]
+"""A part of a path in ZooKeeper, which drops the connection for some characters."""
+Size = dict[str, Int | bool | str | None]
+"""How many rows, or files, the source counted in a batch, `at_most` so many, and why it took them."""
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of what the ledger stores: a record, and a value within one."""
+
+
+R = TypeVar("R", bound=Record)
+
+
+def read_as(cls: type[R], value: Any, path: str) -> R:
+    """Read a stored value as an instance of `cls`.
+
+    :param path: of its record, for the error.
+    :raises UnreadableRecord: a field is missing or unknown, or has another type.
+    """
+    try:
+        return msgspec.convert(value, cls, dec_hook=_read_moment)
+    except ValueError as error:
+        raise UnfitRecord(path=path, **_misfit(cls, value, error)) from error
+
+
+class UnfitRecord(UnreadableRecord):
+    """A record with a field that is missing, unknown, or of another type."""
+
+    template = (
+        "Record {path} cannot be read: {reason} ({value}).\nNothing was changed; restore the node, "
+        "or upgrade airflow-provider-tx if a newer version wrote it."
+    )
+
+
+def as_plain(value: Any) -> Any:
+    """Make plain JSON of a value, with the records in it.
+
+    :raises TypeError: JSON has no form for it.
+    """
+    return msgspec.to_builtins(value, builtin_types=_NOT_JSON, enc_hook=_as_builtin)
+
+
+_NOT_JSON = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
+"""What msgspec would write as a text, which is read back as a text: JSON refuses it."""
+
+
+def _as_builtin(value: Any) -> Any:
+    # msgspec refuses subclasses of these, such as a float of numpy.
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"JSON has no form for {value!r}, which is {type(value).__name__}")
+
+
+def _read_moment(_: Any, value: Any) -> Moment:
+    if not isinstance(value, str):
+        raise ValueError(f"Expected a time, got `{type(value).__name__}`")
+    found = datetime.fromisoformat(value) if value else None
+    if found is not None and (found.tzinfo is None or not _EARLIEST <= found.year < _LATEST):
+        raise ValueError(f"{value} is no time of this ledger")
+    return Moment(value)
+
+
+def _misfit(cls: type[Record], value: Any, error: ValueError) -> dict[str, str]:
+    """Name the first field that does not fit, and apart from that its value, which may be private."""
+    found = value if isinstance(value, Mapping) else {}
+    for each in structs.fields(cls):
+        if each.encode_name in found:
+            try:
+                msgspec.convert(found[each.encode_name], each.type, dec_hook=_read_moment)
+            except ValueError as wrong:
+                said = dumps(found[each.encode_name])[:_SHOWN]
+                reason = f"its field {each.encode_name} does not fit: {wrong}"
+                return {"reason": reason, "value": f"{each.encode_name} = {said}"}
+    return {"reason": f"it is no {cls.__name__}: {error}", "value": dumps(value)[:_SHOWN]}
+
+
+_SHOWN = 80
+
+
+if TYPE_CHECKING:
+    from dataclasses import replace as replace  # mypy checks the fields of a record, too
+else:
+
+    def replace(value, /, **changes):
+        """Copy a record or a dataclass with other fields, as `copy.replace` of Python 3.13 does."""
+        module = structs if isinstance(value, msgspec.Struct) else dataclasses
+        return module.replace(value, **changes)

@@ -21,7 +21,6 @@ from airflow_tx.base.errors import (
     UnreadableRecord,
 )
 from airflow_tx.ledger import answers
-from airflow_tx.ledger.answers import BeginRequest, Loss, Outside, TopologyRequest
 from airflow_tx.ledger.api import (
     Clock,
     Create,
@@ -37,6 +36,7 @@ from airflow_tx.ledger.api import (
     txids_below,
 )
 from airflow_tx.ledger.attempt import TaskTry, Token, of_lane
+from airflow_tx.ledger.batch import BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.reading import (
     NO_TOPOLOGY,
@@ -50,14 +50,17 @@ from airflow_tx.ledger.reading import (
     records_at,
 )
 from airflow_tx.ledger.records import (
+    AlarmNote,
     Binding,
     Counter,
     History,
+    Loss,
     Metadata,
     RepairRecord,
     Skipped,
     TopologyRecord,
     TransactionRecord,
+    Wish,
 )
 from airflow_tx.ledger.steps import (
     alarm,
@@ -69,6 +72,7 @@ from airflow_tx.ledger.steps import (
     replay,
     roll_forward,
     run_slots,
+    version,
     watcher,
 )
 from airflow_tx.ledger.steps.begin import (
@@ -239,7 +243,7 @@ class ReadOnlyLedger:
         """
         return self.reader.peek(Binding, self.paths.run(key))
 
-    def wishes(self) -> tuple[replay.Wish, ...]:
+    def wishes(self) -> tuple[Wish, ...]:
         """List what people want restated and no run has begun, by txid."""
         return replay.wishes(self.store, self.paths)
 
@@ -249,7 +253,7 @@ class ReadOnlyLedger:
 
     def is_wanted_restated(self, txid: int) -> bool:
         """Ask whether a person wants a committed transaction restated."""
-        return self.reader.peek_if_any(replay.Wish, self.paths.wish(txid)) is not None
+        return self.reader.peek_if_any(Wish, self.paths.wish(txid)) is not None
 
     def repairs(self) -> tuple[RepairRecord, ...]:
         """Read what people did to the ledger of a topology, oldest first."""
@@ -356,7 +360,7 @@ class ReadOnlyLedger:
         """Ask whether a restatement was ever requested."""
         return self.store.children(self.paths.wishes) is not None
 
-    def raised_alarms(self) -> Mapping[str, Mapping[str, Any]]:
+    def raised_alarms(self) -> Mapping[str, AlarmNote]:
         """Read which alarms are raised, and for what."""
         return alarm.raised_alarms(self.reader, self.paths)
 
@@ -372,7 +376,7 @@ class ReadOnlyLedger:
 
     def version_of(self, txids: Sequence[int]) -> str:
         """Read the version of transactions, on which a preview was decided."""
-        return replay.version_of(self.reader, self.paths, txids)
+        return version.version_of(self.reader, self.paths, txids)
 
     def position(self) -> Any:
         """Read where the source stands after the last final transaction; what was just read is not read again.
@@ -450,7 +454,7 @@ class Ledger(ReadOnlyLedger):
 
     note_replay = Step(recovery.note_replay)
     note_person = Step(recovery.note_person)
-    note_action = Step(replay.note_action)
+    note_action = Step(version.note_action)
     unblock = Step(recovery.unblock)
     bid = Step(run_slots.bid)
     note_yield = Step(run_slots.note_yield)

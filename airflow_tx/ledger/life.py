@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from airflow_tx.ledger.receipt import Receipt
+from airflow_tx.ledger.receipt import Receipt, Written
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord
 
 LEDGER_LOST = "ledger-lost"
@@ -90,7 +90,6 @@ class Life:
     :param back: transactions that were taken back, with all of their rows.
     :param holes: of a table, transactions whose rows nothing kept; `passed`: the repair that passed over them.
     :param passing: the ones of these that a roll forward which has not ended passes over.
-    :param taken_back_from: where an older release noted that keys were deleted, and not which.
     """
 
     state: str
@@ -106,7 +105,6 @@ class Life:
     holes: frozenset[int] = frozenset()
     passed: int = 0
     passing: frozenset[int] = frozenset()
-    taken_back_from: int = 0
 
     @classmethod
     def of(
@@ -126,10 +124,10 @@ class Life:
             if walk.begins_after(each):
                 break
         began = topology.accepted.get(state, {}).get(BEGAN)
-        # An older release has not noted what was there before a state: of one as old as the ledger, nothing.
+        # Without a fence, or in a rebuilt ledger, there is no note of it: a state as old as the ledger was empty.
         empty = began > 0 if began is not None else walk.first == 1
         emptied = topology.accepted.get(state, {}).get(EMPTIED, 0)
-        noted = (topology.rolling or {}).get(HOLES, {}).get(state, ())
+        noted = [] if topology.rolling is None else topology.rolling.holes.get(state, [])
         losses = [
             each._replace(found=0) if each.found is None and each.txid <= emptied else each
             for each in walk.losses
@@ -150,11 +148,10 @@ class Life:
             frozenset({*walk.holes, *noted}),
             max((each.number for each in repairs), default=0) if noted else walk.passed,
             frozenset(noted),
-            topology.taken_back_from.get(state, 0),
         )
 
     @cached_property
-    def given(self) -> Mapping[int, Mapping[str, Any]]:
+    def given(self) -> Mapping[int, Written]:
         """Return what each transaction gave to the state, in the order of the txids."""
         found = {
             txid: each.written[segment.name]
@@ -234,12 +231,13 @@ class Life:
     ) -> dict[str, int] | None:
         """Add up what transactions and changes added to columns; None: this is not known of all of them."""
         found = dict[str, int]()
-        wrote = [each for txid in txids if (each := self.given[txid])["keys"]]
+        wrote = [each for txid in txids if (each := self.given[txid]).keys]
         for name in columns:
-            parts = [each.get("sums", {}).get(name) for each in wrote]
-            if None in parts:
+            if any(name not in each.sums for each in wrote):
                 return None
-            found[name] = sum(parts) + sum(each.change["columns"].get(name, 0) for each in changes)
+            found[name] = sum(each.sums[name] for each in wrote) + sum(
+                each.change["columns"].get(name, 0) for each in changes
+            )
         return found
 
     def changes_after(
@@ -292,16 +290,9 @@ class Life:
             done = "the ledger was rebuilt" if txid <= self.rebuilt else "what it held was accepted"
             return f"{done} since, so state {self.state!r} may lack transaction {txid}"
         later = (each for each in self.changes if each.change["txid"] >= txid)
-        if any(map(self._is_unknown, later)):
+        if any(each.change["unknown"] for each in later):
             return f"keys of state {self.state!r} were deleted since transaction {txid}, and it is not known which"
         return ""
-
-    def _is_unknown(self, change: RepairRecord) -> bool:
-        """Ask whether it is not known which keys a change has deleted."""
-        found: bool = change.change.get(
-            "unknown", change.change["txid"] + 1 == self.taken_back_from
-        )
-        return found
 
 
 @dataclass

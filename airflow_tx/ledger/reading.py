@@ -32,7 +32,7 @@ from airflow_tx.ledger.api import (
     ack_element,
 )
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.json_text import Record, digest
 from airflow_tx.ledger.records import (
     Ack,
     Counter,
@@ -44,7 +44,7 @@ from airflow_tx.ledger.records import (
 )
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    pass
 
 # --- reader -------------------------------------------------------------------------------------------------------
 # How a step reads: every record read becomes a requirement of the multi that follows, so none can be forgotten.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _A = TypeVar("_A")
 _K = TypeVar("_K")
-_R = TypeVar("_R", bound="DataclassInstance")
+_R = TypeVar("_R", bound=Record)
 
 Answers = dict[str, tuple[object, Any]]
 """Per kind of question the last one and its answer: a source holds only what it has decided last."""

@@ -1,37 +1,138 @@
 """The records of the ledger, frozen, and their JSON with its format version. Source: docs/protocol.md §1.
 
-A reader that meets another format, or a field it does not know, stops with the path: a record is never taken for empty.
+A reader that meets another format, an unknown field, or a value of another type stops with the path: a record is never
+taken for empty.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
-from datetime import datetime
 from enum import Enum
-from functools import cache
-from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import Any
 
-import msgspec
+from msgspec import field
 
 from airflow_tx.base.errors import UnreadableRecord, shortened_reason, without_controls
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.json_text import dumps
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
-# --- records ------------------------------------------------------------------------------------------------------
-
+from airflow_tx.ledger.json_text import (
+    Int,
+    Moment,
+    PathElement,
+    R,
+    Record,
+    Size,
+    as_plain,
+    dumps,
+    read_as,
+    replace,
+)
+from airflow_tx.ledger.receipt import (
+    CheckNote,
+    Deed,
+    DeedOfAttempt,
+    Outcome,
+    Receipt,
+    Replaced,
+    Replayed,
+    as_said,
+)
 
 RECORD_FORMAT = 1
 MOST_OF_REASON = 1000
 """Characters that a record keeps of why something failed, and of what to do about it."""
 
-_R = TypeVar("_R", bound="DataclassInstance")
+# --- parts --------------------------------------------------------------------------------------------------------
+# Values within records.
+
+
+class ReplayNote(Record, frozen=True, omit_defaults=True):
+    """The last automatic replay that was asked for.
+
+    :param attempt: which one is to be replayed; `count`: how many were asked for in a row.
+    :param given_up: whether the coordinator has skipped the restatement once.
+    """
+
+    attempt: Int
+    count: Int
+    when: Moment
+    reason: str
+    given_up: bool = False
+
+
+class BlockMark(Record, frozen=True):
+    """The transaction that is replayed no more, and why."""
+
+    txid: Int
+    attempt: Int
+    reason: str
+    when: Moment
+
+    def holds(self, record: TransactionRecord) -> bool:
+        """Ask whether the mark is of this attempt; it stays a while after a person has replayed or skipped it."""
+        return record.attempt == self.attempt and record.skip is None
+
+
+class Waiter(Record, frozen=True):
+    """A run that waits, and bids to give up its run slot.
+
+    :param txid: its transaction; None while it waits in `begin` for one.
+    :param task_try: of the task that waits; later ones are greater.
+    :param blocking: the txid whose run has no run slot.
+    :param when: when it has bid; "": it has not.
+    """
+
+    run_id: str
+    txid: Int | None
+    task_try: str
+    blocking: Int
+    when: Moment = ""
+
+    @property
+    def rank(self) -> tuple[bool, int, str]:
+        """Rank it: the greatest one yields."""
+        return (self.txid is None, self.txid or 0, self.task_try)
+
+
+class Yield(Record, frozen=True):
+    """A run that has given up its run slot to the run of transaction `blocking`, with its own transaction if any."""
+
+    blocking: Int
+    txid: Int | None
+    when: Moment
+
+
+class RollingNote(Deed, frozen=True, omit_defaults=True):
+    """A roll forward that a person has begun.
+
+    :param found: per state that is written again, the last transaction that it had.
+    :param nonces: of the runs of the command, the newest last.
+    :param holes: per table, the transactions whose rows nothing kept.
+    """
+
+    found: dict[str, Int]
+    nonces: list[str]
+    generation: Int
+    holes: dict[str, list[Int]] = field(default_factory=dict)
+
+
+class BatchRows(Record, frozen=True):
+    """What all consumers of a batch agree on.
+
+    :param digests: by form: Spark and Python hash a row each in its own way.
+    """
+
+    rows: Int
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+class Restating(Record, frozen=True):
+    """The transaction that began to restate another one."""
+
+    txid: Int
+    birth: str
+
+
+# --- records ------------------------------------------------------------------------------------------------------
 
 
 class Phase(str, Enum):
@@ -43,16 +144,7 @@ class Phase(str, Enum):
     FAILED = "FAILED"
 
 
-class Outcome(str, Enum):
-    """What became of a final transaction."""
-
-    COMMITTED = "COMMITTED"
-    SKIPPED = "SKIPPED"
-    READMITTED = "READMITTED"
-
-
-@dataclass(frozen=True)
-class TopologyRecord:
+class TopologyRecord(Record, frozen=True):
     """What holds for all transactions of a topology.
 
     :param incarnation: uuid made with this ledger; a fence of another one is refused. `generation`: raised by a repair.
@@ -73,7 +165,6 @@ class TopologyRecord:
         `emptied`: the first one after an accepted loss, before which it was empty again.
     :param garbage: records that no step reads any more and that were too many for one multi, as paths below.
     :param receipt: hash of the last receipt, "" if there is none; `origin`: the position before the first transaction.
-    :param taken_back_from: per state, the first txid that it is sure to hold; it may lack what came before.
     :param renamed: per earlier name of a state, its name now.
     :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
     :param grants: per state, attempt and epoch of the grant that its last final transaction was marked under.
@@ -84,42 +175,43 @@ class TopologyRecord:
     incarnation: str
     dag_id: str
     source_kind: str
-    max_pending: int
-    generation: int = 1
-    states: dict[str, int] = field(default_factory=dict)
+    max_pending: Int
+    generation: Int = 1
+    states: dict[str, Int] = field(default_factory=dict)
     op: str = ""
     partitioned: bool = False
-    blocked: dict[str, Any] | None = None
-    bid: dict[str, Any] | None = None
-    yielded: dict[str, dict[str, Any]] = field(default_factory=dict)
-    yields: int = 0
-    skips: list[int] = field(default_factory=list)
+    blocked: BlockMark | None = None
+    bid: Waiter | None = None
+    yielded: dict[str, Yield] = field(default_factory=dict)
+    yields: Int = 0
+    skips: list[Int] = field(default_factory=list)
     pace: list[list[Any]] = field(default_factory=list)
-    hours: dict[str, int] = field(default_factory=dict)
-    losses: list[int] = field(default_factory=list)
+    hours: dict[str, Int] = field(default_factory=dict)
+    losses: list[Int] = field(default_factory=list)
     accepted: dict[str, Any] = field(default_factory=dict)
     births: dict[str, str] = field(default_factory=dict)
-    rebuilt: int = 0
+    rebuilt: Int = 0
     garbage: list[str] = field(default_factory=list)
     receipt: str = ""
     origin: Any = None
-    taken_back_from: dict[str, int] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     zone: str = ""
-    grants: dict[str, list[int]] = field(default_factory=dict)
-    rolling: dict[str, Any] | None = None
-    columns: dict[str, dict[str, int]] = field(default_factory=dict)
+    grants: dict[str, list[Int]] = field(default_factory=dict)
+    rolling: RollingNote | None = None
+    columns: dict[str, dict[str, Int]] = field(default_factory=dict)
+
+    def is_blocked(self, txid: int) -> bool:
+        """Ask whether this transaction is the one that is replayed no more."""
+        return self.blocked is not None and self.blocked.txid == txid
 
 
-@dataclass(frozen=True)
-class Counter:
+class Counter(Record, frozen=True):
     """`coordinator/current` and `coordinator/allocated`."""
 
-    txid: int
+    txid: Int
 
 
-@dataclass(frozen=True)
-class Binding:
+class Binding(Record, frozen=True):
     """`runs/<key>`: the txid of a run's identity. Only the end of a transaction changes what counts.
 
     :param entry: name of the journal entry of this transaction; "": there is none.
@@ -127,13 +219,12 @@ class Binding:
         that birth, that transaction was skipped or lost, and this one counts.
     """
 
-    txid: int
+    txid: Int
     entry: str = ""
-    restating: dict[str, Any] | None = None
+    restating: Restating | None = None
 
 
-@dataclass(frozen=True)
-class Metadata:
+class Metadata(Record, frozen=True):
     """Exactly which rows a transaction has, and where the source stands after them.
 
     :param rows: what a source calls the metadata of its batch.
@@ -141,15 +232,14 @@ class Metadata:
     :param begin: of each partition that had no position before: where it begins, for replays of an opaque source.
     """
 
-    attempt: int
+    attempt: Int
     rows: Any
     position: Any
     partitions: None = None
     begin: Any = None
 
 
-@dataclass(frozen=True)
-class TransactionRecord:
+class TransactionRecord(Record, frozen=True):
     """One open transaction. Source: docs/protocol.md §1.
 
     :param request: try of the last begin.
@@ -184,51 +274,51 @@ class TransactionRecord:
 
     key: str
     run_id: str
-    request: str
-    attempt: int
-    epoch: int
+    request: PathElement
+    attempt: Int
+    epoch: Int
     op: str
     phase: Phase
     base: str
     ended: str
     rows_digest: str
     tasks: dict[str, str]
-    created: str
-    began: str
-    nonce: str = ""
+    created: Moment
+    began: Moment
+    nonce: PathElement = ""
     granted: bool = False
     pinned: bool = False
-    skip: dict[str, str] | None = None
-    yielded: int | None = None
-    replay: dict[str, Any] | None = None
-    failures: int = 0
+    skip: Deed | None = None
+    yielded: Int | None = None
+    replay: ReplayNote | None = None
+    failures: Int = 0
     outputs: dict[str, str] = field(default_factory=dict)
     fenced: list[str] = field(default_factory=list)
     by_phase: bool = False
-    size: dict[str, Any] | None = None
+    size: Size | None = None
     lost: list[str] = field(default_factory=list)
-    processed: str | None = None
-    granted_at: str | None = None
+    processed: Moment | None = None
+    granted_at: Moment | None = None
     error: str | None = None
     birth: str = ""
-    changed: list[dict[str, Any]] = field(default_factory=list)
-    acks: str = ""
-    replays: list[dict[str, Any]] = field(default_factory=list)
-    claim: dict[str, Any] | None = None
-    counted: dict[str, Any] | None = None
+    changed: list[DeedOfAttempt] = field(default_factory=list)
+    acks: PathElement = ""
+    replays: list[Replayed] = field(default_factory=list)
+    claim: Receipt | None = None
+    counted: BatchRows | None = None
     remedy: Remedy | None = None
-    for_good: int = 0
-    asked: dict[str, Any] | None = None
+    for_good: Int = 0
+    asked: DeedOfAttempt | None = None
     journal: str = ""
-    replaces: dict[str, Any] | None = None
-    wish: dict[str, str] | None = None
-    checks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    replaces: Replaced | None = None
+    wish: Deed | None = None
+    checks: dict[str, CheckNote] = field(default_factory=dict)
     repairable: bool = False
 
     @property
-    def accepted_checks(self) -> dict[str, dict[str, Any]]:
+    def accepted_checks(self) -> dict[str, CheckNote]:
         """Give the checks whose failure a person accepted: a later attempt may have the same output."""
-        return {name: each for name, each in self.checks.items() if "accepted" in each}
+        return {name: each for name, each in self.checks.items() if each.accepted is not None}
 
     def with_failure(
         self, op: str, reason: str, remedy: Remedy | None, *, repairable: bool
@@ -249,13 +339,12 @@ class TransactionRecord:
         return (self.error or "no reason noted").removesuffix(".")
 
     @property
-    def to_change(self) -> dict[str, Any] | None:
+    def to_change(self) -> DeedOfAttempt | None:
         """Give the person who wants the rows of this attempt decided again; None: no one, or a newer attempt exists."""
-        return next((each for each in self.changed if each["attempt"] == self.attempt), None)
+        return next((each for each in self.changed if each.attempt == self.attempt), None)
 
 
-@dataclass(frozen=True)
-class Ack:
+class Ack(Record, frozen=True):
     """What one task (or one mapped instance) of the newest attempt has contributed to the ack val.
 
     :param emitted: id of a message that only this entry knows (a mapped instance's own); 16 hex digits.
@@ -270,43 +359,42 @@ class Ack:
     emitted: str = "0"
     acked: str = "0"
     done: bool = False
-    rows: int | None = None
+    rows: Int | None = None
     outputs: list[Any] = field(default_factory=list)
-    trees: int = 0
+    trees: Int = 0
     read: list[dict[str, Any]] = field(default_factory=list)
     code: str = ""
     unproven: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class History:
+class History(Record, frozen=True):
     """What became of a final transaction; `digest`: of its rows. A rebuilt one has no receipt.
 
     :param restates: the transaction that this one restated, with any outcome.
     """
 
-    txid: int
-    attempts: int
+    txid: Int
+    attempts: Int
     run_id: str
     outcome: Outcome
-    began: str
-    processed: str | None
-    granted_at: str | None
-    ended: str
-    rows: int | None
+    began: Moment
+    processed: Moment | None
+    granted_at: Moment | None
+    ended: Moment
+    rows: Int | None
     ack_val: str
     op: str
-    failures: int = 0
-    skip: dict[str, str] | None = None
-    readmitted_as: int | None = None
-    size: dict[str, Any] | None = None
+    failures: Int = 0
+    skip: Deed | None = None
+    readmitted_as: Int | None = None
+    size: Size | None = None
     lost: list[str] = field(default_factory=list)
-    changed: list[dict[str, Any]] = field(default_factory=list)
+    changed: list[DeedOfAttempt] = field(default_factory=list)
     birth: str = ""
-    receipt: dict[str, Any] | None = None
+    receipt: Receipt | None = None
     digest: str = ""
-    created: str = ""
-    restates: int | None = None
+    created: Moment = ""
+    restates: Int | None = None
 
     @classmethod
     def of(
@@ -332,13 +420,12 @@ class History:
             changed=record.changed,
             birth=record.birth,
             created=record.created,
-            restates=None if record.replaces is None else record.replaces["txid"],
+            restates=None if record.replaces is None else record.replaces.txid,
             **counted,
         )
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(Record, frozen=True):
     """`skipped/<txid>`: what a skipped transaction had, so that it can be re-admitted.
 
     :param rows: of all partitions; None once it is re-admitted, and of a restatement.
@@ -350,52 +437,123 @@ class Skipped:
     key: str
     run_id: str
     rows: Any
-    skip: dict[str, str]
+    skip: Deed
     op: str
-    readmit: dict[str, str] | None = None
-    readmitted_as: int | None = None
-    replaces: int | None = None
+    readmit: Deed | None = None
+    readmitted_as: Int | None = None
+    replaces: Int | None = None
 
 
-@dataclass(frozen=True)
-class RepairRecord:
+class Loss(Record, frozen=True, omit_defaults=True):
+    """Rows that come next in a source, and that it can no longer give.
+
+    :ivar partition: "" for a source without partitions.
+    :ivar position: of the partition: they would follow it.
+    :ivar resume_at: the position from which it can give rows again.
+    :ivar description: which rows they are, in words.
+    :ivar went_back: whether it was set back to before the position: it gives rows again that were taken.
+    """
+
+    partition: str
+    position: Any = field(name="place")
+    resume_at: Any = field(name="goes_on")
+    description: str = field(name="what")
+    went_back: bool = False
+
+
+class RepairRecord(Record, frozen=True):
     """`repairs/<number>`: what a person did to the ledger.
 
     :param what: such as `state-lost` or `rename`; `told`: finding and result; `generation`: of the ledger after it.
     :param change: of `accept-change`: the `state`, how much more the total of each of its `columns` is than known (of a
         table, how many `rows` of a transaction there are), the last final `txid`, digests of the `keys` that are gone.
-        `unknown` says that some are not known. Of `state-lost` and `state-forgotten`: the `state`, the current `txid`,
-        and `taken_back_from` before (`held_from`); of a loss that was looked at the token in its `fence`, the last
-        transaction that it had (`found`), and the newest accepted `change`. Of `state-renamed`: the `state`, its name
-        now (`to`), and the current `txid`. Of `ledger-lost`: the current `txid`, and per state the last one that it is
-        sure to have (`states`). Of `reset`: the new `incarnation`. Of `roll-forward`: the `states`, the `nonces` of its
-        runs, and the changes that are wanted no more (`unchanged`).
-    :param losses: of `accept-loss`: partition ("" if none), position (`place`), where it `goes_on`, and what is lost.
+        `unknown` says that some are not known. Of `state-lost` and `state-forgotten`: the `state` and the current
+        `txid`; of a loss that was looked at the token in its `fence`, the last transaction that it had (`found`), and
+        the newest accepted `change`. Of `state-renamed`: the `state`, its name now (`to`), and the current `txid`. Of
+        `ledger-lost`: the current `txid`, and per state the last one that it is sure to have (`states`). Of `reset`:
+        the new `incarnation`. Of `roll-forward`: the `states`, the `nonces` of its runs, and the changes that are
+        wanted no more (`unchanged`).
+    :param losses: of `accept-loss`.
     """
 
-    number: int
+    number: Int
     what: str
     who: str
-    when: str
+    when: Moment
     why: str
     told: str
-    generation: int
+    generation: Int
     op: str
-    losses: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
     change: dict[str, Any] = field(default_factory=dict)
 
 
-def encode(record: Any) -> bytes:
+class Wish(Record, frozen=True):
+    """`wanted/<txid>`: a person wants a committed transaction restated; no run has begun that yet.
+
+    :param key: of the run whose next `begin` restates it.
+    :param changed_rows: whether that `begin` decides the rows again, with their current content.
+    """
+
+    txid: Int
+    key: str
+    run_id: str
+    who: str
+    when: Moment
+    why: str
+    op: str
+    changed_rows: bool = False
+
+
+class AlarmNote(Record, frozen=True, omit_defaults=True):
+    """A raised alarm.
+
+    :param of: what it is raised for.
+    :param when: since when.
+    :param dag_id: of the run that is red while it is raised, with `run_id`; "": there is none.
+    """
+
+    of: str
+    when: Moment = ""
+    dag_id: str = ""
+    run_id: str = ""
+
+
+class RaisedAlarms(Record, frozen=True):
+    """The raised alarms of a topology, by kind."""
+
+    raised: dict[str, AlarmNote] = field(default_factory=dict)
+    op: str = ""
+
+
+class WatcherRecord(Record, frozen=True):
+    """The record of a watcher.
+
+    :param incarnation: of the ledger whose transactions were handed on; another one has other transactions.
+    :param txid: the last one that was handed on.
+    """
+
+    incarnation: str
+    txid: Int
+    op: str = ""
+
+
+def encode(record: Record) -> bytes:
     """Write a record as compact, sorted JSON with its format version."""
-    said = {
-        name: each.as_stored() if isinstance(each, Remedy) else each
-        for name, each in vars(record).items()
-        if each or name not in _LEFT_OUT
-    }
+    plain = as_plain(record)
+    said = {name: each for name, each in plain.items() if each or name not in _LEFT_OUT}
+    for name in _RECEIPTS & said.keys():
+        if isinstance(said[name], dict):
+            said[name] = as_said(said[name])
+    if said.get(_REMEDY):
+        said[_REMEDY] = said[_REMEDY][_PARTS]
     text = dumps({"format": RECORD_FORMAT, **said})
     return (dumps({"format": RECORD_FORMAT, **_fit(said)}) if _HALF in text else text).encode()
 
 
+_REMEDY = "remedy"
+_PARTS = "parts"
+"""Of a remedy, a record keeps the parts alone."""
 _HALF = "\\ud"
 """How the JSON of half a surrogate pair begins."""
 _TEXTS = frozenset(("error", "found", "lost", "reason", "remedy", "told", "unproven", "who", "why"))
@@ -411,7 +569,7 @@ def _fit(value: Any, name: str = "") -> Any:
         return _fit_text(value) if name in _TEXTS else value
     if isinstance(value, list):
         return [_fit(each, name) for each in value]
-    if not isinstance(value, dict) or name in ("claim", "receipt"):
+    if not isinstance(value, dict) or name in _RECEIPTS:
         return value
     return {key: _fit(each, key) for key, each in value.items()}
 
@@ -420,7 +578,7 @@ def _fit_text(text: str) -> str:
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
-def decode(cls: type[_R], path: str, data: bytes) -> _R:
+def decode(cls: type[R], path: str, data: bytes) -> R:
     """Read the record of class `cls` in `data`.
 
     :raises UnreadableRecord: damaged, of another format, or with fields that do not fit.
@@ -433,157 +591,26 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
         raise UnreadableRecord(
             path=path, reason=f"it has format {found!r}, this version reads format {RECORD_FORMAT}"
         )
-    try:
-        msgspec.convert(value, _shape(cls))
-        return cls(
-            **{
-                name: _READ[name](item) if name in _READ and item is not None else item
-                for name, item in value.items()
-            }
-        )
-    except (TypeError, ValueError) as error:
-        known = f"{cls.__name__} ({', '.join(f.name for f in fields(cls))})"
-        reason = f"its fields do not match {known}: {error}"
-        raise UnreadableRecord(path=path, reason=reason) from error
+    # Airflow's database takes no other text, and is asked for the run.
+    value |= {
+        name: _fit_text(value[name])
+        for name in _OF_AIRFLOW & value.keys()
+        if isinstance(value[name], str)
+    }
+    if value.get(_REMEDY) is not None:
+        value[_REMEDY] = {_PARTS: value[_REMEDY]}
+    return read_as(cls, value, path)
 
 
-# --- shapes -------------------------------------------------------------------------------------------------------
-# Values within the fields of a record that code reads by name: a record is shown whole, or not at all.
-
-
-class Moment:
-    """A time as records keep it; "" is no time."""
-
-
-_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_INTS: Mapping[Any, Any] = {int: _Int, int | None: _Int | None}
-_Element = Annotated[str, msgspec.Meta(pattern="^[!-.0-~]*$")]
-"""A part of a path in ZooKeeper, which drops the connection for some characters."""
-_EARLIEST = 1970
-_LATEST = 9000
-
-
-def _values(*, needed: bool = True, **kinds: Any) -> Any:
-    """Make the shape of values by name.
-
-    :param needed: whether all of them must be there.
-    """
-    fields = [(name, kind) if needed else (name, kind, None) for name, kind in kinds.items()]
-    return msgspec.defstruct("Values", fields)
-
-
-_Deed = _values(who=str, when=Moment, why=str)
-_DeedOfAttempt = _values(who=str, when=Moment, why=str, attempt=_Int)
-_Replayed = _values(attempt=_Int, when=Moment, why=str)
-_Replays = GenericAlias(list, _Replayed)
-_Asked = _values(attempt=_Int, reason=str)
-_Blocked = _values(attempt=_Int, reason=str, txid=_Int, when=Moment)
-_Yielded = _values(blocking=_Int, txid=_Int | None, when=Moment)
-_Rolling = _values(found=dict[str, Any], when=Moment)
-_Counted = _values(needed=False, rows=_Int | None, digests=dict[str, str])
-_Checks = GenericAlias(dict, (str, _values(passed=bool)))
-_Receipt = _values(
-    needed=False,
-    key=str,
-    replays=_Replays,
-    wish=_Deed | None,
-    unproven=list[str],
-    checks=_Checks | None,
-)
-_Size = dict[str, _Int | bool | str | None]
-_TIMES = {
-    **dict.fromkeys(("created", "began"), Moment),
-    **dict.fromkeys(("processed", "granted_at"), Moment | None),
-}
-_WITHIN: Mapping[str, Mapping[str, Any]] = {
-    "TopologyRecord": {
-        "blocked": _Blocked | None,
-        "yielded": GenericAlias(dict, (str, _Yielded)),
-        "rolling": _Rolling | None,
-    },
-    "TransactionRecord": {
-        **_TIMES,
-        **dict.fromkeys(("skip", "wish"), _Deed | None),
-        **dict.fromkeys(("acks", "nonce", "request"), _Element),
-        "replay": _Asked | None,
-        "asked": _DeedOfAttempt | None,
-        "changed": GenericAlias(list, _DeedOfAttempt),
-        "replays": _Replays,
-        "claim": _Receipt | None,
-        "counted": _Counted | None,
-        "replaces": _values(txid=_Int) | None,
-        "checks": _Checks,
-        "size": _Size | None,
-    },
-    "History": {
-        **_TIMES,
-        "ended": Moment,
-        "skip": _Deed | None,
-        "changed": GenericAlias(list, _DeedOfAttempt),
-        "receipt": _Receipt | None,
-        "size": _Size | None,
-    },
-    "Skipped": {"skip": _Deed, "readmit": _Deed | None},
-    "RepairRecord": {
-        "when": Moment,
-        "losses": GenericAlias(list, _values(partition=str, what=str)),
-    },
-    "Wish": {"when": Moment},
-    "RaisedAlarms": {"raised": GenericAlias(dict, (str, _values(when=Moment)))},
-}
-
-
-def check_within(path: str, record: DataclassInstance | None) -> None:
-    """Check what the fields of a record have within: `verify` reads it in any case, and says what is wrong.
-
-    :raises UnreadableRecord: something is missing, or is of another kind.
-    """
-    cls: Any = type(record)
-    said = {name: getattr(record, name) for name in _WITHIN.get(cls.__name__, ())}
-    try:
-        if said:
-            msgspec.convert(said, _shape(cls, within=True), dec_hook=_read_moment)
-    except ValueError as error:
-        raise UnreadableRecord(path=path, reason=str(error)) from error
-
-
-@cache
-def _shape(cls: type[Any], *, within: bool = False) -> Any:
-    """Make the shape of a record: its fields and no other ones, or what some of them have within."""
-    types = dict(_WITHIN[cls.__name__] if within else get_type_hints(cls))
-    if types.get("remedy") == Remedy | None:
-        types["remedy"] = list[Any] | None
-    shape: list[Any] = []
-    for each in fields(cls):
-        if each.name not in types:
-            continue
-        kind = _INTS.get(types[each.name], types[each.name])
-        needed = each.default is MISSING and each.default_factory is MISSING
-        shape.append((each.name, kind, *(() if needed else (None,))))
-    return msgspec.defstruct(cls.__name__, shape, forbid_unknown_fields=True, kw_only=True)
-
-
-def _read_moment(kind: Any, value: Any) -> Any:
-    found = datetime.fromisoformat(value) if value else None
-    if found is not None and (found.tzinfo is None or not _EARLIEST <= found.year < _LATEST):
-        raise ValueError(f"{value} is no time of this ledger")
-    return Moment()
+_RECEIPTS = frozenset({"claim", "receipt"})
+_OF_AIRFLOW = frozenset({"run_id", "dag_id"})
 
 
 _LEFT_OUT = frozenset(
-    "checks columns entry grants journal renamed repairable replaces restates restating rolling taken_back_from wish "
+    "checks columns entry grants journal renamed repairable replaces restates restating rolling wish "
     "zone".split()
 )
-"""Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
-
-_READ: dict[str, Any] = {
-    "phase": Phase,
-    "outcome": Outcome,
-    "remedy": Remedy.from_stored,
-    # Airflow's database takes no other text, and is asked for the run.
-    "run_id": _fit_text,
-    "dag_id": _fit_text,
-}
+"""Fields that a record has only once they say something."""
 
 
 def _kept(words: str) -> str:

@@ -718,7 +718,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         txid = begun.attempt.txid
         assert begun.skip is not None
         self.log.info(
-            "Transaction %s is to be skipped (%s: %s)", txid, begun.skip["who"], begun.skip["why"]
+            "Transaction %s is to be skipped (%s: %s)", txid, begun.skip.who, begun.skip.why
         )
         with spec.store() as store:
             ledger = spec.ledger(store)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from airflow.sdk import timezone
+from msgspec import to_builtins
 
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import TrialRefused
-from airflow_tx.ledger import Begun, MemoryStore, check_in_words, counted
+from airflow_tx.ledger import Begun, CheckNote, MemoryStore, check_in_words, counted
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.outputs import StagingArea
 from airflow_tx.sources import TrialSource
@@ -98,7 +99,9 @@ class TrialResult:
         lines = [
             f"Trial: the run ended as {self.state}. The ledger, the source and the states were not touched."
         ]
-        lines += [f"Check {check_in_words(name, each)}" for name, each in self.checks.items()]
+        lines += [
+            f"Check {check_in_words(name, CheckNote(**each))}" for name, each in self.checks.items()
+        ]
         for name, found in self.states.items():
             lines += [
                 "",
@@ -189,8 +192,9 @@ class Trial:
             ledger = self._trial_spec.ledger(store)
             record = ledger.status(1)
             history = ledger.outcome(1)
-        receipt = history.receipt if history is not None else None
-        return record.checks if record is not None else (receipt or {}).get("checks") or {}
+        receipt = None if history is None else history.receipt
+        found = record.checks if record is not None else receipt and receipt.checks
+        return dict(to_builtins(found or {}))
 
     def _update(self, update: Update) -> Update:
         return replace(

@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
@@ -372,7 +371,6 @@ def sha256_of(files: Files, path: str) -> str:
 # <root>/<ledger>/<incarnation>/@journal/<day>/<txid>-<sha256>
 # <root>/<ledger>/<incarnation>/@journal/<day>/rows/<sha256>.parquet
 # <root>/<ledger>/<incarnation>/@journal/<day>/restated/<later day>
-# <root>/<ledger>/@journal/<incarnation>/<day>/...   what an earlier release wrote: it is read and removed there
 #
 # A renamed topology keeps its incarnation, and so its journal. Files are named by their content: an entry that is
 # written twice is the same entry, and no writer overwrites what another one has written.
@@ -397,7 +395,7 @@ class StagedFiles:
 
     :param files: names below the root of the staging area of the topology, each with the number of its rows.
     :param columns: the columns that the state takes.
-    :param incarnation: of the topology, as its tasks know it; "": an earlier release began the transaction.
+    :param incarnation: of the topology, as its tasks know it.
     """
 
     files: Sequence[tuple[str, int]]
@@ -417,10 +415,8 @@ class JournalArea:
     """
 
     def __init__(self, area: StagingArea, incarnation: str) -> None:
-        own = quoted(incarnation)
         self._files = area.files
-        self._folders = (f"{own}/{JOURNAL}", f"{JOURNAL}/{own}")
-        """Where it is, and where an earlier release has put it."""
+        self._folder = f"{quoted(incarnation)}/{JOURNAL}"
 
     # --- write --------------------------------------------------------------------------------------------------
 
@@ -510,7 +506,7 @@ class JournalArea:
 
     def _copies(self, outputs: Iterable[StagedFiles], day: str) -> list[KeptFile]:
         named = (
-            (f"{quoted(staged.incarnation)}/".lstrip("/") + name, count)
+            (f"{quoted(staged.incarnation)}/{name}", count)
             for staged in outputs
             for name, count in staged.files
         )
@@ -529,7 +525,7 @@ class JournalArea:
         return KeptFile(name, self._files.size(self._path(name)), count, found)
 
     def _path(self, name: str) -> str:
-        return f"{self._folders[0]}/{name}"
+        return f"{self._folder}/{name}"
 
     # --- read ---------------------------------------------------------------------------------------------------
 
@@ -546,19 +542,16 @@ class JournalArea:
                 "Give one as <airflow tx show TOPOLOGY TXID> prints it: DAY/TXID-SHA256."
             )
             raise JournalError(entry=name, problem=problem, remedy=remedy)
-        folder, content = self._found(name)
+        uri = self._files.uri(self._path(name))
+        try:
+            content = self._files.read(self._path(name))
+        except FileNotFoundError:
+            raise EntryMissing(entry=name, uri=uri) from None
         found = hashlib.sha256(content).hexdigest()
         if found != parts[3]:
-            uri = self._files.uri(f"{folder}/{name}")
             raise EntryDiffers(entry=name, uri=uri, found=found, expected=parts[3])
-        return Entry.from_content(name, content).read_from(KeptFiles(self._files, folder, name))
-
-    def _found(self, name: str) -> tuple[str, bytes]:
-        """Give the folder that has an entry, and its content."""
-        for folder in self._folders:
-            with suppress(FileNotFoundError):
-                return folder, self._files.read(f"{folder}/{name}")
-        raise EntryMissing(entry=name, uri=self._files.uri(self._path(name)))
+        place = KeptFiles(self._files, self._folder, name)
+        return Entry.from_content(name, content).read_from(place)
 
     def check(self, name: str) -> Entry:
         """Read an entry and every file of it. Raises as `read`."""
@@ -591,10 +584,7 @@ class JournalArea:
         return [name for parts, name in named if txid is None or int(parts[2]) == txid]
 
     def _entries(self, day: str) -> list[str]:
-        return sorted(self._listed(f"/{day}"))
-
-    def _listed(self, name: str) -> set[str]:
-        return {each for folder in self._folders for each in self._files.list(f"{folder}{name}")}
+        return sorted(self._files.list(self._path(day)))
 
     def keep_change(self, repair: RepairRecord) -> None:
         """Keep a copy of an accepted change, for a ledger that is lost."""
@@ -614,14 +604,14 @@ class JournalArea:
 
         :param before: only days before this one.
         """
-        found = sorted(self._listed("") - {CHANGES}, reverse=True)
+        found = sorted(self._files.list(self._folder).keys() - {CHANGES}, reverse=True)
         return [day for day in found if before is None or day < before.isoformat()]
 
     # --- remove -------------------------------------------------------------------------------------------------
 
     def _restated(self, day: str) -> str:
         """Name the last day with an entry that restates one of this day; "": there is none."""
-        return max(self._listed(f"/{day}/{RESTATED}"), default="")
+        return max(self._files.list(self._path(f"{day}/{RESTATED}")), default="")
 
     def sweep(self, before: date, kept: Callable[[], Collection[str]]) -> list[str]:
         """Remove the folders of days before a day, unless a kept name is in one.
@@ -639,12 +629,8 @@ class JournalArea:
             day for day in due if day not in held and self._restated(day) < before.isoformat()
         ]
         for day in removed:
-            self._remove(f"/{day}")
+            self._files.remove_tree(self._path(day))
         return removed
-
-    def _remove(self, name: str) -> None:
-        for folder in self._folders:
-            self._files.remove_tree(f"{folder}{name}")
 
 
 def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from airflow_tx.base.errors import StagingError, StateError, TxError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.lazy_names import LazyModule
@@ -387,7 +389,8 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
             failpoint("spark.before_chunk", **where)
             tally = RowTally(chain([first], keyed), state.added_up)
             written = tally.written(state.write(grant, tally, chunk=chunk, complete=False))
-            told.update(written.to_json())
+            told["written"] = to_builtins(written)
+            told["keys"] = written.keys
             failpoint("spark.after_chunk", **where)
         if place is not None and keys:
             # A task that Spark runs twice stages twice; the one whose answer counts names its file.

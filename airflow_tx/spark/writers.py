@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import errors
 from airflow_tx.base.errors import FenceOutranked, StateError, TxError
 from airflow_tx.base.rows import held_settings, spark_reader
-from airflow_tx.ledger import Grant, RowsDigest, Written
+from airflow_tx.ledger import NOTHING_WRITTEN, Grant, RowsDigest, Written
 from airflow_tx.outputs import Output, StagedFile
 from airflow_tx.spark.new_values import KEY, OutputFolder, pickled, veiled, write_chunk
 from airflow_tx.spark.observed import observed_once
@@ -167,7 +167,8 @@ def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
 
 def written_by(told: Iterable[Mapping[str, Any]]) -> Written:
     """Add up what all chunks wrote."""
-    return sum((Written.from_json(chunk) for chunk in told if chunk["keys"]), Written())
+    found = (Written(**chunk["written"]) for chunk in told if chunk["keys"])
+    return sum(found, NOTHING_WRITTEN)
 
 
 def portions_of(told: Iterable[Mapping[str, Any]]) -> int:

@@ -152,8 +152,4 @@ if TYPE_CHECKING:
 
     __all__: list[str]
 else:
-    _GONE = {
-        "DeltaState": "airflow_tx.state has no DeltaState any more. Append rows to a DeltaTable and "
-        "aggregate them in SQL, or keep values per key in a SqlState (docs/stores.md#deltatable)."
-    }
-    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__, gone=_GONE)
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

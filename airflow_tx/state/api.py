@@ -203,7 +203,7 @@ class StateWrite:
         return written
 
     def receipt(self, written: Written) -> Receipt | None:
-        """Make the receipt of the transaction; None: the update is not complete, or an older release granted it."""
+        """Make the receipt of the transaction; None: the update is not complete."""
         return self.grant.receipt(self.state, written) if self.complete else None
 
 

@@ -135,7 +135,6 @@ class RowTally(Iterable[Mapping[str, Any]]):
     The digest is the sum of 64-bit hashes: the order is nothing, and a row that comes twice counts twice.
 
     :param added: columns that are added up as well.
-    :param named: whether the digest depends on the names of the columns. In an earlier release it did not.
     :ivar lacking: the columns of the last portion that some of its rows were not given.
     """
 
@@ -145,11 +144,8 @@ class RowTally(Iterable[Mapping[str, Any]]):
         self,
         rows: Iterable[Mapping[str, Any]],
         added: Collection[str] = (),
-        *,
-        named: bool = True,
     ) -> None:
         self._rows = rows
-        self._named = named
         self._begun = False
         self._sum = 0
         self._added = tuple(added)
@@ -221,7 +217,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
         from xxhash import xxh3_64_intdigest
 
         rows = zip(*map(_plain, columns.values()), strict=True)
-        names = xxh3_64_intdigest(marshal.dumps(tuple(columns), _MARSHAL)) if self._named else 0
+        names = xxh3_64_intdigest(marshal.dumps(tuple(columns), _MARSHAL))
         texts = map(marshal.dumps, rows, repeat(_MARSHAL))
         self._sum += sum(map(xxh3_64_intdigest, texts, repeat(names)))
         for name in tuple(self._sums):

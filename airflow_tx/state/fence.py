@@ -108,7 +108,7 @@ def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipR
     if batch.get("skip") is not None:
         return skip_refused(grant.txid, [state], noted=True)
     mine = _output(batch, state)
-    found = _output(_batch(stored), stored.state or state)
+    found = _output(_batch(stored), stored.state)
     if found is None:
         found = grant.noted.get(state)
     if mine is None or found is None or same_output(mine, found):
@@ -237,7 +237,7 @@ def _batch(holder: Fence | Grant) -> Mapping[str, Any]:
 
 
 def _output(batch: Mapping[str, Any], state: str) -> str | None:
-    """Find what a grant was about to write; older releases did not keep it."""
+    """Find what a grant was about to write; None: it does not say."""
     output: str | None = batch.get("outputs", {}).get(state)
     return output
 
@@ -330,7 +330,7 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
 
 def _check_one_update(stored: Fence, *, state: str) -> None:
     """The second update would start from what was there before the first, as if it replaced it."""
-    if stored.state not in ("", state):
+    if stored.state != state:
         problem = f"two updates of this DAG write to one table: {stored.state!r} and {state!r}"
         remedy = "Make them one update, or give one of them another table."
         raise StateDiffers(state=state, problem=problem, remedy=remedy)

@@ -16,7 +16,7 @@ from airflow_tx.base.remedy import Remedy
 from airflow_tx.transaction.metrics import lag_of, oldest_seconds
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import Ledger, TransactionRecord
+    from airflow_tx.ledger import AlarmNote, BlockMark, Ledger, TransactionRecord
     from airflow_tx.sources import Lag, Source
 
 AlarmCallback: TypeAlias = Callable[[Any], Any]
@@ -127,37 +127,32 @@ class AlarmTopology:
         self,
         opened: Mapping[int, TransactionRecord],
         *,
-        blocked: Mapping[str, Any] | None,
+        blocked: BlockMark | None,
         now: datetime,
         lag: Lag | None = None,
     ) -> list[Alarm]:
         """Find what is wrong now, one alarm of each kind at most.
 
-        :param blocked: which transaction is replayed no more, and why: txid, attempt, reason.
+        :param blocked: which transaction is replayed no more, and why.
         :param lag: of its source; None: it is not known.
         """
         found = [self._blocked(opened, blocked), self._late(opened, now, lag)]
         return [alarm for alarm in found if alarm is not None]
 
     def _blocked(
-        self, opened: Mapping[int, TransactionRecord], mark: Mapping[str, Any] | None
+        self, opened: Mapping[int, TransactionRecord], mark: BlockMark | None
     ) -> Alarm | None:
         from airflow_tx.ledger import to_continue
 
-        record = None if mark is None else opened.get(mark["txid"])
-        if (
-            mark is None
-            or record is None
-            or record.attempt != mark["attempt"]
-            or record.skip is not None
-        ):
+        record = None if mark is None else opened.get(mark.txid)
+        if mark is None or record is None or not mark.holds(record):
             return None
-        txid = mark["txid"]
+        txid = mark.txid
         remedy = to_continue(self.name, txid, record.remedy, may_skip=True)
         if record.remedy is None:
             remedy = Remedy(("To continue: ",)) + remedy
         what = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits"
-        reason = f"{what}: {mark['reason']}"
+        reason = f"{what}: {mark.reason}"
         return self._alarm(AlarmKind.BLOCKED, reason, remedy, txid, record)
 
     def _late(
@@ -211,21 +206,21 @@ class AlarmChange:
     """An alarm that is to be raised, or one that is over.
 
     :param alarm: None: it is over.
-    :param note: what the ledger has noted of the one before.
+    :param note: what the ledger has noted of the one before; None: there was none.
     """
 
     kind: AlarmKind
     alarm: Alarm | None
-    note: Mapping[str, Any]
+    note: AlarmNote | None
 
 
-def changes(alarms: Sequence[Alarm], raised: Mapping[str, Mapping[str, Any]]) -> list[AlarmChange]:
+def changes(alarms: Sequence[Alarm], raised: Mapping[str, AlarmNote]) -> list[AlarmChange]:
     """Compare what is wrong now with what is raised already."""
     found = {alarm.kind: alarm for alarm in alarms}
-    compared = [
-        AlarmChange(kind, found.get(kind), raised.get(kind.value, {})) for kind in AlarmKind
+    compared = [AlarmChange(kind, found.get(kind), raised.get(kind.value)) for kind in AlarmKind]
+    return [
+        each for each in compared if (each.alarm and each.alarm.of) != (each.note and each.note.of)
     ]
-    return [each for each in compared if (each.alarm and each.alarm.of) != each.note.get("of")]
 
 
 def certain(due: Sequence[AlarmChange], limits: AlarmLimits, lag: Lag | None) -> list[AlarmChange]:
@@ -243,13 +238,15 @@ def raise_alarm(
     context: Mapping[str, Any],
     log: Any,
     *,
-    remembered: Mapping[str, Any] | None = None,
+    shown: AlarmNote | None = None,
 ) -> None:
     """Raise an alarm, unless another process has, or end it.
 
-    :param remembered: the record in the ledger while the alarm is raised.
+    :param shown: its note in the ledger, with the run that shows it; None: no run does.
     """
-    note = None if change.alarm is None else {"of": change.alarm.of, **(remembered or {})}
+    from airflow_tx.ledger import AlarmNote
+
+    note = None if change.alarm is None else shown or AlarmNote(change.alarm.of)
     noted = ledger.note_alarm(change.kind.value, note)
     if change.alarm is None:
         log.info("Topology %s is %s no more", ledger.paths.topology, change.kind.value)
@@ -281,11 +278,9 @@ def raise_due(
         raise_alarm(callbacks, ledger, change, context, log)
 
 
-def _stopped(
-    dag_id: str, ti: Any, opened: Mapping[int, TransactionRecord]
-) -> dict[str, Any] | None:
+def _stopped(dag_id: str, ti: Any, opened: Mapping[int, TransactionRecord]) -> BlockMark | None:
     """Find out whether no task works on the next transaction: without a coordinator, none will."""
-    from airflow_tx.ledger import LIVE_RUN_STATES, of_lane
+    from airflow_tx.ledger import LIVE_RUN_STATES, BlockMark, of_lane
 
     txid = min(opened, default=0)
     record = opened.get(txid)
@@ -301,4 +296,4 @@ def _stopped(
         return None
     ended = "was deleted" if state is None else f"is {state}"
     reason = f"its run {record.run_id} {ended}" + (f" ({record.error})" if record.error else "")
-    return {"txid": txid, "attempt": record.attempt, "reason": reason}
+    return BlockMark(txid, record.attempt, reason, when="")

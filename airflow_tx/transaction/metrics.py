@@ -87,7 +87,7 @@ def send_commit(ledger: Ledger, txid: int) -> None:
         Metric.RESTATED.send(ledger.paths)
     elif own.rows:
         Metric.ROWS.send(ledger.paths, own.rows)
-        tasks = (own.receipt or {}).get("tasks", {})
+        tasks = {} if own.receipt is None else own.receipt.tasks
         if rejected := max((count for _, count in rejected_of(tasks).values()), default=0):
             Metric.REJECTED.send(ledger.paths, rejected)
     for metric, seconds in _durations(own, before).items():

@@ -99,7 +99,7 @@ class SlotWatch:
             return running >= limit
         self._most = max(self._most, running)
         self._patience = 1 if running == self._most else _DOUBT
-        yielded_to = {entry["blocking"] for entry in turn.topology.yielded.values()}
+        yielded_to = {entry.blocking for entry in turn.topology.yielded.values()}
         return is_queued and (self._patience == 1 or turn.current not in yielded_to)
 
     def _bid(self, store: Store, blocking: int) -> Any:

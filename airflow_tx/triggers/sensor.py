@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from msgspec import to_builtins
+
 from airflow_tx.ledger import Paths, ReadOnlyLedger, Store, listed_topologies
 from airflow_tx.sources import rebuild
 from airflow_tx.triggers.base import Event, WaitTrigger
@@ -78,7 +80,8 @@ def _final(ledger: ReadOnlyLedger, txid: int, current: int) -> Event | None:
         return {"txid": txid}
     if skipped.readmitted_as is not None:
         return _final(ledger, skipped.readmitted_as, current)
-    return None if skipped.readmit is not None else {"txid": txid, "skipped": skipped.skip}
+    said = {"txid": txid, "skipped": to_builtins(skipped.skip, enc_hook=str)}
+    return None if skipped.readmit is not None else said
 
 
 def _reached(ledger: ReadOnlyLedger, wanted: Mapping[str, Any], *, last: int) -> Event | None:

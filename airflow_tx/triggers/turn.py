@@ -14,7 +14,6 @@ from airflow_tx.transaction import (
     messages_of,
     read_line,
 )
-from airflow_tx.triggers import __getattr__ as __getattr__  # type: ignore[attr-defined]  # of an earlier release
 from airflow_tx.triggers.base import Event, WaitTrigger
 
 # --- transaction --------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from airflow_tx.base.config import Settings
 from airflow_tx.base.described import check_no_template
 from airflow_tx.base.errors import ConfigError, TxError
 from airflow_tx.ledger import Store
-from airflow_tx.triggers import __getattr__ as __getattr__  # type: ignore[attr-defined]  # of an earlier release
 from airflow_tx.triggers.base import Event, LedgerTrigger, until
 
 if TYPE_CHECKING:

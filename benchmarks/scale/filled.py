@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Children, Create, Node, Put, Requirement, Store, Write
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from tests.integration.pipeline import Clock, Pipeline

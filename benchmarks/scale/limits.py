@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from airflow_tx.base.errors import StoreError, TxError
-from airflow_tx.ledger.answers import Batch, BeginRequest, Outside
 from airflow_tx.ledger.api import Create
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside
 from benchmarks.scale.filled import Repeatable, tree
 from benchmarks.scale.server import MB, MeteredStore, MeteredWatchedStore, ScaleZooKeeper, metered, number, row, table
 

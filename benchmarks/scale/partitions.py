@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_tx.base.errors import TooMuchMetadata
-from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside, TopologyRequest
+from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.views.view import topology_view, transaction_details
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState

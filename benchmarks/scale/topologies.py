@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
-from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Paths, topologies
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.sources.lag import LagWatch

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.ledger.answers import Begun, Joined
 from airflow_tx.ledger.attempt import Token, of_lane
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import BoundCall, Ledger
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Counter, TransactionRecord

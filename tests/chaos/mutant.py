@@ -64,9 +64,9 @@ def bound_at_begin() -> Mutant:
     from airflow_tx.ledger.steps.replay import Restatement
     from tests.model.mutants import ONE, Mutant
 
-    bound = "return replace(self.binding, restating={"
+    bound = "return replace(self.binding, restating="
     return Mutant(
-        "bound at begin", ((Restatement.bound, bound, "return replace(self.binding, txid=txid, restating={"),), ONE
+        "bound at begin", ((Restatement.bound, bound, "return replace(self.binding, txid=txid, restating="),), ONE
     )
 
 

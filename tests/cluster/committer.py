@@ -61,7 +61,6 @@ class Committer:
 
     :param zookeeper: the connection `zk`, as Airflow reads it.
     :param before: what it is started with: a host, another clock.
-    :param package: a folder that holds another version of the package.
     :param module: what it executes, of this repository.
     """
 
@@ -75,7 +74,6 @@ class Committer:
         before: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
         topology: str = "flights",
-        package: Path = REPOSITORY,
         module: str = "tests.cluster.runs",
     ) -> None:
         self.name = f"committer-{uuid.uuid4().hex[:6]}"
@@ -90,7 +88,7 @@ class Committer:
             "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
             "FIRE_URL": url,
             "FIRE_TOPOLOGY": topology,
-            "PYTHONPATH": os.pathsep.join([str(package), str(REPOSITORY)]),
+            "PYTHONPATH": str(REPOSITORY),
             **(env or {}),
         }
         program = [*before, sys.executable, "-m", module]

@@ -6,10 +6,11 @@ import itertools
 from typing import Any
 
 from airflow_tx.base.errors import SourceError
-from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Loss, NoData, Outside, TopologyRequest
+from airflow_tx.ledger.answers import Begun, NoData
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.records import TransactionRecord, decode
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.records import Loss, TransactionRecord, decode
 from airflow_tx.ledger.steps.step import Audit
 from tests.integration.pipeline import Pipeline
 

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.base.errors import LossRefused, SourceError, UnreadableRecord
-from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Loss, Outside
+from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Create, Paths, Put, Store
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside
+from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import RECORD_FORMAT, History, Metadata, RepairRecord, TopologyRecord, decode, encode
+from airflow_tx.ledger.records import (
+    RECORD_FORMAT,
+    History,
+    Loss,
+    Metadata,
+    RepairRecord,
+    TopologyRecord,
+    decode,
+    encode,
+)
 from airflow_tx.ledger.steps.loss import start_after
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.views.view import topology_view, transaction_details
 from tests.contract.losses import AUDIT, Log, Topology
+
+WHEN = "2013-01-01T00:00:00+00:00"
 
 
 @pytest.fixture(params=["transactional", "opaque"])
@@ -161,7 +172,7 @@ def test_a_loss_that_is_accepted_twice_counts_once(each_store: Store, zookeeper_
     second = topology.begin("r2")
     assert (second.metadata, second.lost) == ([50, 60], ("rows 10 to 49 of it",))
     losses = [each for repair in topology_view(topology.store, topology.paths).repairs for each in repair.losses]
-    assert [(each["place"], each["goes_on"]) for each in losses] == [(10, 25), (25, 50), (10, 50)]
+    assert [(each.position, each.resume_at) for each in losses] == [(10, 25), (25, 50), (10, 50)]
 
 
 def test_losses_that_lead_in_a_circle_end(each_store: Store, zookeeper_root: str) -> None:
@@ -214,7 +225,7 @@ def test_who_accepted_it_when_and_why_is_on_the_record(each_store: Store, zookee
     (repair,) = view.repairs
     assert (repair.what, repair.who, repair.why) == ("accept-loss", AUDIT.who, AUDIT.why)
     assert (repair.told, repair.generation) == ("lost, and in no batch: rows 10 to 24 of it", 1)
-    assert repair.losses == [{"partition": "", "place": 10, "goes_on": 25, "what": "rows 10 to 24 of it"}]
+    assert repair.losses == [Loss("", 10, 25, "rows 10 to 24 of it")]
     assert (view.record.losses, view.record.accepted) == ([1], {})
 
 
@@ -292,17 +303,17 @@ def test_no_loss_moves_nothing() -> None:
     none = TopologyRecord("i", "dag", "opaque", 1)
     assert start_after(read, paths, none, 10).position == 10
     assert start_after(read, paths, none, 10).passed(20) == []
-    losses = [{"partition": "", "place": None, "goes_on": 5, "what": "rows"}]
+    losses = [Loss("", None, 5, "rows")]
     store.ensure(paths.repairs)
-    repair = RepairRecord(1, "accept-loss", "ada", "2013-01-01", "gone", "lost", 1, "op", losses)
+    repair = RepairRecord(1, "accept-loss", "ada", "2013-01-01T00:00:00+00:00", "gone", "lost", 1, "op", losses)
     store.multi([], [Create(paths.repair(1), encode(repair))])
     record = replace(none, losses=[1])
     assert start_after(read, paths, record, None).position is None
 
 
 def test_a_record_of_losses_is_read_as_it_was_written() -> None:
-    losses = [{"partition": "a", "place": {"x": [1]}, "goes_on": 5, "what": "r"}]
-    record = RepairRecord(1, "accept-loss", "ada", "2013-01-01", "gone", "lost", 1, "op", losses)
+    losses = [Loss("a", {"x": [1]}, 5, "r")]
+    record = RepairRecord(1, "accept-loss", "ada", "2013-01-01T00:00:00+00:00", "gone", "lost", 1, "op", losses)
     assert decode(RepairRecord, "", encode(record)) == record
     with pytest.raises(UnreadableRecord):
         decode(History, "", encode(Metadata(RECORD_FORMAT, None, None)))

@@ -6,7 +6,6 @@ import datetime as dt
 import logging
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from airflow_tx.base.errors import AcceptanceRefused, StateError
 from airflow_tx.ledger import ledger_evidence, verified
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.ledger.steps.replay import WishRequest, want
@@ -180,7 +180,9 @@ def phase_of(of_b: Update, of_d: Update) -> PhaseRun:
 def receipt_of(phase: PhaseRun) -> Receipt:
     spec = phase.run.spec
     node = spec.memory.get(spec.paths.history(1))
-    return Receipt.from_json(decode(History, "", node.data).receipt)
+    receipt = decode(History, "", node.data).receipt
+    assert receipt is not None
+    return receipt
 
 
 def test_a_phase_appends_what_the_last_try_of_its_committer_was_given(orders: Table, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def given(store: Store, updates: dict[str, int]) -> list[dict[str, Any]]:
 
 def restating(grant: Grant, txid: int) -> Grant:
     claim = json.loads(grant.claim)
-    return replace(grant, claim=json.dumps({**claim, "replaces": {"txid": txid}}))
+    return replace(grant, claim=json.dumps({**claim, "replaces": {"txid": txid, "entry": ""}}))
 
 
 # --- what the next transactions do: each yields the newest final one, once in every world ------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_tx.ledger.answers import Batch
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.batch import Batch
 from tests.contract.losses import Log, Topology
 
 

@@ -15,9 +15,9 @@ from airflow_tx.base.errors import (
     TopologyClaimed,
     UnreadableRecord,
 )
-from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Paths, Requirement, Store, Write, topologies
 from airflow_tx.ledger.audit.move import Mover
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.views.view import topology_view

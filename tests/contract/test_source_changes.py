@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from airflow_tx.base.errors import SourceKindChanged, SourceShapeChanged
 from airflow_tx.ledger.api import Store
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import TopologyRecord
 from airflow_tx.ledger.views.view import topology_view
 from tests.contract.losses import Log, Topology

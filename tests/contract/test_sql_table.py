@@ -77,7 +77,7 @@ def grants() -> Grants:
 def restating(grant: Grant, txid: int) -> Grant:
     """Return the grant of a restatement of a committed transaction."""
     claim = json.loads(grant.claim)
-    return replace(grant, claim=json.dumps({**claim, "replaces": {"txid": txid}}))
+    return replace(grant, claim=json.dumps({**claim, "replaces": {"txid": txid, "entry": ""}}))
 
 
 def ids(state: SqlTable) -> list[tuple[Any, Any]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from airflow_tx.base.errors import StaleAttempt, UnknownTransaction
-from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Granted, Outside, TopologyRequest
+from airflow_tx.ledger.answers import Begun, Granted
 from airflow_tx.ledger.api import Create, Delete, Put, Store, topologies
 from airflow_tx.ledger.attempt import LANE_TRY, TaskTry
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.records import Waiter
 from airflow_tx.ledger.steps import commit, processing, recovery, run_slots
 from airflow_tx.ledger.steps.end import commit_skip, grant_skip, note_readmission, note_skip
 from airflow_tx.ledger.steps.recovery import ReplayRequest
-from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.views.status import TransactionView
 from airflow_tx.ledger.views.view import topology_view, transaction_details
@@ -264,7 +265,9 @@ def test_automatic_replays_are_told_and_a_block_until_a_person_replays(pipeline:
     fail(pipeline, first, "900001")
     replay = ReplayRequest(first.attempt, "task1: it broke", counts=True, limit=1)
     pipeline.ledger.run(recovery.note_replay, replay)
-    assert (of(pipeline, 1).replay or {}).items() >= {"attempt": 1, "count": 1, "reason": "task1: it broke"}.items()
+    noted = of(pipeline, 1).replay
+    assert noted is not None
+    assert (noted.attempt, noted.count, noted.reason) == (1, 1, "task1: it broke")
     assert of(pipeline, 1).blocked is None
 
     second = pipeline.begin("r1")

@@ -24,8 +24,8 @@ from sqlalchemy.pool import StaticPool
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
 from airflow_tx.base.config import Settings
 from airflow_tx.hooks import zookeeper
-from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.records import Loss
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.operations.actions import dag_server, dags, ledger_places

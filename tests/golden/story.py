@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_tx.ledger.answers import Loss
+from airflow_tx.ledger.records import AlarmNote, Loss, Waiter
 from airflow_tx.ledger.steps import loss, replay, run_slots, watcher
 from airflow_tx.ledger.steps.alarm import note_alarm
-from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from tests.model.driver import Run, Topology
 
@@ -35,7 +34,7 @@ def story(topology: Topology) -> None:
     failed.start().fail("of memory")
     topology.clock.advance(60)
     ledger.run(loss.note_losses, [Loss("", 10, 12, "rows 10 and 11")], AUDIT)
-    ledger.run(note_alarm, "blocked", {"of": "4"})
+    ledger.run(note_alarm, "blocked", AlarmNote("4"))
     ledger.run(watcher.open_watcher, "asset", from_first=True)
     waiter = Waiter("r9", None, "00000099", topology.current)
     ledger.run(run_slots.bid, waiter)

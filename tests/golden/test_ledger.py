@@ -9,10 +9,13 @@ import pytest
 import sqlalchemy
 
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.answers import Granted, Loss, Processed
+from airflow_tx.ledger.answers import Granted, Processed
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import CheckNote, Deed
+from airflow_tx.ledger.records import Loss
 from airflow_tx.ledger.steps import loss
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.store.memory import MemoryStore
@@ -79,8 +82,8 @@ def test_the_record_of_a_rename_is_written_as_ever(topology: Topology) -> None:
 def test_the_checks_of_transactions_are_written_as_ever(topology: Topology) -> None:
     """One transaction is committed although a check has failed, since a person accepts that; another one waits."""
     ledger = topology.ledger()
-    failed = {"passed": False, "found": "n > 0 does not hold for 1 of 2 rows", "digest": "of the rows"}
-    found = {"few": {"passed": False, "found": "3", "severity": "warn"}, "some": {"passed": True}, "positive": failed}
+    failed = CheckNote(False, "n > 0 does not hold for 1 of 2 rows", "of the rows")
+    found = {"few": CheckNote(False, "3", severity="warn"), "some": CheckNote(True), "positive": failed}
     for run_id in ("r1", "r2"):
         run = Run(topology, run_id)
         begun = run.processed(2, {"a": 2})
@@ -96,7 +99,7 @@ def test_the_checks_of_transactions_are_written_as_ever(topology: Topology) -> N
         )
         ledger.accept_checks(begun.txid, {"positive": "of the rows"}, audit=AUDIT)
         if begun.txid == 1:
-            accepted = {**failed, "accepted": {"who": AUDIT.who, "when": "2013-01-01", "why": AUDIT.why}}
+            accepted = replace(failed, accepted=Deed(AUDIT.who, "2013-01-01T00:00:00+00:00", AUDIT.why))
             request = AcquireRequest(
                 run.attempt,
                 processed.epoch,

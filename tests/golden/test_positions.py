@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from airflow_tx import (
     FileSource,
@@ -59,7 +60,7 @@ def told(source: Source, position: Any, batches: int) -> tuple[dict[str, Any], A
 
 
 def losses(source: Source, position: Any) -> list[Any]:
-    return [asdict(each) for each in source.losses(position)]
+    return [structs.asdict(each) for each in source.losses(position)]
 
 
 def refusal(source: Source, position: Json) -> str:

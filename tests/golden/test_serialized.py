@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from datetime import datetime, timezone
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any
+
+import pytest
+from airflow._shared.module_loading import import_string
 
 from airflow_tx import (
     DataIntervalSource,
@@ -20,9 +27,11 @@ from airflow_tx import (
     SqlSource,
 )
 from airflow_tx.base.compat.runs import IntervalSchedule
+from airflow_tx.base.described import stored_name
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.sources.run.data_interval import NextIntervalSource
+from airflow_tx.sources.run.partition import IntervalSource
 from airflow_tx.state import (
     Avg,
     CachedMap,
@@ -54,6 +63,10 @@ from tests.golden.written import check_golden
 LIMITS: dict[str, Any] = {"max_rows_per_batch": 10, "max_bytes_per_batch": 1000, "target_seconds": 2.5}
 MORE: dict[str, Any] = {"kind": "opaque", **LIMITS}
 READER = "tests.golden.test_serialized.read"
+OF_ROOMS: dict[type, list[str]] = {
+    Source: ["airflow_tx.sources"],
+    LedgerTrigger: ["airflow_tx.triggers", "airflow_tx.coordinator"],
+}
 
 
 def read(**_: Any) -> list[dict[str, Any]]:
@@ -212,3 +225,25 @@ def test_states_are_written_into_dags_as_ever() -> None:
 
 def test_triggers_are_written_into_the_database_as_ever() -> None:
     check_golden("triggers", {name: each.serialize() for name, each in triggers().items()})
+
+
+def stored_classes(base: type) -> Iterator[type]:
+    """Give the classes whose names a ledger, a descriptor or Airflow's database has."""
+    for room in OF_ROOMS[base]:
+        for module in walk_packages(import_module(room).__path__, f"{room}."):
+            for each in vars(import_module(module.name)).values():
+                own = inspect.isclass(each) and each.__module__ == module.name and not each.__name__.startswith("_")
+                if own and issubclass(each, base) and not inspect.isabstract(each) and each is not IntervalSource:
+                    yield each  # that one is made as one of its subclasses alone
+
+
+@pytest.mark.parametrize("base", OF_ROOMS)
+def test_a_stored_name_leads_to_its_class(base: type) -> None:
+    found = list(stored_classes(base))
+    assert [import_string(stored_name(each)) for each in found] == found
+
+
+def test_the_stored_names_are_as_ever() -> None:
+    check_golden(
+        "stored_names", {base.__name__: sorted(set(map(stored_name, stored_classes(base)))) for base in OF_ROOMS}
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy
 
 from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.state import MemoryState, RedisGuard, RedisState, SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState, Grant

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_tx.ledger.answers import Begun, Granted
 from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.receipt import CheckNote
 from airflow_tx.ledger.steps import commit, processing
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.steps.step import Audit
@@ -198,7 +199,7 @@ def checked(pipeline: Pipeline, run: str, *names: str) -> Begun:
     """A transaction whose commit was refused, as these checks have failed."""
     begun = pipeline.begin(run)
     epoch = pipeline.process(begun).epoch
-    found = {name: {"passed": False, "found": f"{name}: 3 of 9 rows", "digest": f"of {name}"} for name in names}
+    found = {name: CheckNote(False, f"{name}: 3 of 9 rows", f"of {name}") for name in names}
     pipeline.ledger.note_commit_failed(begun.attempt, epoch, reason="refused", for_good=True, checks=found)
     return begun
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,9 +15,3 @@ def query(url: str, statement: str, **options: Any) -> list[tuple[Any, ...]]:
     with sa.create_engine(url, poolclass=sa.pool.NullPool, **options).begin() as connection:
         result = connection.execute(sa.text(statement))
         return [tuple(row) for row in result] if result.returns_rows else []
-
-
-def owner_statements() -> str:
-    """What the changelog tells the owner of the tables to run before an upgrade."""
-    text = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
-    return text.partition("**What the owner of the tables does")[2].partition("```sql\n")[2].partition("```")[0]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import StateBehind
-from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside
 from airflow_tx.ledger.ledger import ReadOnlyLedger
+from airflow_tx.ledger.records import Waiter
 from airflow_tx.ledger.steps import end, run_slots
-from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.operations.actions.action import ActionName
 from tests.integration.cli_runs import AUDIT, Runs, checked, fail, granted, state_of
 from tests.integration.commands import Commands

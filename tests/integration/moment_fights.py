@@ -30,7 +30,7 @@ def fight(moments: Moments, goes_on: Callable[[Counter[str]], bool], *, mode: st
     """Let two committers race for one transaction after the other; what happened.
 
     :param goes_on: is asked before each round, with what has happened until now.
-    :param mode: mixed: some attempts are written state by state, as older releases do.
+    :param mode: mixed: some attempts are written state by state, as without `together`.
     """
     found, grants, over = Counter[str](), Grants(), Event()
     moments.begin()

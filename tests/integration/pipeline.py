@@ -9,21 +9,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.ledger.answers import (
-    Batch,
-    BeginRequest,
-    Begun,
-    Granted,
-    Outside,
-    Processed,
-    Replaced,
-    RestatedBatch,
-    TopologyRequest,
-)
+from airflow_tx.ledger.answers import Begun, Granted, Processed
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.receipt import Written
+from airflow_tx.ledger.receipt import Replaced, Written
 from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire, commit
 from airflow_tx.ledger.steps.replay import WishRequest, want
@@ -193,7 +184,7 @@ class Pipeline:
         history = self.ledger.outcome(replaces.txid)
         assert history is not None
         assert history.receipt is not None
-        return RestatedBatch(history.receipt["metadata"])
+        return RestatedBatch(history.receipt.metadata)
 
     def skip(self, txid: int) -> None:
         """A person skips an open transaction whose turn it is."""

@@ -15,8 +15,8 @@ from contextlib import closing
 import pytest
 
 from airflow_tx.base.errors import FenceForeign, StateBehind, StateRenamed
-from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Create, Delete, Put
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.outputs.staging.area import StagingArea

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import FenceForeign, Outranked, TopologyClaimed
-from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside, TopologyRequest
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord, Waiter
 from airflow_tx.ledger.steps import end, recovery, run_slots
 from airflow_tx.ledger.steps.recovery import ReplayRequest
-from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.outputs.staging.area import StagingArea
 from tests.integration.cli_runs import AUDIT, DAG_ID, Runs, checked, fail, granted, one_line, state_of
@@ -683,7 +683,7 @@ def test_a_failed_check_is_accepted_by_name_and_the_failed_commit_is_cleared(
     assert (runs.states()["r1"], runs.failed("r1")) == ("running", [])
     noted = record(pipeline, 1)
     assert noted is not None
-    assert {name: each["accepted"]["why"] for name, each in noted.checks.items()} == {
+    assert {name: each.accepted and each.accepted.why for name, each in noted.checks.items()} == {
         "no negative sums": "the shop was closed",
         "some rows": "the shop was closed",
     }

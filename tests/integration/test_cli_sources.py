@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import SourceError
-from airflow_tx.ledger.answers import BeginRequest, Begun, Outside, TopologyRequest
+from airflow_tx.ledger.answers import Begun
+from airflow_tx.ledger.batch import BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.sources.api import Source
@@ -22,7 +23,7 @@ import json, time
 from pathlib import Path
 
 from airflow_tx.base.errors import SourceError
-from airflow_tx.ledger.answers import Loss
+from airflow_tx.sources import Loss
 from airflow_tx.sources.api import Batch, SourceKind, TransactionalSource
 
 

@@ -52,7 +52,7 @@ def airflow(commands: Commands) -> Commands:
 
 @pytest.fixture
 def told(pipeline: Pipeline, store: ZooKeeperStore, runs: Runs) -> Pipeline:
-    """A committed transaction, and a failed one whose record says the text as an earlier version stored it."""
+    """A committed transaction, and a failed one whose record says the text as it was given."""
     pipeline.run("r1")
     fail(pipeline, pipeline.begin("r2"), TEXT)
     path = pipeline.paths.transaction(2)
@@ -102,4 +102,4 @@ def test_a_reason_of_a_latin_1_terminal_is_kept_as_its_escape(
     assert b"Traceback" not in done.stderr, done.stderr
     skipped = pipeline.ledger.skipped(1)
     assert skipped is not None
-    assert skipped.skip["why"] == os.fsdecode(b"gr\xf6sse").encode("ascii", "backslashreplace").decode()
+    assert skipped.skip.why == os.fsdecode(b"gr\xf6sse").encode("ascii", "backslashreplace").decode()

@@ -12,7 +12,7 @@ from airflow_tx.base.errors import StateError
 from airflow_tx.state import SqlGuard, SqlState, SqlTable, Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.testing.suites.state_tools import Grants, is_applied
-from tests.integration.databases import owner_statements, query
+from tests.integration.databases import query
 from tests.servers.mariadb import LocalMariaDB
 from tests.servers.postgres import LocalPostgres
 
@@ -86,47 +86,6 @@ def run_for_the_worker(admin: str, refusal: str) -> None:
         query(admin, f"GRANT {RIGHTS} ON {table} TO {user}")
 
 
-# --- an upgrade ----------------------------------------------------------------------------------------------------
-
-
-OLDEST = """
-CREATE TABLE airflow_tx_fence (
-  state VARCHAR(255) NOT NULL, format INTEGER NOT NULL, incarnation VARCHAR(64) NOT NULL, generation BIGINT NOT NULL,
-  txid BIGINT NOT NULL, attempt BIGINT NOT NULL, epoch BIGINT NOT NULL, nonce VARCHAR(64) NOT NULL,
-  applied BOOLEAN NOT NULL, batch TEXT NOT NULL, raised_by TEXT, definition TEXT, wrote BOOLEAN, birth VARCHAR(64),
-  PRIMARY KEY (state)
-);
-CREATE TABLE airflow_tx_portions (
-  state VARCHAR(255) NOT NULL, chunk BIGINT NOT NULL, nonce VARCHAR(64) NOT NULL, PRIMARY KEY (state, chunk)
-);
-CREATE TABLE airflow_tx_receipts (
-  state VARCHAR(255) NOT NULL, incarnation VARCHAR(64) NOT NULL, txid BIGINT NOT NULL, attempt BIGINT NOT NULL,
-  topology TEXT NOT NULL, receipt TEXT NOT NULL, hash VARCHAR(64) NOT NULL, PRIMARY KEY (state, incarnation, txid)
-);
-CREATE TABLE flights (
-  carrier TEXT NOT NULL, n BIGINT, tx_txid BIGINT NOT NULL, tx_generation BIGINT NOT NULL, tx_attempt BIGINT NOT NULL,
-  tx_epoch BIGINT NOT NULL, tx_chunk BIGINT NOT NULL, tx_created BOOLEAN NOT NULL, tx_prev_n BIGINT,
-  PRIMARY KEY (carrier)
-)
-"""
-"""The tables of the oldest release whose records are read."""
-
-
-@pytest.mark.parametrize("admin", ["postgres"], indirect=True)
-def test_an_upgrade_needs_of_an_owner_of_the_tables_what_the_changelog_says(admin: str, worker: str) -> None:
-    query(admin, OLDEST)
-    query(admin, f"GRANT {RIGHTS} ON ALL TABLES IN SCHEMA public TO worker")
-    grants = Grants()
-    grant = grants(1)
-    with pytest.raises(StateError, match="must be owner of table airflow_tx_"):
-        in_a_table(worker).raise_and_write(grant, [ROW])
-    query(admin, owner_statements())
-    state = in_a_table(worker)
-    state.raise_and_write(grant, [ROW])
-    grants.final(grant, state)
-    assert is_applied(state)
-
-
 # --- all statements at once ----------------------------------------------------------------------------------------
 
 
@@ -162,15 +121,6 @@ def test_an_owner_makes_everything_at_once_and_a_user_without_rights_to_create_w
     for state in of_three_kinds(worker):
         commit(Grants(), 1, state, [ROW])
     assert typed_as_owner(admin, *of_three_kinds(worker)) == []
-
-
-@pytest.mark.parametrize("admin", ["postgres"], indirect=True)
-def test_an_owner_upgrades_all_states_by_what_is_printed(admin: str, worker: str) -> None:
-    query(admin, OLDEST)
-    query(admin, f"GRANT {RIGHTS} ON ALL TABLES IN SCHEMA public TO worker")
-    statements = typed_as_owner(admin, in_a_table(worker))
-    assert [each.partition(" ADD ")[0] for each in statements] == ["ALTER TABLE public.airflow_tx_portions"]
-    commit(Grants(), 1, in_a_table(worker), [ROW])
 
 
 def test_a_table_that_was_restored_without_its_key_gets_it_back(admin: str, worker: str) -> None:

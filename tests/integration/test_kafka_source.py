@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError
-from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.records import Loss
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.testing.eventually import eventually

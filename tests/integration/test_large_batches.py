@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import RequirementFailed, StoreUnavailable, TooMuchMetadata
-from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Outside, TopologyRequest
+from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Create, Put, Requirement, Store, Write, ack_name
 from airflow_tx.ledger.attempt import Grant, TransactionAttempt
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.records import Ack, TopologyRecord, TransactionRecord, decode, encode
 from airflow_tx.ledger.steps import end
 from airflow_tx.ledger.steps.step import Audit

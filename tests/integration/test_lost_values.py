@@ -139,19 +139,7 @@ def test_a_table_without_its_last_portions_is_refused(url: str, table: str, gran
     refused(made(), grants, 3, "its fence says 3, but")
 
 
-def test_portions_are_noted_in_the_table_of_an_earlier_version(
-    url: str, table: str, grants: Grants, made: Make
-) -> None:
-    grants.commit(1, made(), {"a": 1})
-    query(url, "ALTER TABLE airflow_tx_portions DROP COLUMN sample")
-    grant = grants(2)
-    made().raise_fence(grant)
-    made().write(grant, rows({"a": 1}), complete=False)
-    made().write(replace(grant, portions=1), (), chunk=1)
-    assert totals(made()) == {"a": 2}
-
-
-def test_the_fence_of_an_earlier_version_gets_an_imprint_with_the_next_commit(
+def test_a_fence_without_an_imprint_gets_one_with_the_next_commit(
     url: str, table: str, grants: Grants, made: Make
 ) -> None:
     grants.commit(1, made(), {"a": 1})

@@ -213,8 +213,8 @@ def test_malformed_rows_that_two_readers_find_are_in_the_table_once(
     assert {row["tx_where"] for row in found} == {row.where for row in bad}
     assert {row["tx_task"] for row in found} == {""}
     receipt = run.spec.ledger(run.spec.memory).outcome(1).receipt
-    assert receipt["rows"] == len(good) + len(bad)
-    assert receipt["tasks"]["count"]["outputs"][MALFORMED] == len(bad)
+    assert receipt.rows == len(good) + len(bad)
+    assert receipt.tasks["count"].outputs[MALFORMED] == len(bad)
 
 
 def test_readers_that_find_other_malformed_rows_are_refused(
@@ -354,7 +354,7 @@ def test_malformed_messages_of_kafka_are_kept_aside_by_both(
     assert {row.reason for row in bad} == {
         "it is no JSON", "column n BIGINT: it is no whole number in digits", "it is not UTF-8",
     }  # fmt: skip
-    assert run.spec.ledger(run.spec.memory).outcome(1).receipt["rows"] == len(MESSAGES)
+    assert run.spec.ledger(run.spec.memory).outcome(1).receipt.rows == len(MESSAGES)
 
 
 def test_malformed_messages_of_redis_are_kept_aside_by_both(
@@ -371,7 +371,7 @@ def test_malformed_messages_of_redis_are_kept_aside_by_both(
     assert sorted(row["tx_content"] for row in kept) == BAD
     assert {row["tx_where"] for row in kept} == {row.where for row in bad}
     assert len(bad) == 5
-    assert run.spec.ledger(run.spec.memory).outcome(1).receipt["rows"] == len(MESSAGES)
+    assert run.spec.ledger(run.spec.memory).outcome(1).receipt.rows == len(MESSAGES)
 
 
 def test_entries_of_a_stream_that_are_no_text_are_kept_aside(

@@ -13,10 +13,11 @@ import pytest
 from pika import BasicProperties  # type: ignore[import-untyped]
 
 from airflow_tx.base.errors import UnreadableRecord
-from airflow_tx.ledger.answers import Begun, NoData, TopologyRequest
+from airflow_tx.ledger.answers import Begun, NoData
 from airflow_tx.ledger.api import Paths, Requirement, Write
 from airflow_tx.ledger.audit.move import Mover
 from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
@@ -162,7 +163,7 @@ def test_the_next_life_of_a_topology_knows_nothing_that_the_one_before_it_has_st
     life = before.ledger(shop.store).incarnation()
 
     def clear() -> None:
-        shop.area.forget("orders", life)
+        shop.area.forget(life)
 
     if ended_by == "reset":
         ledger = before.ledger(shop.store)

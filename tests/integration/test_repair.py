@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.attempt import TaskTry, Token
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, ResetIncomplete, rename_state, state_lost
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect

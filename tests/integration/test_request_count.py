@@ -11,7 +11,8 @@ from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.records import Counter, History, Metadata, Outcome, encode
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import Counter, History, Metadata, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.views.view import transaction_details

@@ -372,10 +372,7 @@ def test_rows_that_a_source_gives_twice_are_twice_as_many(
     assert found == RowsRead(written(parquet) + written(parquet))
 
 
-@pytest.mark.parametrize("written_by", ["this release", "an earlier one"])
-def test_a_timestamp_of_spark_is_a_moment_for_a_state_with_time_zones(
-    any_spark: SparkSession, tmp_path: Path, written_by: str
-) -> None:
+def test_a_timestamp_of_spark_is_a_moment_for_a_state_with_time_zones(any_spark: SparkSession, tmp_path: Path) -> None:
     texts = [
         "0001-01-01 00:00:00.000001",
         "1500-02-03 04:05:06.000007",
@@ -385,12 +382,9 @@ def test_a_timestamp_of_spark_is_a_moment_for_a_state_with_time_zones(
     given = [datetime.fromisoformat(text).replace(tzinfo=timezone.utc) for text in texts]
     selects = [f"SELECT '{text}' AS k, TIMESTAMP'{text}Z' AS at" for text in texts]
     df, uri = any_spark.sql(" UNION ALL ".join(selects)), f"file://{tmp_path}/out"
-    if written_by == "this release":
-        observer = RowsObserver()
-        observer.write(df, uri)
-        observer.close()
-    else:
-        df.write.option("spark.sql.parquet.outputTimestampType", "INT96").parquet(uri)
+    observer = RowsObserver()
+    observer.write(df, uri)
+    observer.close()
     state = MemoryState("last", keys=["k"], values={"at": Max("timestamptz")})
     files = sorted(Path(tmp_path, "out").glob("*.parquet"))
     rows = [row for file in files for batch in batches_in(file.open("rb")) for row in batch.to_pylist()]

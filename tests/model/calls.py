@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from airflow_tx.base.errors import FenceOutranked, OutcomeUnknown, StateUnavailable, TxError
 from airflow_tx.ledger.api import Node, Unchanged
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import Ack, decode
 from airflow_tx.state import write_together

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from airflow_tx.ledger.api import Node
+from airflow_tx.ledger.json_text import replace
 from tests.model.machine import Reply
 from tests.model.promises import begun_late
 from tests.model.repairs import rebuilt
@@ -67,7 +67,7 @@ class Rules(Airflow):
         if number in begun_late(self.shape, world):
             yield f"run {number}: a person replays {txid}", self.begin(world, number)
         blocked = world.topology.blocked
-        if blocked is not None and blocked["txid"] == txid and world.runs[number].stage == "failed":
+        if blocked is not None and blocked.txid == txid and world.runs[number].stage == "failed":
             yield f"run {number}: a person replays {txid}", self.begin(world, number)
 
     def _restatements(self, world: World, number: int) -> Iterator[Step]:

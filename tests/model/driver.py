@@ -9,24 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.ledger.answers import (
-    AlreadyCommitted,
-    Batch,
-    BeginRequest,
-    Begun,
-    Committed,
-    Granted,
-    Outside,
-    Processed,
-    Replaced,
-    RestatedBatch,
-    TopologyRequest,
-)
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Committed, Granted, Processed
 from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, stale_successors
+from airflow_tx.ledger.receipt import Replaced
 from airflow_tx.ledger.records import Binding, Counter, History, Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.ledger.steps import commit, end, processing, recovery
 from airflow_tx.ledger.steps.commit import AcquireRequest

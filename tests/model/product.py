@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.compat import RunInfo
 from airflow_tx.base.config import Settings
 from airflow_tx.ledger import Receipt
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.operations.actions import skip
 from airflow_tx.sources.api import Batch, Source, SourceKind

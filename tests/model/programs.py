@@ -20,10 +20,10 @@ from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.ledger.attempt import LANE_TRY, TaskTry
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import TopologyRecord, TransactionRecord
+from airflow_tx.ledger.records import TopologyRecord, TransactionRecord, Waiter
 from airflow_tx.ledger.steps.end import note_readmission
 from airflow_tx.ledger.steps.replay import WishRequest, want
-from airflow_tx.ledger.steps.run_slots import Waiter, bid
+from airflow_tx.ledger.steps.run_slots import bid
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
 from airflow_tx.operations.actions.replay import NamedReplay

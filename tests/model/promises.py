@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.attempt import of_lane
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
-from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Ack, History, Phase, decode
 from tests.model.product import memory_state
 from tests.model.programs import spans
@@ -66,7 +65,7 @@ def became_final(before: World, after: World) -> World:
     _check_receipts(before, after)
     assert record is not None
     rows = spans(RotatingTransactionalState(Reader(store), PATHS).get_state(txid).rows)
-    final = Final(txid, skipped, rows, tries, record.replaces["txid"] if record.replaces else None)
+    final = Final(txid, skipped, rows, tries, record.replaces.txid if record.replaces else None)
     counted = {other.txid: other for other in after.counted()}
     if final.replaces is not None and final.replaces not in counted:
         raise Violation(f"transaction {txid} replaces {final.replaces}, which does not count")
@@ -91,7 +90,7 @@ def offered(shape: Shape, before: World, after: World) -> World:
     store.nodes = after.nodes
     batches = [spans(RotatingTransactionalState(Reader(store), PATHS).get_state(after.current).rows)]
     if two.replaces:
-        batches += [final.spans for final in after.book if final.txid == two.replaces["txid"]]
+        batches += [final.spans for final in after.book if final.txid == two.replaces.txid]
     filled = {row % 2 for batch in batches for _, low, high in batch for row in range(low, high)}
     filled |= {0} if shape.varies else set()
     offer = Offer(two.attempt, two.epoch, (0 in filled, 1 in filled))
@@ -137,7 +136,8 @@ def _check_receipts(before: World, after: World) -> None:
     txid, record = before.current, before.record(before.current)
     assert record is not None
     path = PATHS.history(txid)
-    receipt = Receipt.from_json(decode(History, path, after.nodes[path].data).receipt)
+    receipt = decode(History, path, after.nodes[path].data).receipt
+    assert receipt is not None
     found = (receipt.txid, receipt.attempt, receipt.epoch, receipt.nonce, receipt.birth, receipt.previous)
     expected = (txid, record.attempt, record.epoch, record.nonce, record.birth, before.topology.receipt)
     if found != expected or after.topology.receipt != receipt.hash:

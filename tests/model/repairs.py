@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_tx.base.errors import RepairRefused
-from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps.step import Audit
 from tests.model.machine import Env

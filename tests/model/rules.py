@@ -18,7 +18,7 @@ from airflow_tx.base.errors import (
     StateUnavailable,
     UnknownTransaction,
 )
-from airflow_tx.ledger.answers import TopologyRequest
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.state.memory import MemoryDatabase
 from tests.model import product

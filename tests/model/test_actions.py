@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from airflow_tx.base.errors import PreviewOutdated
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import TransactionRecord
-from airflow_tx.ledger.steps.replay import note_action, version_of
+from airflow_tx.ledger.steps.version import note_action, version_of
 from tests.model.driver import Run, Topology
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_tx.base.errors import OutcomeUnknown, Outranked
 from airflow_tx.ledger.answers import Committed
+from airflow_tx.ledger.records import Waiter
 from airflow_tx.ledger.steps import end, recovery, run_slots
-from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology

@@ -70,7 +70,7 @@ def test_a_value_that_the_second_state_refuses_leaves_the_first_one_torn_at_rest
     assert not explore(case, MOMENT, MOMENT).torn
 
 
-# --- attempts of different releases -------------------------------------------------------------------------------
+# --- attempts of different plans ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cases", SOME_OR_ALL)

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import RunHeld, SkippedTransaction, StaleAttempt, StaleBatch, StateBehind
-from airflow_tx.ledger.answers import (
-    AlreadyCommitted,
-    BeginRequest,
-    Begun,
-    Blocked,
-    NoData,
-    Outside,
-    ReplayNoted,
-    WindowFull,
-)
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Blocked, NoData, ReplayNoted, WindowFull
+from airflow_tx.ledger.batch import BeginRequest, Outside
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps import recovery
 from airflow_tx.state import MemoryState
@@ -113,7 +105,7 @@ class TestReplaysAreNoted:
         assert topology.note_replay(1, 4) == Blocked(1, "its run failed")
         blocked = topology.topology.blocked
         assert blocked is not None
-        assert (blocked["txid"], blocked["attempt"]) == (1, 4)
+        assert (blocked.txid, blocked.attempt) == (1, 4)
 
     def test_what_is_no_failure_is_not_counted(self, topology: Topology) -> None:
         run = Run(topology, "r1")
@@ -159,7 +151,7 @@ class TestReplaysAreNoted:
         written = topology.store().get(topology.paths.record).version
         topology.note_replay(2, 1, limit=0)
         assert topology.store().get(topology.paths.record).version == written
-        assert (topology.topology.blocked or {})["txid"] == 1
+        assert topology.topology.is_blocked(1)
 
     def test_one_that_noted_it_and_died_does_not_hold_it_up_for_ever(self, topology: Topology) -> None:
         run = Run(topology, "r1")

@@ -20,7 +20,8 @@ from airflow_tx.base.errors import (
     UnknownTransaction,
 )
 from airflow_tx.ledger.answers import AlreadyCommitted, AlreadySkipped, Committed, Done, NotYet, ToBeSkipped
-from airflow_tx.ledger.records import Outcome, Phase
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps import end
 from tests.model.conftest import counts
 from tests.model.driver import Run, Skipper, Topology

@@ -65,7 +65,7 @@ class Database:
     def _granted(self, attempt: int) -> Grant:
         grant = self._grants(N, attempt)
         claim = json.loads(grant.claim)
-        replaced = {"txid": C} if self.sizes.restates else None
+        replaced = {"txid": C, "entry": ""} if self.sizes.restates else None
         return replace(grant, claim=json.dumps({**claim, "replaces": replaced}))
 
     def table(self) -> SqlTable:

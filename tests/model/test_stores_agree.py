@@ -24,15 +24,16 @@ from hypothesis.stateful import (
 )
 
 from airflow_tx.base.errors import TxError
-from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Granted, Processed, TopologyRequest
+from airflow_tx.ledger.answers import Begun, Granted, Processed
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import TaskTry, Token
 from airflow_tx.ledger.audit.rebuild import state_lost
+from airflow_tx.ledger.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Waiter
 from airflow_tx.ledger.steps import commit, end, processing, recovery, run_slots
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.steps.recovery import ReplayRequest
-from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.memory import MemoryStore

@@ -21,6 +21,8 @@ from airflow_tx.base.errors import (
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, NotYet, Processed, Restarted
 from airflow_tx.ledger.audit.move import Mover
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import CheckNote
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps.step import Audit
 from tests.model.driver import Run, Topology
@@ -321,10 +323,10 @@ class TestTrace25:
 class TestAcceptedChecks:
     """A person accepts what a check has found in one output, and not in another one."""
 
-    FOUND: ClassVar[dict[str, Any]] = {"passed": False, "found": "1 of 2 rows", "digest": "of the rows"}
+    FOUND: ClassVar[CheckNote] = CheckNote(False, "1 of 2 rows", "of the rows")
     ADA: ClassVar[Audit] = Audit("ada", "a holiday")
 
-    def refused(self, topology: Topology, found: dict[str, Any]) -> Run:
+    def refused(self, topology: Topology, found: CheckNote) -> Run:
         run = Run(topology, "r1")
         run.processed(2, {"a": 2})
         processed = run.committer().processed()
@@ -339,7 +341,7 @@ class TestAcceptedChecks:
         return run
 
     def test_another_output_than_the_one_that_was_shown_is_not_accepted(self, topology: Topology) -> None:
-        self.refused(topology, {**self.FOUND, "digest": "of other rows"})
+        self.refused(topology, replace(self.FOUND, digest="of other rows"))
         with pytest.raises(PreviewOutdated):
             topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=self.ADA)
         record = topology.ledger().status(1)
@@ -362,4 +364,6 @@ class TestAcceptedChecks:
             topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=audit)
         record = topology.ledger().status(1)
         assert record is not None
-        assert record.checks["positive"]["accepted"]["who"] == "ada"
+        accepted = record.checks["positive"].accepted
+        assert accepted is not None
+        assert accepted.who == "ada"

@@ -6,8 +6,8 @@ import pytest
 
 from airflow_tx.base.errors import Outbid
 from airflow_tx.ledger.answers import Bidding, Committed, Done, NotNeeded
+from airflow_tx.ledger.records import Waiter
 from airflow_tx.ledger.steps import run_slots
-from airflow_tx.ledger.steps.run_slots import Waiter
 from tests.model.driver import Run, Topology
 
 
@@ -124,7 +124,7 @@ def test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn(waiting: Topo
         waiting.ledger().run(run_slots.note_yield, again)
     waiting.ledger().run(run_slots.bid, again)
     assert waiting.ledger().run(run_slots.note_yield, again) == Done()
-    assert waiting.topology.yielded["r3"]["blocking"] == 2
+    assert waiting.topology.yielded["r3"].blocking == 2
 
 
 def test_a_leader_that_died_does_not_hold_up_the_others(waiting: Topology) -> None:

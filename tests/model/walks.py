@@ -17,7 +17,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import rename_state
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Binding, Skipped
 from airflow_tx.ledger.steps.replay import WishRequest
@@ -301,8 +302,8 @@ class Walk:
             history = self.ledger.outcome(txid)
             receipt = None if history is None else history.receipt
             if receipt is not None:
-                replaces = receipt.get("replaces")
-                final = Final(receipt["nonce"], receipt["outcome"] == "COMMITTED", replaces and replaces["txid"])
+                replaced = receipt.replaces
+                final = Final(receipt.nonce, receipt.outcome == "COMMITTED", replaced and replaced.txid)
             else:
                 # A rebuilt ledger: all states were given it whole.
                 fences = [fence for each in self.states if (fence := each.fence()) and fence.txid == txid]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import Binding, Counter, Skipped, TopologyRecord, TransactionRecord, decode
 from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.machine import Place
@@ -190,8 +191,8 @@ class World:
             return None
         binding = decode(Binding, "", node.data)
         again = binding.restating
-        record = self.record(again["txid"]) if again else None
-        return binding.txid if again is None or record is None or record.birth != again["birth"] else again["txid"]
+        record = self.record(again.txid) if again else None
+        return binding.txid if again is None or record is None or record.birth != again.birth else again.txid
 
     def record(self, txid: int | None) -> TransactionRecord | None:
         node = None if txid is None else self.nodes.get(PATHS.transaction(txid))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import Phase, TransactionRecord
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.steps.end import note_skip

@@ -44,14 +44,6 @@ def test_help_of_an_operator_says_where_its_further_arguments_are_described(name
     assert "Initialize self" not in (inspect.getdoc(getattr(airflow_tx, name).__init__) or "Initialize self")
 
 
-def test_a_name_that_is_gone_says_what_to_use_instead() -> None:
-    with pytest.raises(
-        ImportError, match=r"no DeltaState any more\. Append rows to a DeltaTable .* SqlState"
-    ) as refusal:
-        exec("from airflow_tx.state import DeltaState")
-    assert "\n" not in str(refusal.value)
-
-
 def test_a_public_name_is_not_hidden_by_the_module_of_the_same_name() -> None:
     importlib.import_module("airflow_tx.testing.eventually")
     assert [name for room, name in PUBLIC if inspect.ismodule(getattr(room, name))] == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_tx.base.errors import (
@@ -16,17 +16,16 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.ledger.api import Paths, Store, decode_name, names_below, txids_below
 from airflow_tx.ledger.attempt import Token
-from airflow_tx.ledger.json_text import digest_of, dumps, is_shortened
+from airflow_tx.ledger.json_text import as_plain, digest_of, dumps, is_shortened, replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.life import LEDGER_LOST, Life, since_reset, taken_back
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, records_at
-from airflow_tx.ledger.receipt import Receipt
+from airflow_tx.ledger.receipt import Deed, Outcome, Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
     History,
     Metadata,
-    Outcome,
     RepairRecord,
     Skipped,
     TopologyRecord,
@@ -120,7 +119,7 @@ class LedgerEvidence:
     """The evidence of the ledger.
 
     :param current: the txid whose turn it is; what comes before is final.
-    :param histories: by txid, of the remembered ones.
+    :param histories: by txid, of the remembered ones; `unreadable`: why others cannot be read.
     :param position: where the source stands after the last final transaction; None before the first one.
     :param repairs: what people did to it, oldest first.
     :param latest: the txid whose turn it was when the states had been read.
@@ -135,6 +134,7 @@ class LedgerEvidence:
     repairs: Sequence[RepairRecord]
     latest: int = 0
     decisive: Decisive | None = None
+    unreadable: Mapping[int, UnreadableRecord] = field(default_factory=dict)
 
     @property
     def life(self) -> Sequence[RepairRecord]:
@@ -144,12 +144,13 @@ class LedgerEvidence:
     @property
     def oldest(self) -> int:
         """Name the oldest transaction that is remembered; the next one if none is."""
-        return min(self.histories, default=self.current)
+        return min({*self.histories, *self.unreadable}, default=self.current)
 
 
-def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
+def ledger_evidence(store: Store, paths: Paths, *, partly: bool = False) -> LedgerEvidence:
     """Read a ledger. Transactions may commit while it is read: transactions that become final later are left out.
 
+    :param partly: whether the history of a transaction may be unreadable.
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: naming the record.
     """
@@ -157,8 +158,15 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
     found = _at_one_moment(store, paths)
 
     read = Reader(store)
-    final = {txid: paths.history(txid) for txid in txids_below(store, paths.histories)}
-    histories = records_at(read, History, final)
+    histories = dict[int, History]()
+    unreadable = dict[int, UnreadableRecord]()
+    for txid in txids_below(store, paths.histories):
+        try:
+            histories |= records_at(read, History, {txid: paths.history(txid)})
+        except UnreadableRecord as error:
+            if not partly:
+                raise
+            unreadable[txid] = error
     skipped = ReadOnlyLedger(store, paths).all_skipped()
     runs = {decode_name(name): f"{paths.runs}/{name}" for name in names_below(store, paths.runs)}
     bindings = records_at(read, Binding, runs)
@@ -176,7 +184,7 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
             wanted=frozenset(map(int, Reader(store).names_if_any(paths.wishes))),
         )
     histories = {txid: each for txid, each in histories.items() if txid not in final_since}
-    return replace(found, histories=histories, decisive=decisive)
+    return replace(found, histories=histories, decisive=decisive, unreadable=unreadable)
 
 
 def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
@@ -275,12 +283,16 @@ class Chain:
     def _read_ledger(self) -> None:
         """Take each receipt of the ledger, compared with its own hash and with the record that it stands in."""
         ledger = self.ledger
+        for txid, error in ledger.unreadable.items():
+            self.find(txid, f"its record cannot be read: {_why(error)}")
+            self.changed.add(("", txid))
         for txid, history in ledger.histories.items():
             if txid >= ledger.current:
                 self.findings.append(
                     f"transaction {txid}: it is final, and it is the turn of {ledger.current}"
                 )
-            receipt = self._read("", txid, history.receipt, (history.receipt or {}).get("hash"))
+            kept = history.receipt
+            receipt = self._read("", txid, kept, None if kept is None else kept.stored_hash)
             if receipt is not None:
                 self.receipts[txid] = receipt
                 self._compare(txid, history, receipt)
@@ -318,12 +330,12 @@ class Chain:
         """Read a receipt, of a state or ("") of the ledger; None: it was changed."""
         what = f"its receipt in state {state}" if state else "its receipt"
         try:
-            receipt = Receipt.from_json(value)
+            receipt = value if isinstance(value, Receipt) else Receipt.from_json(value)
             if receipt.hash == noted:
                 return receipt
             problem = f"was changed: its hash is {receipt.hash[:16]}, and {str(noted)[:16]} stands beside it"
         except UnreadableRecord as error:
-            problem = f"was changed: {error.fields['reason']}"
+            problem = f"was changed: {_why(error)}"
         self.find(txid, f"{what} {problem}")
         self.changed.add((state, txid))
         return None
@@ -351,15 +363,15 @@ class Chain:
             "outcome": ("SKIPPED" if skipped else "COMMITTED", receipt.outcome),
             "rows": (history.rows, receipt.rows),
             "digest": (history.digest, receipt.digest),
-            "lost rows": (history.lost, list(receipt.lost)),
-            "changed rows": (history.changed, list(receipt.changed)),
+            "lost rows": (history.lost, receipt.lost),
+            "changed rows": (history.changed, receipt.changed),
             "skip": (history.skip, receipt.skip if skipped else None),
             "size": (history.size or {}, receipt.size or {}),
-            "restates": (history.restates, receipt.replaces and receipt.replaces["txid"]),
+            "restates": (history.restates, receipt.replaces and receipt.replaces.txid),
             "incarnation": (self.ledger.topology.incarnation, receipt.incarnation),
         }
         for name, (said, kept) in pairs.items():
-            if dumps(said) != dumps(kept):
+            if said != kept:
                 self.find(
                     txid, f"the ledger says {name} {in_short(said)}, its receipt {in_short(kept)}"
                 )
@@ -396,7 +408,7 @@ class Chain:
                 )
 
     def _missing(self, txid: int) -> None:
-        if txid in self.ledger.histories:
+        if txid in self.ledger.histories or txid in self.ledger.unreadable:
             return  # its receipt was changed, which is a finding
         if any(txid in taken_back(each) for each in self.ledger.life):
             self.notes.append(
@@ -504,15 +516,15 @@ class Chain:
                 again = history.readmitted_as if history is not None else None
                 after = f"; its rows are in transaction {again}" if again is not None else ""
                 if receipt.replaces is not None:
-                    after = f"; transaction {receipt.replaces['txid']}, which it restated, counts"
+                    after = f"; transaction {receipt.replaces.txid}, which it restated, counts"
                 self.notes.append(f"{where} skipped: {_person(receipt.skip)}{after}")
             elif receipt.replaces is not None:
                 by = f": {_person(receipt.wish)}" if receipt.wish is not None else ""
-                self.notes.append(f"{where} it restates {receipt.replaces['txid']}{by}")
+                self.notes.append(f"{where} it restates {receipt.replaces.txid}{by}")
                 self.notes += [
                     f"{where} it has passed over state {name}: what that held was accepted"
                     for name, each in sorted(receipt.written.items())
-                    if each.get("left")
+                    if each.left
                 ]
             for repair in self.ledger.life:
                 if before is not None and before < repair.generation <= receipt.generation:
@@ -521,11 +533,16 @@ class Chain:
                     )
 
 
-def _person(noted: Mapping[str, Any]) -> str:
-    return f"{noted.get('why')} ({noted.get('who')}, {noted.get('when')})"
+def _why(error: UnreadableRecord) -> str:
+    value = error.fields.get("value")
+    return error.fields["reason"] if value is None else f"{error.fields['reason']} ({value})"
+
+
+def _person(noted: Deed) -> str:
+    return f"{noted.why} ({noted.who}, {noted.when})"
 
 
 def in_short(value: Any) -> str:
     """Write a value for people."""
-    text = dumps(value)
+    text = dumps(as_plain(value))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

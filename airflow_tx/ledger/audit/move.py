@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from airflow_tx.base.errors import (
@@ -20,7 +19,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Unchanged, Write, names_below
-from airflow_tx.ledger.json_text import dumps
+from airflow_tx.ledger.json_text import dumps, replace
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import RECORD_FORMAT, Counter, TopologyRecord, decode, encode

@@ -14,8 +14,8 @@ from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.life import LEDGER_LOST, holds_for_good
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.receipt import Receipt
-from airflow_tx.ledger.records import Binding, Metadata, Phase, TransactionRecord, encode
+from airflow_tx.ledger.receipt import Receipt, Replaced
+from airflow_tx.ledger.records import Binding, Metadata, Phase, Restating, TransactionRecord, encode
 from airflow_tx.ledger.steps.processing import counted_of
 from airflow_tx.ledger.steps.step import Stamp, acks_of, put_or_create
 
@@ -166,9 +166,8 @@ class RemadeTransaction:
     @property
     def bound(self) -> dict[str, Binding]:
         """The binding of its run: the transaction that it restates counts until it is committed."""
-        replaces = self.batch["replaces"]
-        restating = {"txid": self.token.txid, "birth": self.token.birth}
-        return {self.batch["key"]: Binding(replaces["txid"], replaces["entry"], restating)}
+        restating = Restating(self.token.txid, self.token.birth)
+        return {self.batch["key"]: Binding(**self.batch["replaces"], restating=restating)}
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths) -> list[Write]:
         """Give the writes of its record, its rows and the folder of its acks."""
@@ -194,12 +193,12 @@ class RemadeTransaction:
             fenced=list(self.fenced),
             error="the ledger was rebuilt",
             birth=token.birth,
-            changed=[dict(each) for each in self.receipt.changed],
+            changed=self.receipt.changed,
             acks=acks_of(stamp, token.txid, token.attempt),
             counted=counted_of(self.receipt.rows, self.receipt.digest),
             journal=batch.get("journal", ""),
-            replaces=batch["replaces"],
-            wish=None if self.receipt.wish is None else dict(self.receipt.wish),
+            replaces=Replaced(**batch["replaces"]),
+            wish=self.receipt.wish,
         )
         rows = Metadata(token.attempt, batch["rows"], batch["position"])
         return [
@@ -271,7 +270,7 @@ def _bound(batch: Mapping[str, Any], final: int) -> dict[str, Binding]:
     """
     replaces = batch.get("replaces")
     if replaces is not None and (not final or batch["skip"] is not None):
-        return {batch["key"]: Binding(replaces["txid"], replaces["entry"])}
+        return {batch["key"]: Binding(**replaces)}
     return {batch["key"]: Binding(final, batch.get("journal", ""))} if final else {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow_tx.base.errors import (
@@ -17,12 +17,13 @@ from airflow_tx.base.errors import (
     UnreadableRecord,
 )
 from airflow_tx.base.remedy import Command, Remedy
-from airflow_tx.ledger.answers import Done, Repaired, TopologyRequest
+from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, topologies
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild, rebuild_refused
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.batch_words import gone_in_words
-from airflow_tx.ledger.json_text import dumps, is_shortened
+from airflow_tx.ledger.json_text import dumps, is_shortened, replace
 from airflow_tx.ledger.ledger import Ledger, OwnStep
 from airflow_tx.ledger.life import (
     ACCEPT_CHANGE,
@@ -38,12 +39,11 @@ from airflow_tx.ledger.life import (
     since_reset,
 )
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
-from airflow_tx.ledger.receipt import Receipt
+from airflow_tx.ledger.receipt import Deed, Outcome, Receipt, Replaced
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
     History,
-    Outcome,
     RepairRecord,
     Skipped,
     TopologyRecord,
@@ -196,11 +196,6 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
         births={**before.births, **plan.births},
         grants={},
         rolling=None,
-        # Replacements of the lost time are unknown, except for the last complete transaction.
-        taken_back_from={
-            **before.taken_back_from,
-            **dict.fromkeys(plan.births, plan.current - bool(plan.transaction)),
-        },
         rebuilt=plan.current - 1,
         # These notes belong to open transactions, which are removed.
         skips=[],
@@ -310,13 +305,14 @@ def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[
     last = plan.transaction
     if last["skip"] is None or read.exists(path):
         return []
-    own = Skipped(last["key"], last["run_id"], last["rows"], last["skip"], stamp.op)
-    return [Create(path, encode(_without_rows(own, last.get("replaces"))))]
+    own = Skipped(last["key"], last["run_id"], last["rows"], Deed(**last["skip"]), stamp.op)
+    replaces = last.get("replaces")
+    return [Create(path, encode(_without_rows(own, replaces and Replaced(**replaces))))]
 
 
-def _without_rows(skipped: Skipped, replaces: Mapping[str, Any] | None) -> Skipped:
+def _without_rows(skipped: Skipped, replaces: Replaced | None) -> Skipped:
     """Leave the rows out if it was a restatement: the transaction that it restated counts."""
-    return skipped if replaces is None else replace(skipped, rows=None, replaces=replaces["txid"])
+    return skipped if replaces is None else replace(skipped, rows=None, replaces=replaces.txid)
 
 
 def _skipped_again(
@@ -342,7 +338,7 @@ def _skipped_again(
         else:
             rows = None if again is not None else receipt.metadata
             own = Skipped(
-                receipt.key, receipt.run_id, rows, dict(receipt.skip), stamp.op, readmitted_as=again
+                receipt.key, receipt.run_id, rows, receipt.skip, stamp.op, readmitted_as=again
             )
             writes.append(Create(path, encode(_without_rows(own, receipt.replaces))))
     return writes, without_rows
@@ -384,7 +380,7 @@ def _counts_now(plan: RebuildPlan, skipped: Receipt) -> Binding | None:
     if last is not None:
         return Binding(last.txid, last.journal or "")
     if skipped.replaces is not None:
-        return Binding(skipped.replaces["txid"], skipped.replaces["entry"])
+        return Binding(skipped.replaces.txid, skipped.replaces.entry)
     return None if later is None else Binding(later)
 
 
@@ -500,8 +496,6 @@ def _left(
         births=_without(topology.births, state),
         grants=_without(topology.grants, state),
         accepted={**others, state: dict(accepted)} if accepted else others,
-        # It may lack what was committed before, which no restatement may take back then.
-        taken_back_from={**topology.taken_back_from, state: current.txid},
         rolling=None,
         op=stamp.op,
     )
@@ -517,7 +511,6 @@ def _left(
         change={
             "state": state,
             "txid": current.txid,
-            "held_from": topology.taken_back_from.get(state, 0),
             **change,
         },
     )
@@ -556,7 +549,6 @@ def rename_state(
     states = {renamed(name): txid for name, txid in topology.states.items()}
     births = {renamed(name): birth for name, birth in topology.births.items()}
     grants = {renamed(name): grant for name, grant in topology.grants.items()}
-    since = {renamed(name): txid for name, txid in topology.taken_back_from.items()}
     names = {**{each: renamed(now) for each, now in topology.renamed.items()}, old: new}
     after = replace(
         topology,
@@ -565,7 +557,6 @@ def rename_state(
         states=states,
         births=births,
         grants=grants,
-        taken_back_from=since,
         columns={renamed(name): each for name, each in topology.columns.items()},
         accepted={renamed(name): each for name, each in topology.accepted.items()},
         renamed={each: now for each, now in names.items() if each != now},
@@ -620,11 +611,9 @@ def note_change(
         raise PreviewOutdated(what=f"State {state!r}", topology=paths.topology)
     check_not_rolling(paths, topology)
     current = read.get(Counter, paths.current)
-    since = {} if keys is not None else {state: current.txid}
     noted = {**topology.accepted.get(state, {}), CHANGE: next_repair(read, paths)}
     after = replace(
         topology,
-        taken_back_from={**topology.taken_back_from, **since},
         accepted={**topology.accepted, **({state: noted} if marked else {})},
         op=stamp.op,
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow_tx.base.remedy import Command
-from airflow_tx.ledger.answers import WHOLE
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.audit.chain import (
     Chain,
@@ -19,10 +18,11 @@ from airflow_tx.ledger.audit.chain import (
     StateEvidence,
     in_short,
 )
-from airflow_tx.ledger.json_text import digest, digest_of
+from airflow_tx.ledger.batch import WHOLE
+from airflow_tx.ledger.json_text import digest, digest_of, replace
 from airflow_tx.ledger.life import BACK, CHANGE, LEDGER_LOST, STATE_LOST, Life, name_now
-from airflow_tx.ledger.receipt import Receipt, restated
-from airflow_tx.ledger.records import Outcome, Phase, Skipped, TransactionRecord
+from airflow_tx.ledger.receipt import Outcome, Receipt, Written, restated
+from airflow_tx.ledger.records import Loss, Phase, Skipped, TransactionRecord
 from airflow_tx.ledger.steps.loss import ACCEPT_LOSS, losses_behind
 from airflow_tx.ledger.steps.roll_forward import nonces
 
@@ -56,7 +56,7 @@ def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
     repairs = chain.ledger.repairs
     left = repairs[-1].generation if repairs else 1
     if topology.rolling is not None:
-        left = topology.rolling["generation"]
+        left = topology.rolling.generation
     if topology.generation != left:
         yield f"its generation is {topology.generation}, and its repairs have left {left}"
     yield from _rebuilt_findings(chain)
@@ -108,17 +108,17 @@ def _loss_findings(chain: Chain) -> Iterator[str]:
     accepted = [each for each in life if each.what == ACCEPT_LOSS and each.number > asked_again]
     places = chain.ledger.position
     places = places if topology.partitioned and isinstance(places, dict) else {WHOLE: places}
-    losses: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    losses: dict[str, list[Loss]] = defaultdict(list)
     for each in accepted:
         for loss in each.losses:
-            losses[loss["partition"]].append(loss)
+            losses[loss.partition].append(loss)
     ahead = {
-        (partition, digest(loss["place"]))
+        (partition, digest(loss.position))
         for partition, place in places.items()
         for loss in losses_behind(losses, partition, place)
     }
     for each in accepted:
-        is_ahead = any((loss["partition"], digest(loss["place"])) in ahead for loss in each.losses)
+        is_ahead = any((loss.partition, digest(loss.position)) in ahead for loss in each.losses)
         if is_ahead and each.number not in topology.losses:
             yield f"it leaves out accepted loss {each.number}, which comes next in the source"
 
@@ -211,14 +211,14 @@ def _open_findings(
         yield f"it ends at {in_short(meta.position)}, and its record has the digest of another place"
     if record.phase is Phase.COMMITTING and record.claim is not None:
         said = {
-            name: record.claim.get(name)
+            name: getattr(record.claim, name)
             for name in ("attempt", "epoch", "nonce", "birth", "key", "run_id")
         }
         if said != {name: getattr(record, name) for name in said}:
             yield "what its receipt is going to say is not what its record says"
-        if digest_of(record.claim.get("metadata")) != digest(meta.rows):
+        if digest_of(record.claim.metadata) != digest(meta.rows):
             yield "its receipt is going to name other rows than it has"
-        if record.claim.get("previous") != chain.ledger.topology.receipt:
+        if record.claim.previous != chain.ledger.topology.receipt:
             yield "its receipt is going to name another receipt than the last one"
 
 
@@ -269,7 +269,7 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
         "run": (skipped.run_id, receipt.run_id),
         "key": (skipped.key, receipt.key),
         "skip": (skipped.skip, receipt.skip),
-        "replaces": (skipped.replaces, receipt.replaces and receipt.replaces["txid"]),
+        "replaces": (skipped.replaces, receipt.replaces and receipt.replaces.txid),
     }
     for name, (said, kept) in pairs.items():
         if said != kept:
@@ -475,8 +475,7 @@ def _compare_one(chain: Chain, life: Life, own: Receipt, receipt: Receipt) -> No
     # Written again from the journal, it is under a later name of the state.
     given = life.given.get(receipt.txid)
     # A state that was passed over knows only that it got no rows.
-    rows = {name: each for name, each in (given or {}).items() if name != "left"}
-    written = {} if given is None else dict.fromkeys(own.written, rows)
+    written = {} if given is None else dict.fromkeys(own.written, replace(given, left=False))
     # A table that was made to pass over it knows that it got no rows.
     of_hole = receipt.txid in life.holes
     different = own.differences(replace(receipt, written=own.written if of_hole else written))
@@ -650,7 +649,7 @@ def _compare_holes(chain: Chain, state: StateEvidence) -> None:
     """Find the transactions whose rows nothing kept, until their restatements are committed."""
     now = chain.ledger.decisive
     replaced = () if now is None else [each.replaces for each in now.opened.values()]
-    wanted = {each["txid"] for each in replaced if each is not None}
+    wanted = {each.txid for each in replaced if each is not None}
     wanted |= set() if now is None else now.wanted
     for txid in _holes(chain, state):
         if chain.life(state.name).lacks(txid):
@@ -693,7 +692,7 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
     """Compare the rows of each transaction, or say why they cannot be compared."""
     assert state.rows is not None
     life = chain.life(state.name)
-    written = {txid: part["keys"] for txid, part in life.given.items()}
+    written = {txid: part.keys for txid, part in life.given.items()}
     if why := _unsettled(state, max(written, default=0)):
         return why
     replaced = restated(chain.receipts)
@@ -746,10 +745,10 @@ def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | st
 def _column_total(
     name: str,
     total: int,
-    written: Sequence[Mapping[str, Any]],
+    written: Sequence[Written],
     accepted: Sequence[Mapping[str, int]],
 ) -> ColumnTotal:
-    parts = [each.get("sums", {}).get(name) for each in written if each["keys"]]
+    parts = [each.sums.get(name) for each in written if each.keys > 0]
     expected = sum(part for part in parts if part is not None) + sum(
         each.get(name, 0) for each in accepted
     )

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
 
 from airflow_tx.ledger.answers import AlarmNoted
 from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import encode
+from airflow_tx.ledger.records import AlarmNote, RaisedAlarms, encode
 from airflow_tx.ledger.steps.step import Decision, Stamp, put_or_create
 
 
-@dataclass(frozen=True)
-class RaisedAlarms:
-    """The record of alarms.
-
-    :param raised: per kind, what it is raised for (`of`), since when, and what its caller wants to remember.
-    """
-
-    raised: dict[str, dict[str, Any]] = field(default_factory=dict)
-    op: str = ""
-
-
-def raised_alarms(read: Reader, paths: Paths) -> Mapping[str, Mapping[str, Any]]:
+def raised_alarms(read: Reader, paths: Paths) -> Mapping[str, AlarmNote]:
     """Read which alarms are raised."""
     return (read.peek_if_any(RaisedAlarms, paths.alarms) or RaisedAlarms()).raised
 
 
 def note_alarm(
-    read: Reader, stamp: Stamp, paths: Paths, kind: str, note: Mapping[str, Any] | None
+    read: Reader, stamp: Stamp, paths: Paths, kind: str, note: AlarmNote | None
 ) -> Decision[AlarmNoted]:
     """Note what an alarm of this kind is raised for. Of all processes that find the same, one is the first.
 
-    :param note: `of` says what for; None: it is over.
+    :param note: None: it is over.
     """
     record = read.find(RaisedAlarms, paths.alarms) or RaisedAlarms()
-    if record.raised.get(kind, {}).get("of") == (note or {}).get("of"):
+    before = record.raised.get(kind)
+    if (before and before.of) == (note and note.of):
         return Decision(AlarmNoted(first=False))
     raised = {name: each for name, each in record.raised.items() if name != kind}
     if note is not None:
-        raised[kind] = {**note, "when": stamp.now}
+        raised[kind] = replace(note, when=stamp.now)
     write = put_or_create(read, paths.alarms, encode(replace(record, raised=raised, op=stamp.op)))
     return Decision(AlarmNoted(first=True), (write,), paths.alarms)

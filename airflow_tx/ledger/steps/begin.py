@@ -6,7 +6,7 @@ Source: docs/protocol.md §§1, 3, 5.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow_tx.base.errors import (
@@ -18,23 +18,18 @@ from airflow_tx.base.errors import (
     UnknownTransaction,
     UnreadableRecord,
 )
-from airflow_tx.ledger.answers import (
-    AlreadyCommitted,
+from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Done, Joined, NoData, WindowFull
+from airflow_tx.ledger.api import Create, Paths, Put, Write
+from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.batch import (
     Batch,
     BeginRequest,
-    Begun,
     DecidedBatch,
-    Done,
-    Joined,
-    NoData,
     Outside,
     PreviousBatch,
     TopologyRequest,
-    WindowFull,
 )
-from airflow_tx.ledger.api import Create, Paths, Put, Write
-from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.reading import (
     Reader,
     RotatingTransactionalState,
@@ -42,21 +37,22 @@ from airflow_tx.ledger.reading import (
     position_after,
     unmoved,
 )
+from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
     History,
-    Outcome,
     Phase,
     Skipped,
     TopologyRecord,
     TransactionRecord,
+    Wish,
     encode,
 )
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.loss import start_after
 from airflow_tx.ledger.steps.processing import start
-from airflow_tx.ledger.steps.replay import BeginPass, Restatement, Wish, begin_again, restating
+from airflow_tx.ledger.steps.replay import BeginPass, Restatement, begin_again, restating
 from airflow_tx.ledger.steps.step import Decision, Stamp, is_committed
 
 # --- begin --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_tx.base.errors import FailedTransaction, PreviewOutdated, RowsChanged, UnreadableRecord
@@ -20,10 +20,11 @@ from airflow_tx.ledger.answers import (
 )
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.attempt import Token, TransactionAttempt
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.output import same_output
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.receipt import Receipt, Written
-from airflow_tx.ledger.records import Counter, Outcome, Phase, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.receipt import CheckNote, Code, Outcome, Receipt, TaskRows, Written
+from airflow_tx.ledger.records import Counter, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.steps.end import (
     check_grant,
     check_states,
@@ -68,15 +69,15 @@ class AcquireRequest:
     metadata: Any = field(hash=False, default=None)
     position: Any = field(hash=False, default=None)
     rows: int | None = None
-    tasks: Mapping[str, Any] = field(hash=False, default_factory=dict)
-    code: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    tasks: Mapping[str, TaskRows] = field(hash=False, default_factory=dict)
+    code: Code = field(hash=False, default_factory=Code)
     unproven: tuple[str, ...] = ()
     journal: str = ""
     taken_back: Mapping[str, str] = field(hash=False, default_factory=dict)
     held: str = ""
     sole: tuple[str, ...] = ()
     own: Mapping[str, Receipt] = field(hash=False, default_factory=dict)
-    checks: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    checks: Mapping[str, CheckNote] = field(hash=False, default_factory=dict)
 
 
 def acquire(
@@ -109,7 +110,7 @@ def acquire(
     topology, before = check_grant(read, paths, attempt.txid, record, request.states)
     if record.replaces is not None:
         taken_back = request.taken_back
-        replaced = record.replaces["txid"]
+        replaced = record.replaces.txid
         check_still_held(read, paths, attempt.txid, replaced, taken_back, own=request.own)
         # Without a state to take anything back from, one may have been passed over.
         if (taken_back or request.held) and request.held != held_at(
@@ -205,7 +206,7 @@ def note_commit_failed(
     remedy: Remedy | None = None,
     for_good: bool = False,
     repairable: bool = False,
-    checks: Mapping[str, dict[str, Any]] | None = None,
+    checks: Mapping[str, CheckNote] | None = None,
 ) -> Decision[FailureNoted]:
     """Note for people that a commit has failed finally; the phase and the turn do not change, for another try.
 
@@ -256,10 +257,12 @@ def accept_checks(
     :raises PreviewOutdated: a check has found something else since.
     """
     record = still_open(read, paths, txid)
-    if any(record.checks.get(name, {}).get("digest") != each for name, each in digests.items()):
+    shown = {name: record.checks[name] for name in digests if name in record.checks}
+    if {name: each.digest for name, each in shown.items()} != digests:
         raise PreviewOutdated(what=f"Transaction {txid}", topology=paths.topology)
-    by = {"accepted": audit.noted(stamp)}
-    accepted = {name: {**by, **record.checks[name]} for name in digests}  # the first person stays
+    by = audit.noted(stamp)
+    # The first person stays.
+    accepted = {name: replace(each, accepted=each.accepted or by) for name, each in shown.items()}
     noted = replace(record, checks={**record.checks, **accepted}, op=stamp.op)
     return put(paths.transaction(txid), noted, Done())
 

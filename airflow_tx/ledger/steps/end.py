@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -23,15 +22,21 @@ from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Grant, Token
-from airflow_tx.ledger.json_text import as_kept, digest, dumps
+from airflow_tx.ledger.json_text import as_kept, as_plain, digest, dumps, replace
 from airflow_tx.ledger.life import BEGAN, CHANGE, EMPTIED
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
-from airflow_tx.ledger.receipt import METADATA_KEPT, POSITION_KEPT, Receipt, Written
+from airflow_tx.ledger.receipt import (
+    METADATA_KEPT,
+    NOTHING_WRITTEN,
+    POSITION_KEPT,
+    Outcome,
+    Receipt,
+    Written,
+)
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
     History,
-    Outcome,
     Phase,
     Skipped,
     TopologyRecord,
@@ -174,7 +179,7 @@ def claimed(
         wish=record.wish,
         **counted,
     )
-    return replace(record, claim=receipt.said())
+    return replace(record, claim=receipt)
 
 
 def make_grant(
@@ -198,6 +203,7 @@ def make_grant(
         topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth
     )
     kept = fence_batch(record, stamp.now, batch)
+    assert record.claim is not None, "the same step has noted it"
     return Grant(
         paths.topology,
         topology.incarnation,
@@ -205,7 +211,7 @@ def make_grant(
         topology.states,
         batch=dumps(kept),
         births=topology.births,
-        claim=dumps(record.claim),
+        claim=record.claim.text,
         noted=noted or {},
         grants=topology.grants,
         accepted=topology.accepted,
@@ -225,7 +231,7 @@ def fence_batch(
         kept["journal"] = of.journal
     if of.replaces is not None:
         kept["replaces"] = of.replaces
-    return kept
+    return dict(as_plain(kept))
 
 
 def ended(
@@ -253,8 +259,8 @@ def ended(
     """
     read.get(Counter, paths.current)  # a repair that sets the turn back refuses this end
     assert record.claim is not None, "its grant has noted it"
-    given = {state: (written or {}).get(state, Written()) for state in states}
-    receipt = Receipt.from_json(record.claim).with_written(given)
+    given = {state: (written or {}).get(state, NOTHING_WRITTEN) for state in states}
+    receipt = record.claim.with_written(given)
     history = History.of(
         record,
         txid=txid,
@@ -263,7 +269,7 @@ def ended(
         rows=rows,
         ack_val=f"{ack_val:016x}",
         op=stamp.op,
-        receipt=receipt.to_json(),
+        receipt=receipt.hashed(),
         digest=digest_text(record.counted),
     )
     after = _topology_after(topology, history, states, stamp)
@@ -300,13 +306,11 @@ def _topology_after(
 ) -> TopologyRecord:
     """Note a transaction that is over in the topology record, and drop what was noted of it there."""
     txid = history.txid
-    is_blocked = topology.blocked is not None and topology.blocked.get("txid") == txid
-    # A state that takes the old name of another one: entries from before mean that other one.
-    reused = {state: txid for state in states if state in topology.renamed}
+    is_blocked = topology.is_blocked(txid)
     return replace(
         topology,
-        renamed={old: new for old, new in topology.renamed.items() if old not in reused},
-        taken_back_from={**topology.taken_back_from, **reused},
+        # A state may take the old name of another one.
+        renamed={old: new for old, new in topology.renamed.items() if old not in states},
         states={**topology.states, **dict.fromkeys(states, txid)},
         births={**topology.births, **dict.fromkeys(states, history.birth)},
         blocked=None if is_blocked else topology.blocked,
@@ -534,7 +538,7 @@ def commit_skip(
         kept = replace(kept, rows=rows)
     else:
         # The transaction that it restated counts. With its rows, a re-admission would count them twice.
-        kept = replace(kept, replaces=record.replaces["txid"])
+        kept = replace(kept, replaces=record.replaces.txid)
     end = ended(
         read,
         stamp,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_tx.base.errors import LossRefused, PreviewOutdated, UnreadableRecord
-from airflow_tx.ledger.answers import WHOLE, Loss, Repaired
+from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Paths, Put
+from airflow_tx.ledger.batch import WHOLE
 from airflow_tx.ledger.batch_words import shortened
-from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
-from airflow_tx.ledger.records import Counter, RepairRecord, TopologyRecord, encode
+from airflow_tx.ledger.records import Counter, Loss, RepairRecord, TopologyRecord, encode
 from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, next_repair
 
 ACCEPT_LOSS = "accept-loss"
@@ -57,53 +58,37 @@ def start_after(
     if not topology.partitioned:
         behind = losses_behind(accepted, WHOLE, position)
         return StartPosition(
-            behind[-1]["goes_on"] if behind else position,
-            {WHOLE: [each["what"] for each in behind]},
+            behind[-1].resume_at if behind else position,
+            {WHOLE: [each.description for each in behind]},
         )
     places = {}
     lost = {}
     for partition, place in position.items():
         behind = losses_behind(accepted, partition, place)
-        places[partition] = behind[-1]["goes_on"] if behind else place
-        lost[partition] = [each["what"] for each in behind]
+        places[partition] = behind[-1].resume_at if behind else place
+        lost[partition] = [each.description for each in behind]
     return StartPosition(places, lost)
 
 
-def _written(loss: Loss) -> dict[str, Any]:
-    """Name the fields of a loss as its record does."""
-    return {
-        "partition": loss.partition,
-        "place": loss.position,
-        "goes_on": loss.resume_at,
-        "what": loss.description,
-    }
-
-
-_Accepted = dict[str, list[dict[str, Any]]]
-
-
-def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> _Accepted:
+def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> dict[str, list[Loss]]:
     """Read, by partition, the losses that a batch may still be decided behind; of one place the last accepted."""
-    found: _Accepted = {}
+    found: dict[str, list[Loss]] = {}
     for number in topology.losses:
         for loss in read.peek(RepairRecord, paths.repair(number)).losses:
-            others = [
-                each for each in found.get(loss["partition"], []) if each["place"] != loss["place"]
-            ]
-            found[loss["partition"]] = [*others, loss]
+            before = found.get(loss.partition, [])
+            others = [each for each in before if each.position != loss.position]
+            found[loss.partition] = [*others, loss]
     return found
 
 
-def losses_behind(
-    accepted: Mapping[str, Sequence[dict[str, Any]]], partition: str, place: Any
-) -> list[dict[str, Any]]:
+def losses_behind(accepted: Mapping[str, Sequence[Loss]], partition: str, place: Any) -> list[Loss]:
     """Find the losses between a position and the one from which rows can be had."""
-    behind: list[dict[str, Any]] = []
+    behind: list[Loss] = []
     left = list(accepted.get(partition, []))
     # One loss may end where another one begins. Count each once: they might form a circle.
-    while (loss := next((each for each in left if each["place"] == place), None)) is not None:
+    while (loss := next((each for each in left if each.position == place), None)) is not None:
         left.remove(loss)
-        place = loss["goes_on"]
+        place = loss.resume_at
         behind.append(loss)
     return behind
 
@@ -129,13 +114,13 @@ def without_passed(
         )
         for partition, place in (item for found in places for item in found.items()):
             ahead |= {
-                (partition, digest(loss["place"]))
+                (partition, digest(loss.position))
                 for loss in losses_behind(accepted, partition, place)
             }
 
     def is_ahead(number: int) -> bool:
         losses = read.peek(RepairRecord, paths.repair(number)).losses
-        return any((each["partition"], digest(each["place"])) in ahead for each in losses)
+        return any((each.partition, digest(each.position)) in ahead for each in losses)
 
     return replace(topology, losses=[number for number in topology.losses if is_ahead(number)])
 
@@ -237,5 +222,5 @@ def note_losses(
         current=current.txid,
         summary="lost, and in no batch: "
         + "; ".join(shortened([loss.description for loss in losses])),
-        losses=[_written(loss) for loss in losses],
+        losses=[replace(loss, went_back=False) for loss in losses],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from airflow_tx.base.errors import (
@@ -23,9 +23,18 @@ from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Proc
 from airflow_tx.ledger.api import Create, Paths, Put, ack_element, ack_name
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt, instance_name
 from airflow_tx.ledger.batch_words import counted, shortened
-from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Ack, Phase, Skipped, TopologyRecord, TransactionRecord, encode
+from airflow_tx.ledger.receipt import Code, TaskRows
+from airflow_tx.ledger.records import (
+    Ack,
+    BatchRows,
+    Phase,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    encode,
+)
 from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.ledger.steps.step import Decision, Stamp, is_another, is_committed, put
 
@@ -51,6 +60,24 @@ class OutputName(NamedTuple):
     name: str
     content: str = ""
 
+    @staticmethod
+    def to_json(outputs: Iterable[OutputName]) -> dict[str, Any]:
+        """Give names of outputs as acks, manifests and descriptors keep them."""
+        found = list(outputs)
+        contents = [each.content for each in found]
+        names = [[each.task_id, each.map_index, each.name] for each in found]
+        return {"outputs": names, **({"contents": contents} if any(contents) else {})}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> tuple[OutputName, ...]:
+        """Read what `to_json` gave; without contents, these are unknown."""
+        names = value.get("outputs", ())
+        contents = value.get("contents") or [""] * len(names)
+        return tuple(
+            cls(task, index, name, content)
+            for (task, index, name), content in zip(names, contents, strict=True)
+        )
+
 
 def content_of(entry: Mapping[str, Any]) -> str:
     """Return what tells the rows of a staged output from others: their digest, else the try that wrote them.
@@ -58,24 +85,6 @@ def content_of(entry: Mapping[str, Any]) -> str:
     :param entry: of an ack, or a reference.
     """
     return str(entry.get("row_digest") or entry.get("task_try") or "")
-
-
-def names_to_json(outputs: Iterable[OutputName]) -> dict[str, Any]:
-    """Give names of outputs as acks, manifests and descriptors keep them."""
-    found = list(outputs)
-    contents = [each.content for each in found]
-    names = [[each.task_id, each.map_index, each.name] for each in found]
-    return {"outputs": names, **({"contents": contents} if any(contents) else {})}
-
-
-def names_from_json(value: Mapping[str, Any]) -> tuple[OutputName, ...]:
-    """Read what `names_to_json` gave; earlier versions kept no contents."""
-    names = value.get("outputs", ())
-    contents = value.get("contents") or [""] * len(names)
-    return tuple(
-        OutputName(task, index, name, content)
-        for (task, index, name), content in zip(names, contents, strict=True)
-    )
 
 
 _CONSUMER = (
@@ -108,49 +117,29 @@ class RowsRead:
         """Give it as an ack and a manifest keep it."""
         stopped = {"stopped": True} if self.stopped else {}
         stopped |= {"more": True} if self.more else {}
-        names = names_to_json(self.outputs)
+        names = OutputName.to_json(self.outputs)
         return {**self.found.to_json(), **names, "at_least": self.at_least, **stopped}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
         """Read what `to_json` gave."""
-        found, names = RowsDigest.from_json(value), names_from_json(value)
+        found, names = RowsDigest.from_json(value), OutputName.from_json(value)
         stopped = value.get("stopped", False)
         return cls(found, names, value["at_least"], stopped, value.get("more", False))
 
 
-@dataclass(frozen=True)
-class BatchRows:
-    """What all consumers of a batch agree on.
-
-    :param digests: by form: Spark and Python hash a row each in its own way.
-    """
-
-    rows: int
-    digests: Mapping[str, str] = field(hash=False, default_factory=dict)
-
-    @property
-    def digest(self) -> str:
-        """Write the digests as history keeps them."""
-        return digest_text(self.to_json())
-
-    def to_json(self) -> dict[str, Any]:
-        """Give it as a record keeps it."""
-        return {"rows": self.rows, "digests": dict(self.digests)}
+def digest_text(found: BatchRows | None) -> str:
+    """Write the digests of a batch as history keeps them; "" without any."""
+    return "" if found is None else " ".join(sorted(found.digests.values()))
 
 
-def digest_text(counted: Mapping[str, Any] | None) -> str:
-    """Write the digests of what a record keeps of its batch, as history keeps them; "" without any."""
-    return " ".join(sorted((counted or {}).get("digests", {}).values()))
-
-
-def counted_of(rows: int | None, text: str) -> dict[str, Any] | None:
-    """Read what history keeps of the rows of a batch, as a record keeps it; None: no task counted them.
+def counted_of(rows: int | None, text: str) -> BatchRows | None:
+    """Read what history keeps of the rows of a batch; None: no task counted them.
 
     :param text: as `digest_text` wrote it.
     """
     digests = {each.rpartition(":")[0]: each for each in text.split()}
-    return None if rows is None else {"rows": rows, "digests": digests}
+    return None if rows is None else BatchRows(rows, digests)
 
 
 def consumed(read: Iterable[RowsRead]) -> int | None:
@@ -163,7 +152,7 @@ def check_rows(
     attempt: TransactionAttempt,
     acks: _Acks,
     size: Mapping[str, Any] | None,
-    first: Mapping[str, Any] | None,
+    first: BatchRows | None,
 ) -> BatchRows | None:
     """Compare what the tasks of an attempt read with the source, with each other, and with what was emitted.
 
@@ -279,17 +268,15 @@ def _check_size(
 
 
 def _check_first(
-    topology: str, attempt: TransactionAttempt, batch: BatchRows, first: Mapping[str, Any]
+    topology: str, attempt: TransactionAttempt, batch: BatchRows, first: BatchRows
 ) -> None:
-    other = [
-        text for form, text in batch.digests.items() if first["digests"].get(form, text) != text
-    ]
-    if batch.rows == first["rows"] and not other:
+    other = [text for form, text in batch.digests.items() if first.digests.get(form, text) != text]
+    if batch.rows == first.rows and not other:
         return
-    known = ", ".join(first["digests"].values())
+    known = ", ".join(first.digests.values())
     problem = (
-        f"this attempt read {counted(batch.rows, 'rows')} of the batch ({batch.digest}), "
-        f"an earlier one {first['rows']} ({known}), and a transactional source gives the same again"
+        f"this attempt read {counted(batch.rows, 'rows')} of the batch ({digest_text(batch)}), "
+        f"an earlier one {first.rows} ({known}), and a transactional source gives the same again"
     )
     remedy = Remedy.of(
         "Give the source its rows back and clear the run; or take the current rows: "
@@ -594,8 +581,13 @@ def processed(
         return Decision(result)
     _check_trees(attempt, found, emitted or {})
     path = paths.transaction(attempt.txid)
-    counted = first or (None if batch is None else batch.to_json())
-    done = replace(record, phase=Phase.PROCESSED, processed=stamp.now, counted=counted, op=stamp.op)
+    done = replace(
+        record,
+        phase=Phase.PROCESSED,
+        processed=stamp.now,
+        counted=first or batch,
+        op=stamp.op,
+    )
     return put(path, done, result)
 
 
@@ -675,3 +667,51 @@ def _stale_try(
         found="no try" if found is None else found.task_try,
         task_try=task.task_try,
     )
+
+
+# --- what tasks did -----------------------------------------------------------------------------------------------
+# The parts of a receipt that acks tell.
+
+
+def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, TaskRows]:
+    """Sum up what each task read and emitted, all its instances together.
+
+    :param acks: by task id and map index.
+    """
+    found: dict[str, TaskRows] = {}
+    sums: dict[tuple[str, str], RowsDigest] = {}
+    for (task, _), ack in sorted(acks.items()):
+        before = found.get(task, TaskRows(0, None, {}))
+        outputs = dict(before.outputs)
+        for output in ack.outputs:
+            outputs[output["name"]] = _added(outputs.get(output["name"]), output.get("rows"))
+        found[task] = TaskRows(before.instances + 1, _added(before.rows, ack.rows), outputs)
+        for name, rows in _row_digests(ack):
+            sums[task, name] = sums[task, name] + rows if (task, name) in sums else rows
+    for (task, name), rows in sums.items():
+        if rows.text:
+            found[task] = replace(found[task], digests={**found[task].digests, name: rows.text})
+    return found
+
+
+def code_of(acks: Mapping[tuple[str, int], Ack], dag_version: str) -> Code:
+    """Say what processed a batch: the version of its DAG, and by task the digest of the code that it ran.
+
+    :param acks: as for `tasks_of`; instances that ran different code have several digests.
+    """
+    found: dict[str, set[str]] = {}
+    for (task, _), ack in acks.items():
+        if ack.code:
+            found.setdefault(task, set()).add(ack.code)
+    tasks = {task: " ".join(sorted(codes)) for task, codes in found.items()}
+    return Code(dag_version, tasks)
+
+
+def _row_digests(ack: Ack) -> Iterator[tuple[str, RowsDigest]]:
+    yield from (("", RowsDigest.from_json(read)) for read in ack.read if not read["outputs"])
+    for output in ack.outputs:
+        yield output["name"], RowsDigest.of(output.get("rows") or 0, output.get("row_digest", ""))
+
+
+def _added(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other

@@ -5,20 +5,26 @@ Recovery goes by records, not by runs: an open transaction whose run has ended i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from airflow_tx.base.errors import StaleAttempt
 from airflow_tx.ledger.answers import AlreadyCommitted, Blocked, Done, GivenUp, ReplayNoted
 from airflow_tx.ledger.api import Paths, Put
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import TopologyRecord, TransactionRecord, encode
+from airflow_tx.ledger.records import (
+    BlockMark,
+    ReplayNote,
+    TopologyRecord,
+    TransactionRecord,
+    encode,
+)
 from airflow_tx.ledger.steps.end import listed_skip
 from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, put
 
 COORDINATOR = "coordinator"
 """Who skips a restatement that has failed too often."""
-_GIVEN_UP = "given_up"
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,9 @@ def note_replay(
         raise StaleAttempt(
             step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt
         )
-    before = record.replay or {}
-    if before.get("attempt") == attempt.attempt and before["when"] >= request.overdue:
-        return Decision(ReplayNoted(False, before["count"]))
+    before = record.replay
+    if before is not None and before.attempt == attempt.attempt and before.when >= request.overdue:
+        return Decision(ReplayNoted(False, before.count))
     if (
         record.for_good
         and record.skip is None
@@ -75,20 +81,12 @@ def note_replay(
         return _stop(
             read, stamp, paths, replace(request, reason=record.error or request.reason), record
         )
-    count = (
-        before["count"] if before.get("attempt") in (attempt.attempt - 1, attempt.attempt) else 0
-    )
-    if request.counts:
-        count += 1
+    is_next = before is not None and before.attempt in (attempt.attempt - 1, attempt.attempt)
+    count = (before.count if before is not None and is_next else 0) + request.counts
     if count > request.limit:
         return _stop(read, stamp, paths, request, record)
-    note = {
-        **({_GIVEN_UP: True} if _GIVEN_UP in before else {}),
-        "attempt": attempt.attempt,
-        "count": count,
-        "when": stamp.now,
-        "reason": request.reason,
-    }
+    given_up = before is not None and before.given_up
+    note = ReplayNote(attempt.attempt, count, stamp.now, request.reason, given_up)
     after = replace(record, replay=note, op=stamp.op)
     return put(path, after, ReplayNoted(True, count))
 
@@ -103,32 +101,25 @@ def note_person(
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is None:
         return Decision(Done())
-    asked = {**audit.noted(stamp), "attempt": record.attempt}
+    asked = audit.noted_of(stamp, record.attempt)
     return put(paths.transaction(txid), replace(record, asked=asked, op=stamp.op), Done())
 
 
 def _stop(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest, record: TransactionRecord
 ) -> Decision[Blocked | GivenUp]:
-    """Block a transaction, or skip it at its turn if it restates one and no repair can help."""
-    before = record.replay or {}
-    if record.replaces is None or record.repairable or _GIVEN_UP in before:
+    """BlockMark a transaction, or skip it at its turn if it restates one and no repair can help."""
+    before = record.replay or ReplayNote(0, 0, stamp.now, request.reason)
+    if record.replaces is None or record.repairable or before.given_up:
         return _block(read, stamp, paths, request)
     txid = request.attempt.txid
-    replaces = int(record.replaces["txid"])
+    replaces = record.replaces.txid
     why = f"{request.reason}; transaction {replaces}, which it restates, still counts"
     given_up = replace(
         record,
         skip=Audit(COORDINATOR, why).noted(stamp),
         # As of the attempt before: this one is not about to be replayed.
-        replay={
-            "count": 0,
-            "when": stamp.now,
-            "reason": request.reason,
-            **before,
-            "attempt": request.attempt.attempt - 1,
-            _GIVEN_UP: True,
-        },
+        replay=replace(before, attempt=request.attempt.attempt - 1, given_up=True),
         op=stamp.op,
     )
     writes = (
@@ -142,19 +133,13 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
     attempt = request.attempt
     result = Blocked(attempt.txid, request.reason)
     topology = read.get(TopologyRecord, paths.record)
-    found = topology.blocked or {}
+    found = topology.blocked
     # The first one stays: two that took turns would write again and again.
-    mine = (attempt.txid, attempt.attempt)
-    if (found.get("txid"), found.get("attempt")) == mine or found.get(
-        "txid", attempt.txid
-    ) < attempt.txid:
+    if found is not None and (
+        found.txid < attempt.txid or (found.txid, found.attempt) == (attempt.txid, attempt.attempt)
+    ):
         return Decision(result)
-    note = {
-        "txid": attempt.txid,
-        "attempt": attempt.attempt,
-        "reason": request.reason,
-        "when": stamp.now,
-    }
+    note = BlockMark(attempt.txid, attempt.attempt, request.reason, stamp.now)
     after = replace(topology, blocked=note, op=stamp.op)
     return put(paths.record, after, result)
 
@@ -164,8 +149,8 @@ def unblock(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
     topology = read.get(TopologyRecord, paths.record)
     if topology.blocked is None:
         return Decision(Done())
-    record = read.find(TransactionRecord, paths.transaction(topology.blocked["txid"]))
-    if record is not None and record.attempt == topology.blocked["attempt"] and record.skip is None:
+    record = read.find(TransactionRecord, paths.transaction(topology.blocked.txid))
+    if record is not None and topology.blocked.holds(record):
         return Decision(Done())
     after = replace(topology, blocked=None, op=stamp.op)
     return put(paths.record, after, Done())

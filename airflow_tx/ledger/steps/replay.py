@@ -6,15 +6,16 @@ Source: docs/protocol.md §§3, 5, 11.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from airflow_tx.base.errors import (
     ChangeRefused,
     NotTakenBack,
-    PreviewOutdated,
     RestateRefused,
     RunHeld,
     StaleBegin,
@@ -22,22 +23,18 @@ from airflow_tx.base.errors import (
     shortened_reason,
 )
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.answers import (
-    AlreadyCommitted,
-    AlreadySkipped,
-    Batch,
-    BeginRequest,
-    Begun,
-    DecidedBatch,
-    Done,
-    Outside,
-    PreviousBatch,
-    Replaced,
-    RestatedBatch,
-)
+from airflow_tx.ledger.answers import AlreadyCommitted, AlreadySkipped, Begun, Done
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, txids_below
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.batch import (
+    Batch,
+    BeginRequest,
+    DecidedBatch,
+    Outside,
+    PreviousBatch,
+    RestatedBatch,
+)
+from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.life import Life, name_now
 from airflow_tx.ledger.reading import (
     Reader,
@@ -46,16 +43,19 @@ from airflow_tx.ledger.reading import (
     records_at,
     unmoved,
 )
-from airflow_tx.ledger.receipt import REPLAYS_KEPT, Receipt
+from airflow_tx.ledger.receipt import REPLAYS_KEPT, Deed, Receipt, Replaced, Replayed
 from airflow_tx.ledger.records import (
     MOST_OF_REASON,
+    BatchRows,
     Binding,
     Counter,
     History,
     Phase,
+    Restating,
     Skipped,
     TopologyRecord,
     TransactionRecord,
+    Wish,
     encode,
 )
 from airflow_tx.ledger.steps import step
@@ -131,14 +131,14 @@ def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Deci
         state = read.ask("run state", record.run_id, ask)
         if record.replaces is not None and state is not None:
             # The transaction that it restates counts for every other run of the same key.
-            return Decision(AlreadyCommitted(record.replaces["txid"]))
+            return Decision(AlreadyCommitted(record.replaces.txid))
         if state in LIVE_RUN_STATES:
             raise RunHeld(run_id=request.run_id, txid=txid, holder=record.run_id, state=state)
     started = read.names(begins.paths.acks(record.acks))
     same = record.request == request.task_try
     # "": it was allocated for this run before the run existed. If the run could not be created, a new attempt ends the
     # block of the old one.
-    is_blocked = (begins.topology.blocked or {}).get("txid") == txid
+    is_blocked = begins.topology.is_blocked(txid)
     again = request.retry or (record.request == "" and not is_blocked)
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(begins, txid, record)
@@ -280,45 +280,41 @@ def _other_rows(
     )
 
 
-def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
+def _replayed(record: TransactionRecord, stamp: Stamp) -> Replayed:
     """Say of which attempt, when and why, how large it was, and which person asked for it, for the receipt."""
-    replayed = {
-        "attempt": record.attempt,
-        "when": stamp.now,
-        "why": shortened_reason(_why_replayed(record), MOST_OF_REASON),
+    by = None
+    if (asked := record.asked) is not None and asked.attempt == record.attempt:
+        by = Deed(asked.who, asked.when, shortened_reason(asked.why, 200))
+    return Replayed(
+        record.attempt,
+        stamp.now,
+        shortened_reason(_why_replayed(record), MOST_OF_REASON),
         **_counted(record),
-    }
-    asked = record.asked
-    if asked is None or asked["attempt"] != record.attempt:
-        return replayed
-    by = {"who": asked["who"], "when": asked["when"], "why": shortened_reason(asked["why"], 200)}
-    return {**replayed, "by": by}
+        by=by,
+    )
 
 
 def _counted(record: TransactionRecord) -> dict[str, Any]:
     """Say how many `rows` the attempt had, if its committer, its tasks or its source counted them; else its `size`."""
     size = {unit: count for unit, count in (record.size or {}).items() if unit != "why"}
     counted = (
-        record.claim,
-        record.counted if record.processed else None,
-        None if size.get("at_most") else size,
+        None if record.claim is None else record.claim.rows,
+        record.counted.rows if record.counted is not None and record.processed else None,
+        None if size.get("at_most") else size.get("rows"),
     )
-    rows = [each["rows"] for each in counted if each and each.get("rows") is not None]
-    return {"rows": int(rows[0])} if rows else {"size": size} if size else {}
+    rows = [each for each in counted if each is not None]
+    return {"rows": rows[0]} if rows else {"size": size}
 
 
-def _earlier(replayed: Mapping[str, Any]) -> dict[str, Any]:
+def _earlier(replayed: Replayed) -> Replayed:
     """Shorten why an earlier attempt was replayed, so that records stay small; the last error stays whole."""
-    return {**replayed, "why": shortened_reason(replayed["why"], 200)}
+    return replace(replayed, why=shortened_reason(replayed.why, 200))
 
 
 def _why_replayed(record: TransactionRecord) -> str:
-    asked = (
-        record.replay
-        if record.replay is not None and record.replay["attempt"] == record.attempt
-        else None
-    )
-    return str(record.error or (asked and asked["reason"]) or "its run was cleared")
+    asked = record.replay
+    reason = asked.reason if asked is not None and asked.attempt == record.attempt else ""
+    return record.error or reason or "its run was cleared"
 
 
 # --- the corrected file ------------------------------------------------------------------------------------------
@@ -347,7 +343,7 @@ def note_changed(
     if record.to_change is not None:
         return Decision(Done())
     check_changeable(paths, txid, record, states)
-    noted = {**audit.noted(stamp), "attempt": record.attempt}
+    noted = audit.noted_of(stamp, record.attempt)
     after = replace(
         record,
         phase=Phase.FAILED,
@@ -385,24 +381,6 @@ def to_decide_anew(record: TransactionRecord, rows: Any) -> bool:
 
 # --- wish ---------------------------------------------------------------------------------------------------------
 # A person wants a committed transaction restated. Source: docs/protocol.md §11.
-
-
-@dataclass(frozen=True)
-class Wish:
-    """`wanted/<txid>`: a person wants a committed transaction restated; no run has begun that yet.
-
-    :param key: of the run whose next `begin` restates it.
-    :param changed_rows: whether that `begin` decides the rows again, with their current content.
-    """
-
-    txid: int
-    key: str
-    run_id: str
-    who: str
-    when: str
-    why: str
-    op: str
-    changed_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -450,7 +428,7 @@ def want(
         request.txid,
         request.key,
         request.run_id,
-        **audit.noted(stamp),
+        **structs.asdict(audit.noted(stamp)),
         op=stamp.op,
         changed_rows=request.changed_rows,
     )
@@ -523,7 +501,7 @@ def entries_in_use(read: Reader, paths: Paths) -> set[str]:
     for name in read.names(paths.transactions):
         record = read.peek_if_any(TransactionRecord, paths.transaction(int(name)))
         if record is not None and record.replaces is not None:
-            found.add(record.replaces["entry"])
+            found.add(record.replaces.entry)
     return found
 
 
@@ -559,10 +537,10 @@ def restating(read: Reader, paths: Paths, binding: Binding) -> int | None:
     noted = binding.restating
     record = None
     if noted is not None:
-        record = read.find(TransactionRecord, paths.transaction(noted["txid"]))
-    if noted is None or record is None or record.birth != noted["birth"]:
+        record = read.find(TransactionRecord, paths.transaction(noted.txid))
+    if noted is None or record is None or record.birth != noted.birth:
         return None
-    return int(noted["txid"])
+    return noted.txid
 
 
 def check_held(
@@ -712,60 +690,6 @@ def _refused(
     return RestateRefused(txid=txid, topology=paths.topology, problem=problem, remedy=named)
 
 
-# --- version ------------------------------------------------------------------------------------------------------
-# The version of what a person was shown: of two persons who act on the same version, the second is refused.
-
-
-Record = TransactionRecord | Skipped | Wish
-Records = dict[int, Record]
-
-
-def version_of(read: Reader, paths: Paths, txids: Sequence[int]) -> str:
-    """Give the version of these transactions: any step that changes one of them changes it."""
-    return _version(txids, dict(_records(read, paths, txids)))
-
-
-def note_action(
-    read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], version: str
-) -> Decision[Done]:
-    """Note that a person acts on these transactions, so that no other person acts on the same version.
-
-    :raises PreviewOutdated: they are of another version by now.
-    """
-    records = dict(_records(read, paths, txids))
-    if _version(txids, records) != version:
-        named = f"Transaction {', '.join(map(str, sorted(set(txids))))}" if txids else "What failed"
-        raise PreviewOutdated(what=named, topology=paths.topology)
-    writes = tuple(
-        Put(_path(paths, txid, found), encode(replace(found, op=stamp.op)))
-        for txid, found in records.items()
-    )
-    return Decision(Done(), writes, writes[0].path if writes else "")
-
-
-def _records(read: Reader, paths: Paths, txids: Sequence[int]) -> Iterator[tuple[int, Record]]:
-    for txid in sorted(set(txids)):
-        found = (
-            read.find(TransactionRecord, paths.transaction(txid))
-            or read.find(Skipped, paths.skipped(txid))
-            or read.find(Wish, paths.wish(txid))
-        )
-        if found is not None:
-            yield txid, found
-
-
-def _path(paths: Paths, txid: int, found: Record) -> str:
-    if isinstance(found, TransactionRecord):
-        return paths.transaction(txid)
-    return paths.skipped(txid) if isinstance(found, Skipped) else paths.wish(txid)
-
-
-def _version(txids: Sequence[int], records: Records) -> str:
-    return digest(
-        [[txid, records[txid].op if txid in records else ""] for txid in sorted(set(txids))]
-    )
-
-
 # --- what `begin` makes of it ------------------------------------------------------------------------------------
 
 
@@ -777,14 +701,14 @@ class Restatement:
     wish: Wish
 
     @property
-    def replaces(self) -> dict[str, Any]:
+    def replaces(self) -> Replaced:
         """The transaction that is replaced, as the record keeps it."""
-        return {"txid": self.binding.txid, "entry": self.binding.entry}
+        return Replaced(self.binding.txid, self.binding.entry)
 
     @property
-    def wanted(self) -> dict[str, str]:
+    def wanted(self) -> Deed:
         """Who wants it, when and why."""
-        return {"who": self.wish.who, "when": self.wish.when, "why": self.wish.why}
+        return Deed(self.wish.who, self.wish.when, self.wish.why)
 
     def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any:
         """Return the rows of the journal, or the current ones if they are wanted.
@@ -798,7 +722,7 @@ class Restatement:
             return begins.current_rows(attempt, found.rows)
         return found.rows
 
-    def counted(self, begins: BeginPass) -> dict[str, Any] | None:
+    def counted(self, begins: BeginPass) -> BatchRows | None:
         """Return what the tasks read of the batch then; None: this is unknown, or they are to read the current rows."""
         history = begins.read.find(History, begins.paths.history(self.binding.txid))
         found = self._entry(begins)
@@ -807,13 +731,12 @@ class Restatement:
         return counted_of(history.rows, history.digest)
 
     def _entry(self, begins: BeginPass) -> RestatedBatch:
-        replaces = Replaced(self.binding.txid, self.binding.entry)
-        ask = partial(begins.outside.read_entry, replaces, self.wish.changed_rows)
-        return begins.read.ask("entry", replaces.entry, ask)
+        ask = partial(begins.outside.read_entry, self.replaces, self.wish.changed_rows)
+        return begins.read.ask("entry", self.replaces.entry, ask)
 
     def bound(self, txid: int, birth: str) -> Binding:
         """Make the binding of the run: the transaction that is restated counts until the new one is committed."""
-        return replace(self.binding, restating={"txid": txid, "birth": birth})
+        return replace(self.binding, restating=Restating(txid, birth))
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
         """Return the writes that fulfil the wish, once and for all."""

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
+
+from msgspec import structs
 
 from airflow_tx.base.errors import RepairRefused, RollingForward, UnreadableRecord
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Token
-from airflow_tx.ledger.json_text import is_shortened
-from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, HOLES, ROLL_FORWARD
+from airflow_tx.ledger.json_text import is_shortened, replace
+from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, ROLL_FORWARD
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
-from airflow_tx.ledger.receipt import Receipt
+from airflow_tx.ledger.receipt import Outcome, Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
     History,
     Metadata,
-    Outcome,
     RepairRecord,
+    RollingNote,
     Skipped,
     TopologyRecord,
     TransactionRecord,
@@ -96,8 +98,8 @@ def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
     """
     noted = topology.rolling
     if noted is not None:
-        states = sorted(noted["found"])
-        raise RollingForward(topology=paths.topology, when=noted["when"], states=states)
+        states = sorted(noted.found)
+        raise RollingForward(topology=paths.topology, when=noted.when, states=states)
 
 
 def check_raw_not_rolling(paths: Paths, data: bytes | None) -> None:
@@ -125,16 +127,20 @@ def begin_roll_forward(
     current = read.get(Counter, paths.current).txid
     opened = read.find(TransactionRecord, paths.transaction(current))
     generation = topology.generation + GENERATIONS
-    before = topology.rolling or {"found": {}, "nonces": []}
-    found = {**found, **before["found"]}
-    run = {"found": found, "nonces": [*before["nonces"], stamp.op], "generation": generation}
-    earlier: Mapping[str, Collection[int]] = before.get(HOLES, {})
+    by = structs.asdict(audit.noted(stamp))
+    before = topology.rolling or RollingNote(**by, found={}, nonces=[], generation=generation)
+    found = {**found, **before.found}
     passed = holes or {}
-    if both := {*earlier, *passed}:
-        run[HOLES] = {
-            name: sorted({*earlier.get(name, ()), *passed.get(name, ())}) for name in sorted(both)
-        }
-    noted = {**audit.noted(stamp), **run}
+    noted = RollingNote(
+        **by,
+        found=found,
+        nonces=[*before.nonces, stamp.op],
+        generation=generation,
+        holes={
+            name: sorted({*before.holes.get(name, ()), *passed.get(name, ())})
+            for name in sorted({*before.holes, *passed})
+        },
+    )
     after = replace(topology, generation=generation, rolling=noted, op=stamp.op)
     birth = "" if opened is None else opened.birth
     rolling = Rolling(generation, stamp.op, current, birth, found)
@@ -160,7 +166,7 @@ def end_roll_forward(
     :raises RepairRefused: a later run has taken over.
     """
     topology = read.get(TopologyRecord, paths.record)
-    runs = (topology.rolling or {"nonces": [""]})["nonces"]
+    runs = [""] if topology.rolling is None else topology.rolling.nonces
     if runs[-1] != nonce:
         raise RepairRefused(
             what=ROLL_FORWARD,
@@ -178,7 +184,6 @@ def end_roll_forward(
         states={**topology.states, **{name: each.last for name, each in whole.items()}},
         births={**topology.births, **{name: each.birth for name, each in whole.items()}},
         grants={**topology.grants, **{name: [*each.grant] for name, each in whole.items()}},
-        taken_back_from=_held_from(read, paths, topology, whole),
         accepted={
             **topology.accepted,
             **{name: _accepted(topology, name, each.change) for name, each in whole.items()},
@@ -242,29 +247,9 @@ def _refused_still(
         )
 
 
-def _held_from(
-    read: Reader, paths: Paths, topology: TopologyRecord, whole: Mapping[str, RolledState]
-) -> dict[str, int]:
-    """Set back since when a state is sure to hold its transactions, if an accepted loss is made good."""
-    kept = dict(topology.taken_back_from)
-    lost = (
-        repair
-        for repair in reversed(repairs_of(read, paths))
-        if repair.change.get("state") in whole and "held_from" in repair.change
-    )
-    for repair in lost:  # the newest first: each names what was known before it
-        name = repair.change["state"]
-        if repair.change["txid"] > whole[name].found and kept.get(name) == repair.change["txid"]:
-            before: Any = repair.change["held_from"]
-            kept.pop(name)
-            if before:
-                kept[name] = before
-    return kept
-
-
 def nonces(topology: TopologyRecord, repairs: Sequence[RepairRecord], state: str) -> set[str]:
     """Name the runs of the command that have written a state again, or do so now: its fence has the nonce of one."""
-    now = [] if topology.rolling is None else topology.rolling["nonces"]
+    now = [] if topology.rolling is None else topology.rolling.nonces
     done = [
         each.change["nonces"]
         for each in repairs
@@ -314,12 +299,12 @@ def back(
     bound: dict[str, Binding | None] = dict.fromkeys(keys)
     writes = list[Write]()
     for txid, each in sorted(kept.items(), reverse=True):
-        if each.replaces is not None and each.replaces["txid"] <= to:
-            bound[each.key] = Binding(each.replaces["txid"], each.replaces["entry"])
+        if each.replaces is not None and each.replaces.txid <= to:
+            bound[each.key] = Binding(each.replaces.txid, each.replaces.entry)
         writes.append(Delete(paths.history(txid)))
     for txid, record in records.items():
-        if record.replaces is not None and record.replaces["txid"] <= to:
-            entry = Binding(record.replaces["txid"], record.replaces["entry"])
+        if record.replaces is not None and record.replaces.txid <= to:
+            entry = Binding(record.replaces.txid, record.replaces.entry)
             bound[record.key] = bound[record.key] or entry
         writes.append(Delete(paths.transaction(txid)))
     writes += _skipped_before(read, stamp, paths, to, kept, bound=bound)
@@ -412,7 +397,7 @@ def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[
             continue
         if history is None or history.receipt is None:
             raise _back_refused(paths, txid, f"the ledger has no receipt of transaction {each}")
-        found[each] = Receipt.from_json(history.receipt)
+        found[each] = history.receipt
     if txid not in found:
         raise _back_refused(paths, txid, f"transaction {txid} is taken back itself")
     return found

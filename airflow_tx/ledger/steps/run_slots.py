@@ -6,35 +6,20 @@ then the one with the highest txid. Only one gives up at a time.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
-
 from airflow_tx.base.errors import Outbid
 from airflow_tx.ledger.answers import Bidding, Done, NotNeeded
 from airflow_tx.ledger.api import Paths, Put, Write
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Counter, TopologyRecord, TransactionRecord, encode
+from airflow_tx.ledger.records import (
+    Counter,
+    TopologyRecord,
+    TransactionRecord,
+    Waiter,
+    Yield,
+    encode,
+)
 from airflow_tx.ledger.steps.step import Decision, Stamp, put
-
-
-@dataclass(frozen=True)
-class Waiter:
-    """A run that waits.
-
-    :param txid: its transaction; None while it waits in `begin` for one.
-    :param task_try: of the task that waits; later ones are greater.
-    :param blocking: the txid whose run has no run slot.
-    """
-
-    run_id: str
-    txid: int | None
-    task_try: str
-    blocking: int
-
-    @property
-    def rank(self) -> tuple[bool, int, str]:
-        """Rank it: the greatest one yields."""
-        return (self.txid is None, self.txid or 0, self.task_try)
 
 
 def bid(
@@ -48,11 +33,11 @@ def bid(
     topology = read.get(TopologyRecord, paths.record)
     if read.get(Counter, paths.current).txid != waiter.blocking:
         return Decision(NotNeeded())
-    if topology.bid is not None and topology.bid["when"] >= overdue:
-        found = Waiter(**{name: value for name, value in topology.bid.items() if name != "when"})
+    found = topology.bid
+    if found is not None and found.when >= overdue:
         if found.blocking == waiter.blocking and found.rank >= waiter.rank:
             return Decision(Bidding(found.run_id))
-    after = replace(topology, bid={**asdict(waiter), "when": stamp.now}, op=stamp.op)
+    after = replace(topology, bid=replace(waiter, when=stamp.now), op=stamp.op)
     return put(paths.record, after, Bidding(waiter.run_id))
 
 
@@ -65,15 +50,15 @@ def note_yield(
     """
     topology = read.get(TopologyRecord, paths.record)
     # An entry of another turn was left over when the run was started again.
-    if topology.yielded.get(waiter.run_id, {}).get("blocking") == waiter.blocking:
+    before = topology.yielded.get(waiter.run_id)
+    if before is not None and before.blocking == waiter.blocking:
         return Decision(Done())
     if read.get(Counter, paths.current).txid != waiter.blocking:
         return Decision(NotNeeded())
-    if topology.bid is None or topology.bid["run_id"] != waiter.run_id:
-        raise Outbid(
-            run_id=waiter.run_id, leader="none" if topology.bid is None else topology.bid["run_id"]
-        )
-    entry: dict[str, Any] = {"blocking": waiter.blocking, "txid": waiter.txid, "when": stamp.now}
+    leader = "none" if topology.bid is None else topology.bid.run_id
+    if topology.bid is None or leader != waiter.run_id:
+        raise Outbid(run_id=waiter.run_id, leader=leader)
+    entry = Yield(waiter.blocking, waiter.txid, stamp.now)
     after = replace(
         topology,
         bid=None,

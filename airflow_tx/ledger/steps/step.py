@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.base.errors import OutcomeUnknown, RequirementFailed, without_controls
 from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.life import since_reset, taken_back
 from airflow_tx.ledger.reading import Reader
+from airflow_tx.ledger.receipt import Deed, DeedOfAttempt
 from airflow_tx.ledger.records import (
     Counter,
     History,
+    Loss,
     RepairRecord,
     Skipped,
     TopologyRecord,
@@ -73,9 +76,13 @@ class Audit:
         """The stored form of the reason: without control characters."""
         return " ".join(without_controls(self.why).split())
 
-    def noted(self, stamp: Stamp) -> dict[str, str]:
+    def noted(self, stamp: Stamp) -> Deed:
         """Return it as a record keeps it."""
-        return {"who": self.who, "when": stamp.now, "why": self.reason}
+        return Deed(self.who, stamp.now, self.reason)
+
+    def noted_of(self, stamp: Stamp, attempt: int) -> DeedOfAttempt:
+        """Return it as a record keeps it of one attempt."""
+        return DeedOfAttempt(self.who, stamp.now, self.reason, attempt)
 
     def repair(
         self,
@@ -88,7 +95,7 @@ class Audit:
         after: TopologyRecord,
         current: int,
         summary: str,
-        losses: Sequence[dict[str, Any]] = (),
+        losses: Sequence[Loss] = (),
         change: Mapping[str, Any] | None = None,
         kept: Sequence[RepairRecord] = (),
         above: int = 0,

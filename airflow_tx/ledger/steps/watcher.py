@@ -7,21 +7,8 @@ from dataclasses import dataclass
 from airflow_tx.ledger.answers import Done
 from airflow_tx.ledger.api import Create, Paths
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Counter, TopologyRecord, encode
+from airflow_tx.ledger.records import Counter, TopologyRecord, WatcherRecord, encode
 from airflow_tx.ledger.steps.step import Decision, Stamp, put_or_create
-
-
-@dataclass(frozen=True)
-class WatcherRecord:
-    """The record of a watcher.
-
-    :param incarnation: of the ledger whose transactions were handed on; another one has other transactions.
-    :param txid: the last one that was handed on.
-    """
-
-    incarnation: str
-    txid: int
-    op: str = ""
 
 
 @dataclass(frozen=True)

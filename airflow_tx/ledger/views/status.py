@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,17 +11,28 @@ from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.attempt import of_lane
 from airflow_tx.ledger.batch_words import batch_in_words, counted, shortened
-from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.reading import LedgerReading
-from airflow_tx.ledger.receipt import ASIDE, rejected_of
+from airflow_tx.ledger.receipt import (
+    ASIDE,
+    CheckNote,
+    Deed,
+    DeedOfAttempt,
+    Outcome,
+    Receipt,
+    Replayed,
+    rejected_of,
+)
 from airflow_tx.ledger.records import (
     Ack,
     History,
-    Outcome,
     Phase,
+    RepairRecord,
+    ReplayNote,
     Skipped,
     TopologyRecord,
     TransactionRecord,
+    Wish,
 )
 from airflow_tx.ledger.steps.processing import (
     Instance,
@@ -97,18 +108,19 @@ def moment(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def person(noted: Mapping[str, Any] | None) -> Person | None:
+def person(noted: Deed | Wish | None) -> Person | None:
     """Read from a record who did something; None: no one did."""
     return None if noted is None else Person(**deed(noted))
 
 
-def deed(noted: Mapping[str, Any]) -> dict[str, Any]:
+def person_of(noted: DeedOfAttempt) -> PersonOfAttempt:
+    """Read from a record who did something with which attempt."""
+    return PersonOfAttempt(attempt=noted.attempt, **deed(noted))
+
+
+def deed(noted: Deed | RepairRecord | Wish) -> dict[str, Any]:
     """Read who, when and why: the fields of a `Person`."""
-    return {
-        "who": noted["who"],
-        "when": datetime.fromisoformat(noted["when"]),
-        "why": noted["why"],
-    }
+    return {"who": noted.who, "when": datetime.fromisoformat(noted.when), "why": noted.why}
 
 
 # --- status -------------------------------------------------------------------------------------------------------
@@ -179,7 +191,7 @@ class TransactionView:
     stale: bool = False
     blocked: str | None = None
     yielded: int | None = None
-    replay: Mapping[str, Any] | None = None
+    replay: ReplayNote | None = None
     skip: Person | None = None
     readmit: Person | None = None
     readmitted_as: int | None = None
@@ -188,7 +200,7 @@ class TransactionView:
     changed: tuple[PersonOfAttempt, ...] = ()
     digest: str = ""
     created: datetime | None = None
-    replays: tuple[Mapping[str, Any], ...] = ()
+    replays: tuple[Replayed, ...] = ()
     lane: bool = False
     batch: str = ""
     remedy: Remedy | None = None
@@ -201,7 +213,7 @@ class TransactionView:
     begun: bool = True
     run_end: str | None = None
     to_do: Remedy | None = None
-    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    checks: Mapping[str, CheckNote] = field(default_factory=dict)
     rejected: int = 0
     refused: bool = False
     unquoted: str | None = None
@@ -212,7 +224,7 @@ class TransactionView:
         skip = self.skip
         if skip is not None and skip.who == COORDINATOR:
             skip = replace(skip, why=UNSEEN)
-        replays = tuple({**each, "why": UNSEEN} for each in self.replays)
+        replays = tuple(replace(each, why=UNSEEN) for each in self.replays)
         view = replace(self, replays=replays, skip=skip, replay=None)
         if self.refused:
             return view
@@ -243,8 +255,11 @@ class TransactionView:
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
         """List the replays by persons: of which attempt, who, when and why; one that has not begun yet is last."""
-        by = ((each["attempt"], each["by"]) for each in self.replays if each.get("by"))
-        found = [PersonOfAttempt(attempt=attempt, **deed(each)) for attempt, each in by]
+        found = [
+            PersonOfAttempt(attempt=each.attempt, **deed(each.by))
+            for each in self.replays
+            if each.by is not None
+        ]
         if self.asked is not None and self.asked.attempt == self.attempt:
             found.append(self.asked)
         return tuple(found)
@@ -262,7 +277,7 @@ class TransactionView:
     @property
     def accepted_checks(self) -> dict[str, Person]:
         """Say who accepted which failed check."""
-        by = {name: person(noted.get("accepted")) for name, noted in self.checks.items()}
+        by = {name: person(noted.accepted) for name, noted in self.checks.items()}
         return {name: each for name, each in by.items() if each is not None}
 
     @property
@@ -333,21 +348,19 @@ def view_open(
         skip=person(record.skip),
         size=record.size,
         lost=tuple(record.lost),
-        changed=_changed(record.changed),
+        changed=tuple(map(person_of, record.changed)),
         digest=digest_text(record.counted),
         created=moment(record.created),
         replays=tuple(record.replays),
         lane=of_lane(record.request),
         remedy=record.remedy,
         unproven=_unproven(record, acks),
-        asked=None
-        if record.asked is None
-        else PersonOfAttempt(attempt=record.asked["attempt"], **deed(record.asked)),
-        restates=None if record.replaces is None else record.replaces["txid"],
+        asked=None if record.asked is None else person_of(record.asked),
+        restates=None if record.replaces is None else record.replaces.txid,
         restate=person(record.wish),
         key=record.key,
         begun=record.request != "",
-        checks={**((record.claim or {}).get("checks") or {}), **record.checks},
+        checks={**((record.claim and record.claim.checks) or {}), **record.checks},
         refused=record.remedy is not None and record.for_good > 0,
         unquoted=waiting.what if waiting.error else None,
         unadvised=waiting.unadvised,
@@ -398,6 +411,11 @@ def replay_of(topology: str, txid: int) -> Remedy:
     return Remedy.of(_REPLAY, topology=topology, txid=txid)
 
 
+def unquoted(error: UnreadableRecord) -> str:
+    """Say why a record cannot be read, without the value that does not fit: viewers may not see it."""
+    return str(UnreadableRecord(path=error.path, reason=error.reason))
+
+
 def view_unreadable(
     txid: int, error: UnreadableRecord, *, is_open: bool = False, ended: datetime | None = None
 ) -> TransactionView:
@@ -414,7 +432,7 @@ def view_unreadable(
         ended=ended,
         ack_val="0" * 16,
         failures=0,
-        error=str(error),
+        error=unquoted(error),
         open=is_open,
         **unknown,
     )
@@ -425,7 +443,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
 
     :param skipped: its rows, if it was skipped.
     """
-    receipt = history.receipt or {}
+    receipt = history.receipt
     return TransactionView(
         txid=history.txid,
         attempt=history.attempts,
@@ -446,18 +464,24 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         readmitted_as=history.readmitted_as,
         size=history.size,
         lost=tuple(history.lost),
-        changed=_changed(history.changed),
+        changed=tuple(map(person_of, history.changed)),
         digest=history.digest,
         created=moment(history.created),
-        replays=tuple(receipt.get("replays", ())),
-        batch=batch_in_words(receipt.get("metadata")),
-        unproven=tuple(receipt.get("unproven") or ()),
         restates=history.restates,
-        restate=person(receipt.get("wish")),
-        key=receipt.get("key", ""),
-        checks=receipt.get("checks") or {},
-        rejected=sum(rows for _, rows in rejected_of(receipt.get("tasks") or {}).values()),
+        **({} if receipt is None else _of_receipt(receipt)),
     )
+
+
+def _of_receipt(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "replays": tuple(receipt.replays),
+        "batch": batch_in_words(receipt.metadata),
+        "unproven": tuple(receipt.unproven or ()),
+        "restate": person(receipt.wish),
+        "key": receipt.key,
+        "checks": receipt.checks or {},
+        "rejected": sum(rows for _, rows in rejected_of(receipt.tasks).values()),
+    }
 
 
 def forgotten(txid: int, skipped: Skipped) -> History:
@@ -470,7 +494,7 @@ def forgotten(txid: int, skipped: Skipped) -> History:
         run_id=skipped.run_id,
         outcome=outcome,
         began="",
-        ended=skipped.skip["when"],
+        ended=skipped.skip.when,
         ack_val="0" * 16,
         op=skipped.op,
         skip=skipped.skip,
@@ -478,10 +502,6 @@ def forgotten(txid: int, skipped: Skipped) -> History:
         restates=skipped.replaces,
         **unknown,
     )
-
-
-def _changed(noted: Sequence[Mapping[str, Any]]) -> tuple[PersonOfAttempt, ...]:
-    return tuple(PersonOfAttempt(attempt=each["attempt"], **deed(each)) for each in noted)
 
 
 def _seconds(start: datetime | None, end: datetime | None) -> float | None:
@@ -528,9 +548,9 @@ def _waiting_for(
         return _Waiting(_PERSON, to_do, unadvised=replay)
     if record.phase is Phase.FAILED:
         return _Waiting("a replay", replay + ", or clear its failed task")
-    note = record.replay or {}
-    if record.request == "" and note.get("attempt") == record.attempt:
-        return _Waiting("its run, which is not there yet", error=f": {note['reason']}")
+    note = record.replay
+    if note is not None and record.request == "" and note.attempt == record.attempt:
+        return _Waiting("its run, which is not there yet", error=f": {note.reason}")
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
         trees = sum(entry.trees for entry in acks.values())
@@ -580,7 +600,7 @@ _SKIP = "<airflow tx skip {topology} {txid} --why TEXT>"
 
 def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:
     if record.claim is not None and record.phase is Phase.COMMITTING:
-        return tuple(record.claim.get("unproven") or ())
+        return tuple(record.claim.unproven or ())
     if missing_acks(acks, _must_ack(record, acks)) or record.rows_digest == digest(None):
         return ()
     return unproven_rows(acks, None if record.changed else record.size)
@@ -594,13 +614,9 @@ def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
 
 def _blocked(txid: int, ledger: LedgerReading) -> str | None:
     """Say why it is replayed no more; the mark stays a while after a person has replayed it, or wants it skipped."""
-    mark = ledger.topology.blocked or {}
+    mark = ledger.topology.blocked
     record = ledger.opened[txid]
-    holds = (mark.get("txid"), mark.get("attempt")) == (
-        txid,
-        record.attempt,
-    ) and record.skip is None
-    return str(mark["reason"]) if holds else None
+    return mark.reason if mark is not None and mark.txid == txid and mark.holds(record) else None
 
 
 def is_back(skipped: Skipped) -> bool:
@@ -636,20 +652,20 @@ def size_in_words(size: Mapping[str, Any]) -> str:
     return f"{words} ({size['why']})" if size.get("why") else words
 
 
-def check_in_words(name: str, noted: Mapping[str, Any]) -> str:
+def check_in_words(name: str, noted: CheckNote) -> str:
     """Say what a check found, as records and receipts keep it, and who accepted that."""
     words = f"{name}: {check_result(noted)}"
-    if noted["passed"]:
+    if noted.passed:
         return words
-    by = noted.get("accepted")
-    accepted = "" if by is None else f": {by['why']} ({by['who']}, {by['when']})"
-    return f"{words}: {noted['found']}{accepted}"
+    by = noted.accepted
+    accepted = "" if by is None else f": {by.why} ({by.who}, {by.when})"
+    return f"{words}: {noted.found}{accepted}"
 
 
-def check_result(noted: Mapping[str, Any]) -> str:
+def check_result(noted: CheckNote) -> str:
     """Give the result of a check in one word: passed, warning, failed or accepted."""
-    if noted["passed"]:
+    if noted.passed:
         return "passed"
-    if "accepted" in noted:
+    if noted.accepted is not None:
         return "accepted"
-    return "warning" if "severity" in noted else "failed"
+    return "warning" if noted.severity else "failed"

@@ -5,33 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths, Store, names_below, txids_below
 from airflow_tx.ledger.attempt import instance_name, of_lane
+from airflow_tx.ledger.json_text import Record, replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.reading import LedgerReader, LedgerReading, listed_acks
-from airflow_tx.ledger.receipt import ASIDE, rejected_of, tasks_of
+from airflow_tx.ledger.receipt import ASIDE, Outcome, Receipt, rejected_of
 from airflow_tx.ledger.records import (
     Ack,
+    AlarmNote,
     History,
     Metadata,
-    Outcome,
     Phase,
+    RaisedAlarms,
     RepairRecord,
+    RollingNote,
     Skipped,
     TopologyRecord,
     TransactionRecord,
-    check_within,
+    Wish,
 )
-from airflow_tx.ledger.steps.alarm import RaisedAlarms
-from airflow_tx.ledger.steps.replay import Wish
+from airflow_tx.ledger.steps.processing import tasks_of
 from airflow_tx.ledger.views.status import (
     AcceptedLoss,
     Steps,
@@ -44,6 +46,7 @@ from airflow_tx.ledger.views.status import (
     moment,
     person,
     replay_of,
+    unquoted,
     view_final,
     view_open,
     view_unreadable,
@@ -52,10 +55,7 @@ from airflow_tx.ledger.views.status import (
 # --- view ---------------------------------------------------------------------------------------------------------
 
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    _R = TypeVar("_R", bound="DataclassInstance")
+_R = TypeVar("_R", bound=Record)
 
 RECENT = 50
 
@@ -77,7 +77,7 @@ class TransactionDetails:
     batch: Metadata | None
     acks: Mapping[str, Ack] = field(default_factory=dict)
     partitioned: bool = False
-    receipt: Mapping[str, Any] | None = None
+    receipt: Receipt | None = None
     fenced: tuple[str, ...] = ()
     before: Any = None
 
@@ -89,7 +89,7 @@ class TransactionDetails:
             for number, (name, ack) in enumerate(self.acks.items())
             if any(each.get("name", "").startswith(ASIDE) for each in ack.outputs)
         }
-        return rejected_of((self.receipt or {}).get("tasks") or tasks_of(acks))
+        return rejected_of((self.receipt and self.receipt.tasks) or tasks_of(acks))
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class TopologyView:
         found = ((each, repair) for repair in self.repairs for each in repair.losses)
         return tuple(
             AcceptedLoss(
-                partition=each["partition"] or None, description=each["what"], **deed(vars(repair))
+                partition=each.partition or None, description=each.description, **deed(repair)
             )
             for each, repair in found
         )
@@ -140,11 +140,11 @@ def waiting_runs(record: TopologyRecord) -> tuple[WaitingRun, ...]:
     return tuple(
         WaitingRun(
             run_id=run_id,
-            waiting_for=f"the run of transaction {entry['blocking']}; then it is started again",
-            since=datetime.fromisoformat(entry["when"]),
+            waiting_for=f"the run of transaction {entry.blocking}; then it is started again",
+            since=datetime.fromisoformat(entry.when),
         )
         for run_id, entry in record.yielded.items()
-        if entry["txid"] is None
+        if entry.txid is None
     )
 
 
@@ -202,7 +202,6 @@ class LedgerView(ReadOnlyLedger):
             if txid in ledger.unreadable:
                 raise ledger.unreadable[txid]
             record = ledger.opened[txid]
-            check_within(path, record)
             with whole_record(path):
                 return view_open(self.paths.topology, txid, ledger, self._acks(record))
         except UnreadableRecord as error:
@@ -215,18 +214,16 @@ class LedgerView(ReadOnlyLedger):
             path = f"{folder}/{number}"
             try:
                 record = self.reader.peek_if_any(cls, path)
-                check_within(path, record)
             except UnreadableRecord as error:
-                unreadable.append(str(error))
+                unreadable.append(unquoted(error))
             else:
                 if record is not None:
                     found[number] = record
         return found
 
-    def alarms(self) -> Alarms:
+    def alarms(self) -> Mapping[str, AlarmNote]:
         """Read which alarms are raised, each with the time since when. Raises as `view`."""
         record = self.reader.peek_if_any(RaisedAlarms, self.paths.alarms) or RaisedAlarms()
-        check_within(self.paths.alarms, record)
         return record.raised
 
     def details(self, txid: int) -> TransactionDetails:
@@ -244,7 +241,6 @@ class LedgerView(ReadOnlyLedger):
         batch = self.kept_batch(txid)
         if txid in ledger.opened:
             record = ledger.opened[txid]
-            check_within(self.paths.transaction(txid), record)
             found = self._acks(record)
             before = self.kept_batch(txid - 1)
             return TransactionDetails(
@@ -264,7 +260,6 @@ class LedgerView(ReadOnlyLedger):
         history = self._history(txid, skipped)
         if history is None:
             raise self._unknown(txid)
-        check_within(self.paths.history(txid), history)
         (final,) = self.with_restatements([view_final(history, skipped)])
         return TransactionDetails(
             final, batch, partitioned=topology.partitioned, receipt=history.receipt
@@ -290,11 +285,9 @@ class LedgerView(ReadOnlyLedger):
 
     def _final_view(self, txid: int) -> TransactionView | None:
         history = self.outcome(txid)
-        check_within(self.paths.history(txid), history)
         if history is not None and history.outcome is Outcome.COMMITTED:
             return view_final(history, None)
         skipped = self.skipped(txid)
-        check_within(self.paths.skipped(txid), skipped)
         if history is None and skipped is not None:
             history = forgotten(txid, skipped)
         return None if history is None else view_final(history, skipped)
@@ -311,9 +304,8 @@ class LedgerView(ReadOnlyLedger):
                 path = self.paths.meta(txid)
                 batch = self.kept_batch(txid)
                 return None, None if batch is None else batch.rows
-            check_within(path, history)
             with whole_record(path):
-                return view_final(history, None), (history.receipt or {}).get("metadata")
+                return view_final(history, None), history.receipt and history.receipt.metadata
         except UnreadableRecord as error:
             return view_unreadable(txid, error), None
 
@@ -333,11 +325,10 @@ class LedgerView(ReadOnlyLedger):
         try:
             binding = self.binding(view.key) if view.key else None
             wish = self.reader.peek_if_any(Wish, self.paths.wish(view.txid))
-            check_within(self.paths.wish(view.txid), wish)
         except UnreadableRecord as error:
-            return replace(view, error=str(error))
+            return replace(view, error=unquoted(error))
         if wish is not None:
-            view = replace(view, restate=person(vars(wish)))
+            view = replace(view, restate=person(wish))
         # A rebuilt ledger binds a run to what it knows: never to what came later.
         if binding is None or binding.txid <= view.txid:
             return view
@@ -349,7 +340,6 @@ class LedgerView(ReadOnlyLedger):
             raise UnknownTransaction(
                 what=f"topology {self.paths.topology!r}", path=self.paths.record
             )
-        check_within(self.paths.record, found.topology)
         return found
 
     def _history(self, txid: int, skipped: Skipped | None) -> History | None:
@@ -364,10 +354,6 @@ class LedgerView(ReadOnlyLedger):
         first = ledger.opened.get(ledger.current)
         if first is None or not first.nonce:
             return None
-        try:
-            check_within(self.paths.transaction(ledger.current), first)
-        except UnreadableRecord:
-            return None  # its view names the record
         node = self.store.get(
             self.paths.lane(first.request)
             if of_lane(first.request)
@@ -402,10 +388,6 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
 
 # --- health -------------------------------------------------------------------------------------------------------
 # How a topology is, in one sentence, and what to do about it: for commands and the UI alike.
-
-
-Alarms: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""The raised alarms of a topology, by kind."""
 
 
 class HealthCode(str, Enum):
@@ -444,7 +426,9 @@ class TopologyState:
         return Remedy.behind(self.sentence, self.remedy)
 
 
-def topology_health(view: TopologyView, alarms: Alarms | None = None) -> TopologyState:
+def topology_health(
+    view: TopologyView, alarms: Mapping[str, AlarmNote] | None = None
+) -> TopologyState:
     """Say how a topology is: its first open transaction decides, since all others wait for that one.
 
     :param alarms: the raised ones, see `raised_alarms`.
@@ -457,7 +441,7 @@ def topology_health(view: TopologyView, alarms: Alarms | None = None) -> Topolog
         health,
         code=HealthCode.LATE,
         sentence=f"It is late. {health.sentence}",
-        since=moment(late["when"]),
+        since=moment(late.when),
     )
 
 
@@ -479,13 +463,13 @@ def _by_transactions(view: TopologyView) -> TopologyState:
     return _under_way(view, first, opened)
 
 
-def _rolling(view: TopologyView, noted: Mapping[str, Any]) -> TopologyState:
-    states = sorted(noted["found"])
+def _rolling(view: TopologyView, noted: RollingNote) -> TopologyState:
+    states = sorted(noted.found)
     sentence = f"State {' '.join(states)} is being written again from the journal."
     return TopologyState(
         code=HealthCode.WAITS,
         sentence=f"{sentence} Nothing commits until that is done.",
-        since=moment(noted["when"]),
+        since=moment(noted.when),
         remedy=Remedy.of(
             "If that command has died, repeat it: <airflow tx repair {topology} --roll-forward {states}>. "
             "Then: <airflow tx replay {topology} --failed>",
@@ -496,12 +480,12 @@ def _rolling(view: TopologyView, noted: Mapping[str, Any]) -> TopologyState:
 
 
 def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:
-    mark = view.record.blocked or {}
+    mark = view.record.blocked
     return TopologyState(
         code=HealthCode.BLOCKED,
         sentence=f"Transaction {blocked.txid} is replayed no more: {_ended(str(blocked.blocked))} "
         "Nothing commits after it.",
-        since=moment(mark.get("when")),
+        since=None if mark is None else moment(mark.when),
         txid=blocked.txid,
         remedy=blocked.to_do,
     )

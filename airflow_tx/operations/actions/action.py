@@ -41,7 +41,7 @@ class EffectLine:
     """In words; in a preview, what would be done."""
 
 
-Deed = Callable[[Audit], Iterable[EffectLine]]
+_Deed = Callable[[Audit], Iterable[EffectLine]]
 """Does one thing, and says what it did."""
 
 
@@ -54,7 +54,7 @@ class PlannedEffect:
     """
 
     would: Iterable[EffectLine]
-    deed: Deed
+    deed: _Deed
     is_refused: bool = False
 
 
@@ -97,7 +97,7 @@ def transactions(txids: Iterable[int | None]) -> str:
     return f"transaction{'s' if len(named) > 1 else ''} {', '.join(named)}"
 
 
-def refusing(error: TxError) -> Deed:
+def refusing(error: TxError) -> _Deed:
     """Make the deed of an effect that is refused."""
 
     def refuse(audit: Audit) -> NoReturn:

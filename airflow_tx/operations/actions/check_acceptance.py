@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from msgspec import structs
+
 from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused
 from airflow_tx.ledger import Audit, TransactionRecord, check_in_words
@@ -53,7 +55,8 @@ class CheckAcceptance(TransactionAction):
         record = self.target.opened([self.txid])[self.txid]
         if isinstance(record, Refused):
             return self.refused(version, record, self.txid)
-        if unknown := [name for name in self.names if "digest" not in record.checks.get(name, {})]:
+        acceptable = {name for name, each in record.checks.items() if each.digest}
+        if unknown := [name for name in self.names if name not in acceptable]:
             refusal = CheckRefused(
                 name=unknown[0],
                 txid=self.txid,
@@ -62,11 +65,10 @@ class CheckAcceptance(TransactionAction):
             )
             return self.refused(version, refusal, self.txid, record.run_id)
         # Who accepted a check before, and why, is for people who may read that.
-        hidden = () if self.target.sees_audit else ("accepted",)
-        found = [
-            check_in_words(name, {k: v for k, v in record.checks[name].items() if k not in hidden})
-            for name in self.names
-        ]
+        shown = {name: record.checks[name] for name in self.names}
+        if not self.target.sees_audit:
+            shown = {name: structs.replace(each, accepted=None) for name, each in shown.items()}
+        found = [check_in_words(name, each) for name, each in shown.items()]
         sentence = (
             f"Commit transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run "
             f"{record.run_id}) although checks have failed: {'; '.join(found)}."
@@ -77,10 +79,10 @@ class CheckAcceptance(TransactionAction):
 
     def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
         """Note it, and let the commit be tried again, once no other check stands in its way."""
-        digests = {name: record.checks[name]["digest"] for name in self.names}
+        digests = {name: record.checks[name].digest for name in self.names}
         self.ledger.accept_checks(self.txid, digests, audit=audit)
         for name in self.names:
-            accepted = f"accepted: {name}: {record.checks[name]['found']}"
+            accepted = f"accepted: {name}: {record.checks[name].found}"
             yield EffectLine(self.txid, record.run_id, accepted)
         if left := sorted(record.checks.keys() - {*self.names, *record.accepted_checks}):
             why = f"not committed: {', '.join(left)} failed, too. Accept it as well, or correct the code"

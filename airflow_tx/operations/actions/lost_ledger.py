@@ -68,7 +68,6 @@ class LostLedger(LedgerRepair):
 
         def rebuild(audit: Audit) -> Repaired:
             for life in lives:
-                area.adopt_earlier(self.target.topology, life)
                 if made_anew not in ("", life):
                     area.adopt_taken(made_anew, life)
             return self.repairs.ledger_lost(held, spec.request, audit, changes=changes)

@@ -40,7 +40,7 @@ class Readmission(TransactionAction):
         )
         line = EffectLine(self.txid, skipped.run_id, what)
         effects = [PlannedEffect([line], partial(self._readmit, skipped))]
-        who = f"skipped by {self.target.person(skipped.skip['who'], skipped.skip['why'])}"
+        who = f"skipped by {self.target.person(skipped.skip.who, skipped.skip.why)}"
         sentence = (
             f"Process the rows of transaction {self.txid} of topology {self.target.topology} ({who}) as a new "
             f"transaction, in run {skipped.run_id}: {shown_rows(skipped.rows)}."

@@ -256,7 +256,7 @@ class FailedReplay(RunReplay):
         """
         states = self.target.runs.states(record.yielded)
         for run_id, entry in record.yielded.items():
-            txid = entry["txid"]
+            txid = entry.txid
             state = states.get(run_id)
             is_over = txid is not None and self.ledger.status(txid) is None
             found = comeback(state, is_over=is_over, is_free=True)
@@ -264,7 +264,7 @@ class FailedReplay(RunReplay):
                 continue
             done = []
             if found is Comeback.START:
-                done = [started_again(None, run_id, entry["blocking"])]
+                done = [started_again(None, run_id, entry.blocking)]
             elif state is None and not is_over:
                 lost = "forgotten: it had yielded, and was deleted"
                 done = [EffectLine(None, run_id, lost)]

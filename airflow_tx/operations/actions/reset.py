@@ -27,7 +27,7 @@ class TopologyReset(LedgerRepair):
             for state in states.values():
                 state.clear()
             if incarnation:
-                spec.staging().forget(topology, incarnation)
+                spec.staging().forget(incarnation)
 
         sentence = (
             f"Forget all transactions of topology {topology} and DELETE ALL VALUES of its states: "

@@ -15,12 +15,15 @@ from functools import cached_property, partial
 from types import CodeType
 from typing import Any
 
+from msgspec import structs
+
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, Refused, RestateRefused, TxError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
     LIVE_RUN_STATES,
+    NOTHING_WRITTEN,
     Audit,
     LedgerReader,
     Outcome,
@@ -386,7 +389,7 @@ class TransactionRestatement(PersonalAction):
         return _Chosen(run, request, entry)
 
     def _check_states(self, txid: int, entry: Entry) -> None:
-        topology = replace(self._topology, renamed=self._renamed(entry))
+        topology = structs.replace(self._topology, renamed=self._renamed(entry))
         problem = refused_by_dag(self._spec, self._dag, entry, topology)
         if problem is not None:
             raise self._refused(txid, problem, INSTEAD)
@@ -429,8 +432,9 @@ class TransactionRestatement(PersonalAction):
         if each.entry is None or (not self._dated and each.run.named == each.run.txid):
             return False
         history = self.ledger.outcome(each.run.txid)
-        wish = ((history.receipt if history is not None else None) or {}).get("wish") or {}
-        return (wish.get("who"), wish.get("why")) == (audit.who, audit.reason)
+        receipt = None if history is None else history.receipt
+        wish = None if receipt is None else receipt.wish
+        return wish is not None and (wish.who, wish.why) == (audit.who, audit.reason)
 
     # --- words
 
@@ -469,8 +473,9 @@ class TransactionRestatement(PersonalAction):
             for each in chosen if rows is not None else ():
                 txid = each.run.txid
                 history = self.ledger.outcome(txid)
-                receipt = (history.receipt if history is not None else None) or {}
-                count = receipt.get("written", {}).get(name, {}).get("keys", 0)
+                receipt = None if history is None else history.receipt
+                written = {} if receipt is None else receipt.written
+                count = written.get(name, NOTHING_WRITTEN).keys
                 if rows is not None and rows.get(txid, 0) < count:
                     there = f"{rows.get(txid, 0)} of its {count} rows are there"
                     back = f"{name}: {there}. Deleted rows come back if the source still has them"
@@ -519,9 +524,9 @@ def find_run(ledger: Any, journal: JournalArea, txid: int) -> RestatedRun:
     Of a transaction that is open, or skipped, the ledger itself says why it cannot be restated.
     """
     history = ledger.outcome(txid)
-    receipt = (history.receipt if history is not None else None) or {}
-    key = receipt.get("key", "")
-    run_id = receipt.get("run_id", "")
+    receipt = None if history is None else history.receipt
+    key = "" if receipt is None else receipt.key
+    run_id = "" if receipt is None else receipt.run_id
     if not key:
         for name in journal.names(txid):
             entry = journal.read(name)

@@ -261,7 +261,7 @@ class WantedText:
 def _errors(view: TransactionView) -> Iterator[str]:
     """List why a transaction, or an earlier attempt of it, has failed."""
     yield from filter(None, (view.said, view.blocked))
-    yield from (str(each["why"]) for each in view.replays)
+    yield from (each.why for each in view.replays)
 
 
 def _moment(text: Any) -> datetime | None:

@@ -132,8 +132,8 @@ class TransactionSkip(TransactionAction):
                 break
             yield outcome
         if done is not None and done.waiting:
-            for run_id, entry in start_yielded(self.ledger, self.target.runs, done.waiting):
-                yield started_again(entry["txid"], run_id, entry["blocking"])
+            for each in start_yielded(self.ledger, self.target.runs, done.waiting):
+                yield started_again(*each)
 
     def _take(self, txid: int) -> tuple[EffectLine, Committed | None]:
         record = self.ledger.status(txid)

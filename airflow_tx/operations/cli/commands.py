@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from airflow_tx.base.errors import TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.ledger import (
-    Alarms,
+    AlarmNote,
     Ledger,
     Metadata,
     Paths,
@@ -109,7 +109,7 @@ class ListedTopology:
     view: TopologyView
     ledger: Ledger
     conn_id: str
-    alarms: Alarms
+    alarms: Mapping[str, AlarmNote]
 
 
 def _topology_rows(args: Namespace, store: Store) -> Iterator[list[render.TableRow]]:
@@ -279,10 +279,10 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
             if forgotten is not None:
                 return forgotten
         raise
-    receipt = found.receipt or {}
-    if found.batch is None and is_shortened(receipt.get("metadata")):
+    receipt = found.receipt
+    if found.batch is None and receipt is not None and is_shortened(receipt.metadata):
         with suppress(TxError):  # the digest is what is left
-            entry = journal().read(receipt.get("journal") or "")
+            entry = journal().read(receipt.journal or "")
             found = replace(found, batch=Metadata(0, entry.metadata, None))
     record = ReadOnlyLedger(store, paths).existing_topology()
     alone = TopologyView(paths.topology, record, 0, 0, (found.transaction,), rotating_state="")

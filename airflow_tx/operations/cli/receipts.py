@@ -166,7 +166,7 @@ def _print_lines(lines: list[render.TableRow], args: Namespace) -> None:
 def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
     with store_of(args) as store:
         paths = paths_of(args)
-        ledger = ledger_evidence(store, paths)
+        ledger = ledger_evidence(store, paths, partly=True)
         spec, states = dag_of(args, ledger.topology.dag_id)
         found = evidence_of(states, values=values)
         # The states were read later: one that is further than the ledger was then has not gone ahead of it.
@@ -203,17 +203,16 @@ def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.
         "attempt": receipt.attempt,
         "outcome": receipt.outcome,
         "run_id": receipt.run_id,
-        "restates": receipt.replaces and receipt.replaces["txid"],
+        "restates": receipt.replaces and receipt.replaces.txid,
         "restated_by": restated.get(receipt.txid),
         "granted": receipt.granted,
         "rows": receipt.rows,
         "metadata": render.named_batch(receipt.metadata, output),
         "written": ", ".join(
-            f"{name}: {each['keys']} keys" for name, each in sorted(receipt.written.items())
+            f"{name}: {each.keys} keys" for name, each in sorted(receipt.written.items())
         )
         or None,
-        "replays": "; ".join(f"{each['attempt']}: {each['why']}" for each in receipt.replays)
-        or None,
+        "replays": "; ".join(f"{each.attempt}: {each.why}" for each in receipt.replays) or None,
         "journal": receipt.journal,
         "hash": receipt.hash,
     }

@@ -16,7 +16,7 @@ import msgspec
 from airflow_tx.base.errors import without_controls
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
-    Alarms,
+    AlarmNote,
     HealthCode,
     Outcome,
     Person,
@@ -199,7 +199,9 @@ def print_row(row: TableRow, output: str) -> None:
 
 
 def topology(
-    view: TopologyView, lag: Lag | LagUnknown | None = None, alarms: Alarms | None = None
+    view: TopologyView,
+    lag: Lag | LagUnknown | None = None,
+    alarms: Mapping[str, AlarmNote] | None = None,
 ) -> TableRow:
     """One line of `airflow tx list`.
 
@@ -223,7 +225,9 @@ def topology(
     }
 
 
-def topology_details(view: TopologyView, lag: Lag | LagUnknown | None, alarms: Alarms) -> TableRow:
+def topology_details(
+    view: TopologyView, lag: Lag | LagUnknown | None, alarms: Mapping[str, AlarmNote]
+) -> TableRow:
     """`airflow tx show TOPOLOGY`."""
     health = topology_health(view, alarms)
     return {
@@ -347,13 +351,9 @@ def _note(view: TransactionView) -> str | None:
     if view.readmit is not None:
         notes.append(f"wanted back: {_person(view.readmit)}")
     # One of an older attempt was followed by a replay of a person.
-    if (
-        view.replay is not None
-        and view.replay["count"]
-        and view.replay["attempt"] >= view.attempt - 1
-    ):
-        times = "once" if view.replay["count"] == 1 else f"{view.replay['count']} times in a row"
-        notes.append(f"replayed {times} by itself: {view.replay['reason']}")
+    if view.replay is not None and view.replay.count and view.replay.attempt >= view.attempt - 1:
+        times = "once" if view.replay.count == 1 else f"{view.replay.count} times in a row"
+        notes.append(f"replayed {times} by itself: {view.replay.reason}")
     return "; ".join(notes) or None
 
 
@@ -445,7 +445,7 @@ def _acks(found: TransactionDetails) -> str:
 
 def _batch(found: TransactionDetails) -> Any:
     """Give the metadata of the batch: a final transaction has it in its receipt."""
-    return (found.receipt or {}).get("metadata") if found.batch is None else found.batch.rows
+    return (found.receipt and found.receipt.metadata) if found.batch is None else found.batch.rows
 
 
 def _position(found: TransactionDetails) -> Any:
@@ -458,7 +458,7 @@ def _replay(view: TransactionView) -> str | None:
     if view.replay is None:
         return None
     noted = view.replay
-    return f"of attempt {noted['attempt']}, {noted['count']} in a row: {noted['reason']} ({noted['when']})"
+    return f"of attempt {noted.attempt}, {noted.count} in a row: {noted.reason} ({noted.when})"
 
 
 def _partitions(found: TransactionDetails) -> str | None:

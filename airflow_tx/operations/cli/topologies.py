@@ -94,7 +94,7 @@ def delete(args: Namespace) -> None:
         mover.close_for_deletion(allocated)
         for state in states.values():
             state.release()
-        staging_of(args).forget(paths.topology, record.incarnation)
+        staging_of(args).forget(record.incarnation)
         mover.delete()
     _print_done(args, f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
 
@@ -109,8 +109,7 @@ def _print_done(args: Namespace, what: str) -> None:
 def _forget_output(args: Namespace, paths: Paths, incarnation: str) -> None:
     """Remove the staged output of the old name. No task reads it: open transactions begin again."""
     try:
-        for each in (incarnation, ""):
-            staging_of(args).of_topology(each).sweep(paths.topology)
+        staging_of(args).of_topology(incarnation).sweep(paths.topology)
     except Exception as error:  # noqa: BLE001
         print(f"Staged output of {paths.topology} was not removed: {error}", file=sys.stderr)
 

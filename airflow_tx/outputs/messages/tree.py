@@ -194,7 +194,7 @@ class Portion:
     :param stream: random, of one worker and acker alone.
     :param number: from 1; the acker takes each number once, and none before the one before it.
     :param emitter: the task that registers the roots of `changes`; "": they are registered already.
-    :param acked: how many messages were acked, for people; a worker of an older release does not say.
+    :param acked: how many messages were acked, for people.
     """
 
     stream: str
@@ -280,7 +280,7 @@ class Acker:
         emitters = {
             stream: (emitter, count) for stream, (emitter, count) in value["emitters"].items()
         }
-        return cls(trees, value["numbers"], emitters, value.get("acked", 0))
+        return cls(trees, value["numbers"], emitters, value["acked"])
 
 
 def check_number(origin: Origin, portion: Portion, last: int) -> None:

@@ -8,8 +8,7 @@ No two writers share a folder: nothing is ever overwritten, and a driver that ou
 that is not read. The area is swept at every commit: a task beside or after the block may read output of its
 transaction as long as its run lives, and such a driver may write even later. Other installations may stage in the same
 place, with the same names of connections and topologies. Only the incarnation of a topology tells them apart, so a
-topology sweeps only what is below its own. An earlier release had no incarnation in its paths: ``<root>/<ledger>`` and
-one of ``<topology>``, ``@kept/<topology>``, ``@taken/<topology>``, ``@journal/<incarnation>``.
+topology sweeps only what is below its own.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class StagingArea:
     def of_topology(self, incarnation: str) -> StagingArea:
         """Open the part that belongs to one topology.
 
-        :param incarnation: of the topology, as its record has it; "": the part that an earlier release used.
+        :param incarnation: of the topology, as its record has it.
         """
         return StagingArea(f"{self.root}/{quoted(incarnation)}")
 
@@ -210,28 +209,15 @@ class StagingArea:
                 for name in self.files.list(folder):
                     self.files.copy(f"{folder}/{name}", f"{place}/{int(number):020}-{name}")
 
-    def adopt_earlier(self, topology: str, incarnation: str) -> None:
-        """Give a rebuilt ledger the messages that runs took under an earlier release. You may repeat this."""
-        theirs = f"{TAKEN}/{quoted(topology)}"
-        for queue in self.files.list(theirs):
-            for folder in ("messages", "committed"):
-                for number in self.files.list(f"{theirs}/{queue}/{folder}"):
-                    part = f"{queue}/{folder}/{number}"
-                    for name in self.files.list(f"{theirs}/{part}"):
-                        own = f"{quoted(incarnation)}/{TAKEN}/{part}/{name}"
-                        self.files.copy(f"{theirs}/{part}/{name}", own)
-
-    def forget(self, topology: str, incarnation: str) -> None:
+    def forget(self, incarnation: str) -> None:
         """Remove everything that a topology has staged, kept, journaled and taken out of queues: its life is over.
 
         :raises StagingNotRemoved: something is still there.
         """
-        own, named = quoted(incarnation), quoted(topology)
-        earlier = (f"{JOURNAL}/{own}", named, f"{KEPT}/{named}", f"{TAKEN}/{named}")
-        for name in (own, *earlier):
-            self.files.remove_tree(name)
-            if self.files.list(name):
-                raise StagingNotRemoved(uri=self.files.uri(name))
+        own = quoted(incarnation)
+        self.files.remove_tree(own)
+        if self.files.list(own):
+            raise StagingNotRemoved(uri=self.files.uri(own))
 
 
 def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:
@@ -479,7 +465,8 @@ def _kind(of: pa.DataType) -> str | None:
 
 
 # --- parquet ------------------------------------------------------------------------------------------------------
-# Staged Parquet files as Arrow: Spark's INT96 times are moments to the microsecond, of any year that Spark has.
+# Parquet files as Arrow, staged ones and a user's: INT96 times, as Spark writes them by default, are
+# moments to the microsecond, of any year that Spark has.
 
 
 def read_schema(opened: BinaryIO) -> pa.Schema:
@@ -722,10 +709,8 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
         problem = f"its manifest is of {_name(found)}, not of {_name(identity(where))}"
         raise refuse(where, output, problem, f"Clear task {where.task}.")
     outputs = {key: _output(value) for key, value in document["outputs"].items()}
-    read = tuple(RowsRead.from_json(each) for each in document.get("read", ()))
-    code = document.get("code", "")
-    trees = document.get("trees", 0)
-    unproven = tuple(document.get("unproven", ()))
+    read = tuple(RowsRead.from_json(each) for each in document["read"])
+    code, trees, unproven = document["code"], document["trees"], tuple(document["unproven"])
     return Manifest(where, outputs, document["consumed_rows"], read, code, trees, unproven)
 
 

@@ -12,8 +12,6 @@ from airflow_tx.ledger import (
     OutputName,
     TaskTry,
     TransactionAttempt,
-    names_from_json,
-    names_to_json,
 )
 
 DESCRIPTOR_FORMAT = 1
@@ -24,22 +22,22 @@ class Input:
     """The output of another task, as an application reads it: Parquet files as Spark's readers take them.
 
     :param outputs: of which tasks of the transaction; none of new values.
-    :param rows: how many there are; None: unknown, to an earlier release.
+    :param rows: how many there are.
     """
 
     files: tuple[str, ...]
     columns: tuple[str, ...]
-    outputs: tuple[OutputName, ...] = ()
-    rows: int | None = None
+    outputs: tuple[OutputName, ...]
+    rows: int
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Input:
         """Read what `to_json` gave."""
-        names = names_from_json(value)
-        return cls(tuple(value["files"]), tuple(value["columns"]), names, value.get("rows"))
+        names = OutputName.from_json(value)
+        return cls(tuple(value["files"]), tuple(value["columns"]), names, value["rows"])
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), **names_to_json(self.outputs)}
+        return {**asdict(self), **OutputName.to_json(self.outputs)}
 
 
 @dataclass(frozen=True)
@@ -148,9 +146,9 @@ class Descriptor:
             metadata=value["rows"],
             source=(value["source"][0], value["source"][1]),
             root=value["root"],
-            inputs={name: Input.from_json(of) for name, of in value.get("inputs", {}).items()},
-            incarnation=value.get("incarnation", ""),
-            ackers=Ackers(**value["ackers"]) if value.get("ackers") else None,
+            inputs={name: Input.from_json(of) for name, of in value["inputs"].items()},
+            incarnation=value["incarnation"],
+            ackers=Ackers(**value["ackers"]) if value["ackers"] else None,
             appended={
                 name: AppendTo.from_json(of) for name, of in value.get("appended", {}).items()
             },

@@ -127,6 +127,12 @@ def _problem(status: int) -> Callable[[Request, Exception], JSONResponse]:
     return answer
 
 
+def _unreadable(request: Request, error: Exception) -> JSONResponse:
+    """Answer without the value of a record that does not fit."""
+    assert isinstance(error, UnreadableRecord)
+    return _problem(503)(request, UnreadableRecord(path=error.path, reason=error.reason))
+
+
 def _busy(request: Request, error: Exception) -> JSONResponse:
     """Say when to ask again: a page does so by itself."""
     headers = {"Retry-After": str(AGAIN_AFTER)}
@@ -178,7 +184,7 @@ def _unexpected(request: Request, error: Exception) -> JSONResponse:
 _ANSWERS = {
     RequestValidationError: _malformed,
     LedgerAway: _problem(503),
-    UnreadableRecord: _problem(503),
+    UnreadableRecord: _unreadable,
     StoreError: _away,
     NotAnsweredThere: _problem(504),
     Busy: _busy,

@@ -201,7 +201,7 @@ def figures(
         periods[span.index(_ended(each))].ended.append(each)
     for each in [*ended, *later]:
         _note_open(each, span, periods)
-        times = [moment(replay["when"]) for replay in each.replays]
+        times = [moment(replay.when) for replay in each.replays]
         untimed += max(each.attempt - 1 - len(times), 0)
         for at in times:
             if at is not None and span.since <= at < span.until:

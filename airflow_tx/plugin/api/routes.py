@@ -509,11 +509,11 @@ def _why(
     """
     yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
     if yielded is not None:
-        sentence = f"It gave its run slot to transaction {yielded['blocking']}, and is started again after that one."
+        sentence = f"It gave its run slot to transaction {yielded.blocking}, and is started again after that one."
         return WhyNot(
             code=WhyCode.YIELDED,
             sentence=sentence,
-            advice=_waits_for(snapshot, yielded["blocking"]),
+            advice=_waits_for(snapshot, yielded.blocking),
         )
     if begin is None or begin.state is None:
         if run_state in State.unfinished_dr_states:

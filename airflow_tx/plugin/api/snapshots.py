@@ -26,6 +26,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.hooks import KeptClient
 from airflow_tx.ledger import (
     HOUR,
+    AlarmNote,
     HealthCode,
     LedgerView,
     Outcome,
@@ -393,7 +394,7 @@ class TopologySnapshot:
     store: Store | None
     view: TopologyView | None
     final: tuple[int, ...] = ()
-    alarms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    alarms: Mapping[str, AlarmNote] = field(default_factory=dict)
     finals: FinalViews = field(default_factory=FinalViews)
     unwatched: Store | None = None
     problem: str | None = None
@@ -737,14 +738,14 @@ class LedgerSnapshots:
     def _topology(self, store: Store, place: LedgerPlace) -> TopologySnapshot | None:
         paths = place.paths
         view = problem = None
-        alarms: Mapping[str, Mapping[str, Any]] = {}
+        alarms: Mapping[str, AlarmNote] = {}
         try:
             view = topology_view(store, paths, recent=0)
             alarms = LedgerView(store, paths).alarms()
         except UnknownTransaction:
             return None
         except UnreadableRecord as error:
-            problem = str(error)
+            problem = str(UnreadableRecord(path=error.path, reason=error.reason))
         record = self._bare_record(store, place) if view is None else view.record
         if record is None:
             return None  # its DAG is unknown, so no user may see it

@@ -184,7 +184,7 @@ def _texts(view: TransactionView) -> Iterator[str]:
     """Give the texts of a row that the page shows: a search must not find a text that the page hides."""
     yield view.run_id
     yield without_credentials(view.batch)
-    errors = (view.error, view.blocked, *(each["why"] for each in view.replays))
+    errors = (view.error, view.blocked, *(each.why for each in view.replays))
     period = time.monotonic() // EVERY_SECONDS
     yield from (_shown(each, period) for each in errors if each)
 
@@ -587,14 +587,14 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
     bars = []
     begun = view.created
     for replay in view.replays:
-        ended = moment(replay["when"])
+        ended = moment(replay.when)
         bars.append(
             AttemptBar(
-                attempt=replay["attempt"],
+                attempt=replay.attempt,
                 begun_at=begun,
                 ended_at=ended,
                 outcome="replayed",
-                why=replay["why"],
+                why=replay.why,
             )
         )
         begun = ended

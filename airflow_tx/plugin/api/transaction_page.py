@@ -19,6 +19,7 @@ from airflow_tx.base import compat
 from airflow_tx.ledger import (
     Outcome,
     Person,
+    Receipt,
     Token,
     TransactionDetails,
     TransactionView,
@@ -112,7 +113,7 @@ def attempt_lines(
 
     :param tries: of its tasks, each with its attempt, if the viewer may see them.
     """
-    sizes = {each["attempt"]: _size(each.get("rows"), each.get("size")) for each in view.replays}
+    sizes = {each.attempt: _size(each.rows, each.size) for each in view.replays}
     sizes[view.attempt] = _size(view.rows, view.size)
     of_attempt: dict[int | None, list[TaskBar]] = defaultdict(list)
     for each in tries:
@@ -446,12 +447,11 @@ def _actions(view: TransactionView) -> list[ActionName]:
 def _batch(found: TransactionDetails) -> BatchAnswer:
     view = found.transaction
     batch = found.batch
-    receipt = found.receipt or {}
-    before = receipt.get("before") if found.before is None else found.before
+    receipt = found.receipt
     parts = {
-        "metadata": receipt.get("metadata"),
-        "position_before": before,
-        "position_after": receipt.get("after"),
+        "metadata": receipt and receipt.metadata,
+        "position_before": receipt.before if receipt and found.before is None else found.before,
+        "position_after": receipt and receipt.after,
     }
     if batch is not None:
         parts["metadata"] = batch.rows
@@ -467,9 +467,9 @@ def _batch(found: TransactionDetails) -> BatchAnswer:
 
 def task_work(found: TransactionDetails) -> list[TaskWork]:
     """Describe what each task did, by the acks of an open transaction, else by its receipt."""
-    receipt = found.receipt or {}
-    tasks = receipt.get("tasks") or {}
-    code = (receipt.get("code") or {}).get("tasks", {})
+    receipt = found.receipt
+    tasks = {} if receipt is None else receipt.tasks
+    code = {} if receipt is None else receipt.code.tasks
     acked: dict[str, bool] = {}
     if found.transaction.open:
         by_instance = {_instance(name): ack for name, ack in found.acks.items()}
@@ -481,12 +481,12 @@ def task_work(found: TransactionDetails) -> list[TaskWork]:
     return [
         TaskWork(
             task_id=task,
-            instances=each["instances"],
+            instances=each.instances,
             acked=acked.get(task),
-            rows=each["rows"],
+            rows=each.rows,
             rejected=rejected[task][1] if task in rejected else 0,
-            outputs=each["outputs"],
-            digests=each.get("digests", {}),
+            outputs=each.outputs,
+            digests=each.digests,
             code=code.get(task),
         )
         for task, each in sorted(tasks.items())
@@ -502,13 +502,13 @@ def _instance(name: str) -> tuple[str, int]:
 def check_lines(view: TransactionView) -> list[CheckLine]:
     """Describe the checks of a transaction; `audit_lines` says who accepted one."""
     return [
-        CheckLine(name=name, result=result, found=view.checks[name].get("found"))
+        CheckLine(name=name, result=result, found=view.checks[name].found or None)
         for name, result in view.check_results.items()
     ]
 
 
 def _states(snapshot: TopologySnapshot, found: TransactionDetails) -> list[StateWork]:
-    written: Mapping[str, Any] = (found.receipt or {}).get("written") or {}
+    written = {} if found.receipt is None else found.receipt.written
     last = snapshot.record.states
     token = _token(found.receipt)
     names = sorted({*written, *found.fenced, *(last if found.transaction.open else ())})
@@ -517,18 +517,18 @@ def _states(snapshot: TopologySnapshot, found: TransactionDetails) -> list[State
             state=name,
             fenced=name in written or name in found.fenced,
             token=token if name in written or name in found.fenced else None,
-            keys=written.get(name, {}).get("keys"),
-            digest=written.get(name, {}).get("digest"),
-            sums=written.get(name, {}).get("sums", {}),
+            keys=written[name].keys if name in written else None,
+            digest=written[name].digest if name in written else None,
+            sums=written[name].sums if name in written else {},
             last_txid=last.get(name),
         )
         for name in names
     ]
 
 
-def _token(receipt: Mapping[str, Any] | None) -> str | None:
+def _token(receipt: Receipt | None) -> str | None:
     fields = ("generation", "txid", "attempt", "epoch", "nonce")
-    return None if receipt is None else str(Token(*(receipt[name] for name in fields)))
+    return None if receipt is None else str(Token(*(getattr(receipt, name) for name in fields)))
 
 
 def _new_values(dag_id: str, run_id: str, tries: list[TaskBar]) -> list[NewValuesLine]:
@@ -545,11 +545,11 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
     if receipt is None or found.transaction.open:
         return None
     return ReceiptLine(
-        hash=receipt["hash"],
-        previous=receipt["previous"],
-        dag_version=(receipt.get("code") or {}).get("dag_version"),
-        granted=datetime.fromisoformat(receipt["granted"]),
-        journal=receipt.get("journal"),
+        hash=receipt.stored_hash,
+        previous=receipt.previous,
+        dag_version=receipt.code.dag_version,
+        granted=datetime.fromisoformat(receipt.granted),
+        journal=receipt.journal,
     )
 
 

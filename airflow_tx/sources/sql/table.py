@@ -119,7 +119,7 @@ class TablePosition:
     :param since: rows after it and up to `last` are counted again, to find such as came too late; None: all are.
     :param rows: how many they were.
     :param restarts: how often the table has begun again, so that no position ever comes twice.
-    :param mark: of the last of these rows; None in positions of older versions.
+    :param mark: of the last of these rows; None: the order is not by an id, which alone can begin again.
     """
 
     last: RowKey | None = None

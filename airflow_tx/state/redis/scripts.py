@@ -47,7 +47,7 @@ end
 
 -- The value of one key of the last update:
 -- an older copy of the values has another one.
--- An earlier release notes no digest.
+-- Of another grant's fence it says nothing.
 local function sampled(sample)
   local value = redis.call('HGET', VALUES, sample)
   local digest = redis.sha1hex(value or '')

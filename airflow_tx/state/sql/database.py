@@ -24,7 +24,6 @@ from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
 from airflow_tx.state.sql.schema import (
     RECEIPTS_TABLE,
-    SAMPLE,
     check_receipts_table,
     fence_table,
     portions_table,
@@ -266,7 +265,7 @@ class StateDatabase:
                 self._make_tables(ddl, [table])
 
     def _make_tables(self, connection: Connection, tables: Sequence[sa.Table]) -> None:
-        """Make tables, or add the column that tables of an earlier version lack.
+        """Make tables.
 
         :raises StateError: the database refuses it; with the statements, for a person who may run them.
         """
@@ -274,7 +273,7 @@ class StateDatabase:
         statements = "; ".join(self._statement_for(connection, table) for table in tables)
         try:
             for table in tables:
-                self._complete(connection, table)
+                self._dialect.create(connection, table)
         except sa.exc.DBAPIError as error:
             if self._dialect.is_lock_timeout(error) or self._dialect.is_unavailable(error):
                 raise
@@ -291,20 +290,9 @@ class StateDatabase:
                 ),
             ) from None
 
-    def _complete(self, connection: Connection, table: sa.Table) -> None:
-        """Make a table, or give one of an earlier version the column that it lacks."""
-        if not self._has_table(connection, table.name):
-            return self._dialect.create(connection, table)
-        connection.exec_driver_sql(self._statement_for(connection, table))
-
     def _statement_for(self, connection: Connection, table: sa.Table) -> str:
-        """Write in one line what completes a table."""
-        sql = connection.dialect
-        if not self._has_table(connection, table.name):
-            # No space within a name is touched.
-            return re.sub(r"\s*\n\s*", " ", self._dialect.definition(sql, table))
-        column = sa.schema.CreateColumn(table.c[SAMPLE]).compile(dialect=sql)
-        return f"ALTER TABLE {sql.identifier_preparer.format_table(table)} ADD COLUMN {column}"
+        """Write in one line what makes a table; no space within a name is touched."""
+        return re.sub(r"\s*\n\s*", " ", self._dialect.definition(connection.dialect, table))
 
     def owner_ddl(self, connection: Connection) -> list[str]:
         """List the statements by which the owner of the tables makes or alters what the state needs.
@@ -319,10 +307,9 @@ class StateDatabase:
         if query := self._dialect.grantee_query:
             user = connection.execute(sa.text(query)).scalar_one()
             named = connection.dialect.identifier_preparer.format_table
-            new = [named(table) for table in made if not self._has_table(connection, table.name)]
             rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON"
             statements += [
-                f"{rights} {as_typed(connection.dialect, table)} TO {user}" for table in new
+                f"{rights} {as_typed(connection.dialect, named(table))} TO {user}" for table in made
             ]
         tables = [
             *(each.name for each in (self._fence, self._portions, self._receipts)),
@@ -340,7 +327,7 @@ class StateDatabase:
         return iter(())
 
     def _missing(self, connection: Connection, *, durable: bool = True) -> list[sa.Table]:
-        """Find the tables that are not there, or not complete.
+        """Find the tables that are not there.
 
         :param durable: refuse tables whose content does not survive.
         :raises StateError: the table of receipts is another one.
@@ -353,12 +340,7 @@ class StateDatabase:
             check_receipts_table(self._receipts, found[RECEIPTS_TABLE], state=self.state)
         if durable:
             check_durable(connection, self._schema, list(found), state=self.state)
-        return [
-            table
-            for table in tables
-            if not found[table.name]
-            or (table is self._portions and SAMPLE not in found[table.name])
-        ]
+        return [table for table in tables if not found[table.name]]
 
     # --- failures -------------------------------------------------------------------------------------------------
 

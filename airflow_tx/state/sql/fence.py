@@ -52,7 +52,7 @@ COUNTED = 1_000
 """Rows up to which a table is counted."""
 SAMPLED = 8
 """Keys of an update that are kept."""
-# Beside the aggregators, whose columns have other names: an older release reads those and leaves this alone.
+# Beside the aggregators, whose columns have other names.
 IMPRINT = "tx_imprint"
 
 
@@ -75,7 +75,7 @@ class Imprint:
 
     @classmethod
     def of(cls, definition: Mapping[str, object]) -> Imprint | None:
-        """Read the one in a definition; None: a release without imprints has written it."""
+        """Read the one in a definition; None: no update was complete since the fence was made or taken back."""
         found = definition.get(IMPRINT)
         if not isinstance(found, dict):
             return None

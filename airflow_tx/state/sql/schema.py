@@ -323,7 +323,7 @@ def portions_table(schema: str | None) -> sa.Table:
         sa.Column("state", NAME, primary_key=True),
         sa.Column("chunk", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("nonce", sa.String(64), nullable=False),
-        # Some keys of it, for the imprint of the table. Tables of an earlier version get the column.
+        # Some keys of it, for the imprint of the table.
         sa.Column(SAMPLE, LONG_TEXT),
         schema=schema,
     )

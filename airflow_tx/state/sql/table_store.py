@@ -390,7 +390,7 @@ class TableStore(OneTableStore[FoundTable]):
 
     def _check_kept(self, later: Receipt, txid: int, newest: int) -> None:
         """Refuse to read rows as of a transaction, if a later one has taken out some of them."""
-        restated = int((later.replaces or {}).get("txid", 0))
+        restated = 0 if later.replaces is None else later.replaces.txid
         if restated and (later.txid > newest or (later.takes_out and restated <= txid)):
             why = f"{later.txid} restates {restated}, whose rows are gone"
             raise fence.not_as_of(txid, newest, later=later.txid, why=why, state=self.state)

@@ -128,7 +128,7 @@ def apart(
     states: Sequence[StoredState],
     given: Sequence[Iterable[Mapping[str, Any]]],
 ) -> None:
-    """Raise all, then write one after the other: what older releases do."""
+    """Raise all, then write one after the other: what a commit without `together` does."""
     for state in states:
         state.raise_fence(grant)
     for state, each in zip(states, given, strict=True):
@@ -136,7 +136,7 @@ def apart(
 
 
 def _died(grant: Grant, states: Sequence[StoredState], given: Sequence[GivenRows]) -> None:
-    """Raise all, write the first, and end: what a committer of an older release may leave."""
+    """Raise all, write the first, and end: what a commit without `together` may leave."""
     for state in states:
         state.raise_fence(grant)
     states[0].write(grant, given[0])
@@ -460,7 +460,7 @@ class TogetherSuite(StateTests):
         given = [rows(instead if state.takes_back_by_txid else difference) for state in states]
         for attempt in (1, 2):
             grant = grants(2, attempt)
-            claim = {**json.loads(grant.claim), "replaces": {"txid": 1}}
+            claim = {**json.loads(grant.claim), "replaces": {"txid": 1, "entry": ""}}
             together(replace(grant, claim=json.dumps(claim)), states, given)
             assert group.totals() == [instead] * len(states)
 

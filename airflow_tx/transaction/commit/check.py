@@ -25,7 +25,7 @@ from airflow_tx.base.rows import (
     shown_value,
     typed_batch,
 )
-from airflow_tx.ledger import Processed, TransactionAttempt, digest
+from airflow_tx.ledger import CheckNote, Processed, TransactionAttempt, digest
 from airflow_tx.outputs import StagingArea, check_readable, open_output, read_batches, read_schema
 
 if TYPE_CHECKING:
@@ -88,11 +88,11 @@ class FailedCheck:
                 "Rows that check %r refuses: %s", self.check.name, "; ".join(self.samples)
             )
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def note(self) -> CheckNote:
         """Give it as records and receipts keep it."""
-        said: dict[str, Any] = {"passed": False, "found": self.found}
-        said |= {"digest": self.digest} if self.digest else {}
-        return said if self.check.severity == ERROR else {**said, "severity": self.check.severity}
+        severity = "" if self.check.severity == ERROR else self.check.severity
+        return CheckNote(False, self.found, self.digest, severity)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from msgspec import structs, to_builtins
+
 from airflow_tx.base import compat
 from airflow_tx.base.errors import (
     IncompleteBatch,
@@ -31,6 +33,7 @@ from airflow_tx.ledger import (
     AcquireRequest,
     AlreadyCommitted,
     BoundStep,
+    CheckNote,
     Committed,
     Granted,
     NotYet,
@@ -306,7 +309,7 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
         checks.append(max_rejected_check(case, case.spec.max_rejected))
     if not checks:
         return {}
-    results: dict[str, Any] = {each.name: {"passed": True} for each in checks}
+    results = {each.name: CheckNote(True) for each in checks}
     commit = CheckedCommit(processed, partial(_checked, case, processed))
     findings = list(find_all(checks, commit))
     if not findings:
@@ -316,9 +319,9 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
     failed = list[FailedCheck]()
     for each in findings:
         each.log_samples()
-        noted = results[each.check.name] = each.to_json()
-        if each.digest and (by := accepted.get((each.check.name, each.digest))):
-            noted["accepted"] = by
+        results[each.check.name] = each.note
+        if each.digest and (known := accepted.get((each.check.name, each.digest))):
+            results[each.check.name] = structs.replace(each.note, accepted=known.accepted)
         elif each.check.severity == ERROR:
             failed.append(each)
         else:
@@ -330,23 +333,24 @@ def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
             attempt=own.attempt,
             problem="; ".join(each.text for each in failed),
             names=[each.check.name for each in failed],
-            checks={each.check.name: each.to_json() for each in failed},
+            checks={each.check.name: each.note for each in failed},
         )
     return results
 
 
-def _accepted_checks(case: CommitCase) -> dict[tuple[str, str], Any]:
-    """Say who accepted which check for which digest: of this transaction, and of the one that it restates."""
+def _accepted_checks(case: CommitCase) -> dict[tuple[str, str], CheckNote]:
+    """Find the accepted checks, by name and digest: of this transaction, and of the one that it restates."""
     record = case.ledger.status(case.begun.txid)
     replaced = case.begun.replaces
     history = None if replaced is None else case.ledger.outcome(replaced.txid)
-    before = {} if history is None else (history.receipt or {}).get("checks") or {}
+    receipt = None if history is None else history.receipt
+    before = {} if receipt is None else receipt.checks or {}
     own = {} if record is None else record.accepted_checks
     return {
-        (name, each["digest"]): each["accepted"]
+        (name, each.digest): each
         for checks in (before, own)
         for name, each in checks.items()
-        if "accepted" in each
+        if each.accepted is not None
     }
 
 
@@ -476,7 +480,8 @@ def _cannot_be_undone(case: CommitCase, update: Update) -> bool:
 def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, Written]:
     """Say of states that were passed over that they were."""
     return {
-        name: replace(each, left=True) if name in left else each for name, each in written.items()
+        name: structs.replace(each, left=True) if name in left else each
+        for name, each in written.items()
     }
 
 
@@ -683,7 +688,7 @@ def _heal(
         case.log.info("What task %s wrote under an earlier grant is written again", task)
         rows = partial(_given, case, processed, shared)
         wrote = _write_own(case, own, rows, grant, task_id=task)
-        healed[task] = {name: each.to_json() for name, each in wrote.written.items()}
+        healed[task] = to_builtins(wrote.written)
     return healed
 
 
@@ -702,7 +707,7 @@ def write_in_phase(case: CommitCase) -> tuple[dict[str, Any] | None, dict[str, A
     wrote = write_under(case, grant)
     return {
         "token": grant.token.to_json(),
-        "written": {name: each.to_json() for name, each in wrote.written.items()},
+        "written": to_builtins(wrote.written),
     }, wrote.left
 
 

@@ -88,7 +88,7 @@ def pass_on(
             return
     if isinstance(ended, Committed) and ended.waiting:
         try:
-            for run_id, _ in start_yielded(ledger, runs, ended.waiting, patience=_PATIENCE):
+            for _, run_id, _ in start_yielded(ledger, runs, ended.waiting, patience=_PATIENCE):
                 log.info("Run %s had yielded, and is started again", run_id)
         except (TxError, AirflowRuntimeError) as error:
             log.warning(
@@ -110,21 +110,16 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
 
     try:
         incarnation = ledger.incarnation()
-        # The second one has what an earlier release left.
-        places = (incarnation, "")
-        read = list[int]()
-        for place in places:
-            area = spec.staging().of_topology(place)
-            # Its own run lives on: a task beside or after the block may not have read yet.
-            read += area.sweep(spec.topology, txid, has_live_run)
-            area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
+        area = spec.staging().of_topology(incarnation)
+        # Its own run lives on: a task beside or after the block may not have read yet.
+        read = area.sweep(spec.topology, txid, has_live_run)
+        area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
         sweep_journal(spec, ledger)
         with closing(spec.source_of(incarnation)) as source:
             source.cleanup_before(min([*read, txid]))
         if spec.ackers:
             with spec.open_ackers(ledger.store) as ackers:
-                for place in places:
-                    ackers.forget(Origin(spec.topology, txid, 0, place))
+                ackers.forget(Origin(spec.topology, txid, 0, incarnation))
     except Exception as error:  # noqa: BLE001
         log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard
 
+from msgspec import structs
+
 from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Remedy
@@ -68,7 +70,7 @@ def write_entry(
         written=written,
         metadata=begun.metadata,
         source=_serialized(case.spec.source),
-        replaces=None if begun.replaces is None else dict(vars(begun.replaces)),
+        replaces=None if begun.replaces is None else structs.asdict(begun.replaces),
         contributions={
             update.state.name: Contribution(refusal=_LEFT)
             if update.state.name in left

@@ -10,10 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs, to_builtins
+
 from airflow_tx.base.errors import JournalError, NotTakenBack, RollForwardRefused, StateError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
     CHANGE,
+    NOTHING_WRITTEN,
     Grant,
     LedgerEvidence,
     Outcome,
@@ -68,10 +71,8 @@ class FilledTally(RowTally):
         rows: RowsToWrite,
         added: Collection[str],
         added_later: Collection[str],
-        *,
-        named: bool,
     ) -> None:
-        super().__init__(rows, added, named=named)
+        super().__init__(rows, added)
         self._lacking = dict.fromkeys(added_later)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
@@ -85,7 +86,7 @@ class MissingTransaction:
 
     :param rows: what the state got; none of a skip. `instead`: of a restatement, what replaced values as a whole.
     :param written: what its receipt says of them.
-    :param added_later: see `FilledTally`; `named`: see `RowTally`.
+    :param added_later: see `FilledTally`.
     :param outputs: of a transactional state, the digest of the whole output.
     :param lacking: of a table, why nothing kept its rows, so that it is passed over; "": they are there.
     """
@@ -93,9 +94,8 @@ class MissingTransaction:
     receipt: Receipt
     rows: RowsToWrite = ()
     instead: RowsToWrite = ()
-    written: Written = field(default_factory=Written)
+    written: Written = NOTHING_WRITTEN
     added_later: tuple[str, ...] = ()
-    named: bool = True
     outputs: Mapping[str, str] = field(default_factory=dict)
     metadata: Any = None
     lacking: str = ""
@@ -217,33 +217,33 @@ class RollForward:
         receipt = history.receipts[txid]
         if receipt.outcome == Outcome.SKIPPED.value:
             return MissingTransaction(receipt, metadata=self._skipped_rows(receipt))
-        if history.written[txid].get("left"):
+        if history.written[txid].left:
             entry = self._journal.check(receipt.journal or "")
             return MissingTransaction(receipt, metadata=entry.metadata)
-        said = dumps(history.written[txid])
-        got = list[str]()
+        said = history.written[txid]
+        got = list[Written]()
         ways: list[ReplacedThen] = ["changed"]
         if receipt.replaces is not None and is_asked(history.state):
             ways.append("all")  # only the receipt says whether an equal maximum was written again
         try:
             for done in ways:
                 found = self._read(history, receipt, done)
-                for named in (True, False):
-                    written = self._tallied(history, found, named=named)
-                    got.append(dumps(written.to_json()))
-                    if got[-1] == said:
-                        return replace(found, written=written, named=named)
+                written = self._tallied(history, found)
+                got.append(written)
+                if written == said:
+                    return replace(found, written=written)
         except (JournalError, NotTakenBack, StateError) as error:
             raise history.refused(f"transaction {txid}: {error}") from error
         problem = (
-            f"transaction {txid}: its journal entry gives {got[0]}, and its receipt says {said}"
+            f"transaction {txid}: its journal entry gives {dumps(to_builtins(got[0]))}, and its receipt says "
+            f"{dumps(to_builtins(said))}"
         )
         raise history.refused(problem)
 
-    def _tallied(self, history: StateHistory, found: MissingTransaction, *, named: bool) -> Written:
+    def _tallied(self, history: StateHistory, found: MissingTransaction) -> Written:
         """Say what the state gets of a transaction, as its receipt does."""
         both = (found.rows, found.instead)
-        tallies = [RowTally(rows, history.state.added_up, named=named) for rows in both]
+        tallies = [RowTally(rows, history.state.added_up) for rows in both]
         one, other = (each.written(sum(1 for _ in each)) for each in tallies)
         return one + other
 
@@ -311,7 +311,7 @@ class RollForward:
         state = history.state
         assert receipt.replaces is not None
         assert isinstance(state, QueryableState)
-        entry = self._journal.check(receipt.replaces["entry"])
+        entry = self._journal.check(receipt.replaces.entry)
         old = self._contribution(history, receipt, entry)
         if old is None:
             return rows, ()
@@ -418,7 +418,7 @@ class RollForward:
         """Write the receipts that the values are newer than, under a look: no rows are written with it."""
         incarnation = self._ledger.topology.incarnation
         for txid in history.without_receipt(look):
-            written = replace(Written.from_json(history.written[txid]), left=False)
+            written = structs.replace(history.written[txid], left=False)
             claim = self._claim(history.receipts[txid])
             grant = Grant(self._ledger.name, incarnation, token, {}, claim=claim, written=written)
             history.state.pass_over(grant)
@@ -481,7 +481,7 @@ class RollForward:
             return
 
         def tally(rows: RowsToWrite) -> RowTally:
-            return FilledTally(rows, state.added_up, missing.added_later, named=missing.named)
+            return FilledTally(rows, state.added_up, missing.added_later)
 
         if missing.written.keys <= ROWS_A_WRITE and not missing.instead:
             state.raise_and_write(grant, tally(missing.rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -105,9 +105,9 @@ def has_yielded(ledger: Ledger, run_id: str) -> bool:
     if entry is None:
         return False
     # An entry stays for a while when a person has started the run again.
-    if entry["txid"] is None:
+    if entry.txid is None:
         return all(record.run_id != run_id for record in reading.opened.values())
-    record = reading.opened.get(entry["txid"])
+    record = reading.opened.get(entry.txid)
     return record is not None and record.yielded is not None
 
 
@@ -216,8 +216,8 @@ def comeback(state: str | None, *, is_over: bool, is_free: bool) -> Comeback:
 
 def start_yielded(
     ledger: Ledger, runs: Runs, waiting: Iterable[str], *, patience: int = 0
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Start runs that have yielded, if the way is free; gives each that is started, with its entry in the ledger.
+) -> Iterator[tuple[int | None, str, int]]:
+    """Start runs that have yielded, if the way is free; gives of each that is started the txid, the run and `blocking`.
 
     :param waiting: their run_ids.
     :param patience: seconds that one which has just yielded gets to end, since there may be no later commit.
@@ -228,9 +228,9 @@ def start_yielded(
     yielded = ledger.topology().yielded
     for run_id in waiting:
         entry = yielded.get(run_id)
-        if entry is None or entry["blocking"] >= turn.current:
+        if entry is None or entry.blocking >= turn.current:
             continue
-        is_over = entry["txid"] is not None and ledger.status(entry["txid"]) is None
+        is_over = entry.txid is not None and ledger.status(entry.txid) is None
         found = comeback(_state_at_end(runs, run_id, patience), is_over=is_over, is_free=True)
         if found is Comeback.WAIT:
             continue  # the next commit asks for it
@@ -238,7 +238,7 @@ def start_yielded(
             runs.restart(run_id)
         ledger.came_back(run_id)
         if found is Comeback.START:
-            yield run_id, entry
+            yield entry.txid, run_id, entry.blocking
 
 
 def _state_at_end(runs: Runs, run_id: str, patience: int) -> str | None:

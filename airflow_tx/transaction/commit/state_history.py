@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from airflow_tx.base.errors import RollForwardRefused, StateError, UnreadableRecord
 from airflow_tx.base.remedy import Remedy
@@ -19,6 +18,7 @@ from airflow_tx.ledger import (
     Receipt,
     RepairRecord,
     Token,
+    Written,
 )
 from airflow_tx.state import Fence, StoredState
 
@@ -67,7 +67,7 @@ class StateHistory:
         found = dict(self._own)
         for txid, history in self.ledger.histories.items():
             if history.receipt is not None:
-                found[txid] = Receipt.from_json(history.receipt)
+                found[txid] = history.receipt
         own = self.ledger.topology.incarnation
         return {
             txid: each
@@ -91,7 +91,7 @@ class StateHistory:
         return Life.of(self.state.name, ledger.topology, ledger.repairs, self.receipts, self._own)
 
     @property
-    def written(self) -> Mapping[int, Mapping[str, Any]]:
+    def written(self) -> Mapping[int, Written]:
         """Return what each transaction gave to the state, in the order of the txids."""
         return self.life.given
 
@@ -294,7 +294,7 @@ class StateHistory:
         wrote = [
             txid
             for txid, each in self.written.items()
-            if txid < first and each["keys"] and kept(txid, as_of) is not False
+            if txid < first and each.keys and kept(txid, as_of) is not False
         ]
         last = max(wrote, default=0)
         newer = {grant: count for grant, count in rows.items() if grant[0] > last}
@@ -306,7 +306,7 @@ class StateHistory:
         receipt = self.receipts[last]
         own = {grant[1:]: count for grant, count in rows.items() if grant[0] == last and grant[2]}
         count = own.pop((receipt.attempt, receipt.epoch), 0)
-        keys: int = self.written[last]["keys"]
+        keys: int = self.written[last].keys
         lacks = any(each.change["txid"] >= last for each in changes)
         enough = count + sum(newer.values()) >= keys or lacks
         return not own and count <= keys and enough

@@ -75,7 +75,7 @@ class TableHistory(StateHistory):
         decisive = self.ledger.decisive
         opened = None if decisive is None else decisive.opened.get(look.found)
         replaces = None if opened is None else opened.replaces
-        return () if replaces is None else (replaces["txid"],)
+        return () if replaces is None else (replaces.txid,)
 
     def _lacks(
         self, end: int, taken_out: Collection[int], fence: Fence | None = None
@@ -108,12 +108,13 @@ class TableHistory(StateHistory):
     def _expected(self, end: int, fence: Fence | None) -> dict[int, int]:
         """Count the rows of each transaction, once all transactions before `end` are committed."""
         as_of = None if fence is None else fence.token.generation
-        runs = (self.ledger.topology.rolling or {}).get("nonces", ())
+        rolling = self.ledger.topology.rolling
+        runs = [] if rolling is None else rolling.nonces
         is_passing = fence is not None and fence.token.nonce in runs
         holes = self.life.holes if is_passing else self.life.holes - self.life.passing
         gone = {*self._gone(end), *self.passed(holes)}
         return {
-            txid: 0 if txid in gone or not is_kept else part["keys"]
+            txid: 0 if txid in gone or not is_kept else part.keys
             for txid, part in self.written.items()
             if txid < end and (is_kept := self.life.kept(txid, as_of)) is not None
         }
@@ -130,7 +131,7 @@ class TableHistory(StateHistory):
     def replaced(self) -> Mapping[int, int]:
         """Name, by transaction that was restated, the one that has taken its rows out."""
         return {
-            each.replaces["txid"]: txid
+            each.replaces.txid: txid
             for txid, each in self.receipts.items()
             if each.replaces is not None and each.outcome == Outcome.COMMITTED.value
         }
@@ -174,7 +175,7 @@ class TableRollForward(RollForward):
             lacking = MissingTransaction(
                 history.receipts[txid], metadata=self._metadata(history.receipts[txid])
             )
-            if not history.written[txid]["keys"]:
+            if not history.written[txid].keys:
                 return lacking
             if not self._restate and txid not in {*history.life.holes, *self._passed}:
                 remedy = history.state.remedy_without_rows(self._ledger.name)
@@ -210,8 +211,8 @@ class TableRollForward(RollForward):
         except Misfit as error:
             raise history.refused(f"transaction {receipt.txid}: {error}") from None
 
-    def _tallied(self, history: StateHistory, found: MissingTransaction, *, named: bool) -> Written:
-        tally = RowTally(found.rows, named=named)
+    def _tallied(self, history: StateHistory, found: MissingTransaction) -> Written:
+        tally = RowTally(found.rows)
         is_of_files = history.state.append_table is not None
         count = 0
         for columns in tally.portions(_ROWS_AT_ONCE):
@@ -223,4 +224,4 @@ class TableRollForward(RollForward):
         if missing.is_skip:
             super()._write_one(state, grant, missing)
         else:
-            state.raise_and_write(grant, RowTally(missing.rows, named=missing.named))
+            state.raise_and_write(grant, RowTally(missing.rows))

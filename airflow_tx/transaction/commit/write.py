@@ -19,6 +19,7 @@ from airflow_tx.base.errors import ConfigError, OutputChanged, StagingError, Sta
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.ledger import (
     ASIDE,
+    NOTHING_WRITTEN,
     Ack,
     Grant,
     Granted,
@@ -484,7 +485,7 @@ def write_instead(
 
     :return: the grant for the write that follows, and completes it. Raises as `write_update`.
     """
-    written = Written()
+    written = NOTHING_WRITTEN
     count = 0
     for count, portion in enumerate(_sliced(rows), 1):
         tally = RowTally(portion, state.added_up)
@@ -692,7 +693,7 @@ def _in_turns(
 
 def write_portions(state: Any, grant: Grant, tallies: Iterable[RowTally]) -> Written:
     """Write chunk after chunk, each in a store transaction of its own: memory, locks and undo stay small."""
-    written = Written()
+    written = NOTHING_WRITTEN
     chunk = -1
     for chunk, tally in enumerate(tallies):
         written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))

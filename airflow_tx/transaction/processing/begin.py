@@ -6,10 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import AheadOfOrder, RestateRefused, SourceError, TxError
@@ -374,7 +375,7 @@ def _read_entry(
     entry = JournalArea(spec.staging(), topology.incarnation).read(replaces.entry)
     repairs = ledger.repairs()
     renamed = renamed_since(repairs, entry.contributions, entry.txid)
-    states = check(entry, replace(topology, renamed=renamed))
+    states = check(entry, structs.replace(topology, renamed=renamed))
     states = renamed.values() if states is None else states
     rows = entry.metadata
     # The source is asked for changed rows later, and says what it lacks of them.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PYTHON = "python-2"
-"""The form of rows that are hashed as Python has them. An earlier release hashed dates and Decimals otherwise."""
+"""The form of rows that are hashed as Python has them."""
 # Without references, which depend on who else holds a value.
 _MARSHAL = 2
 _AS_IS = frozenset((bool, int, float, str, bytes, type(None)))

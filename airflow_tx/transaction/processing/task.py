@@ -717,7 +717,10 @@ def _own_errors() -> Iterator[None]:
         with suppress(RuntimeError):  # it is called outside of a task, as by a test
             broken = Processing.current().broken
         # An engine tells the traceback of the error that it has met, with the files of this folder.
-        if broken is None or broken is error or os.path.dirname(__file__) not in str(error):
+        told: BaseException | None = error
+        while told is not None and os.path.dirname(__file__) not in str(told):
+            told = told.__cause__
+        if broken is None or broken is error or told is None:
             raise
         raise broken from error
 

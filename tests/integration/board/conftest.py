@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from airflow_tx.ledger.answers import TopologyRequest
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.plugin.api.snapshots import AGE
@@ -54,7 +54,7 @@ coordinator_dag("hangs")
 LOSSY = """
 from airflow.sdk import DAG
 from airflow_tx import CommitOperator, Transaction
-from airflow_tx.ledger.answers import Loss
+from airflow_tx.sources import Loss
 from airflow_tx.sources.files.source import FileSource
 
 class LossySource(FileSource):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from airflow_tx.ledger.api import Create, Put
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
+from airflow_tx.ledger.receipt import CheckNote
+from airflow_tx.ledger.records import Loss, RepairRecord, RollingNote, TopologyRecord, encode
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.recovery import note_person
 from airflow_tx.ledger.steps.replay import WishRequest, note_changed, want
@@ -31,18 +32,18 @@ def everything_done(pipeline: Pipeline, audit: Audit) -> None:
     ledger.run(note_person, 4, audit)
     fail(pipeline, pipeline.begin("r4"))
     checked = pipeline.begin("r4")
-    failed = {"positive": {"passed": False, "found": "1 of 2 rows", "digest": "of the rows"}}
+    failed = {"positive": CheckNote(False, "1 of 2 rows", "of the rows")}
     epoch = pipeline.process(checked).epoch
     ledger.note_commit_failed(checked.attempt, epoch, reason="refused", for_good=True, checks=failed)
     ledger.accept_checks(4, {"positive": "of the rows"}, audit=audit)
     ledger.run(note_changed, 4, {}, audit=audit)
     ledger.run(note_skip, 4, audit)
     at = "2026-01-01T00:00:00+00:00"
-    loss = {"partition": "", "place": 1, "goes_on": 2, "what": "row 1"}
+    loss = Loss("", 1, 2, "row 1")
     repair = RepairRecord(1, "accept-loss", audit.who, at, audit.why, "done", 1, "op", losses=[loss])
     store = pipeline.store
     record = Reader(store).get(TopologyRecord, pipeline.paths.record)
-    rolling = {"who": audit.who, "why": audit.why, "when": at, "found": {"one": 1}, "nonces": []}
+    rolling = RollingNote(audit.who, at, audit.why, found={"one": 1}, nonces=[], generation=1)
     store.multi(
         [],
         [

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_tx.ledger.answers import TopologyRequest
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
@@ -399,7 +399,7 @@ def test_a_replay_while_airflows_database_is_locked_notes_nothing_and_can_be_rep
     noted = pipeline.ledger.status(1)
     assert noted is not None
     assert noted.asked is not None
-    assert noted.asked["who"] == "ulf"
+    assert noted.asked.who == "ulf"
     assert (noted.to_change is not None) == changed_rows
 
 

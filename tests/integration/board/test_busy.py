@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_tx.ledger.answers import TopologyRequest
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.plugin.api.questions import AGAIN_AFTER, MOST_OF_TOPOLOGY
 from airflow_tx.testing.eventually import eventually

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, ViewportSize, expect
 
-from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import SystemClock
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from tests.airflow.browser import NARROW, People, Person
 from tests.integration.board.server import ROOT, Board

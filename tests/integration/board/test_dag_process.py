@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.answers import TopologyRequest
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.plugin.api.dag_process import DagProcess, FailedThere, RefusedThere
 from airflow_tx.testing.eventually import eventually

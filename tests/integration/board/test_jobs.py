@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import ViewportSize, expect
 
-from airflow_tx.ledger.answers import Batch, BeginRequest, Begun, Granted, Outside, TopologyRequest
+from airflow_tx.ledger.answers import Begun, Granted
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
 from airflow_tx.ledger.steps.replay import WishRequest, want, wishes
 from airflow_tx.ledger.steps.step import Audit

@@ -7,8 +7,9 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
-from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.receipt import CheckNote
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.views.view import topology_view
@@ -228,7 +229,7 @@ def test_a_transaction_shows_its_checks_and_how_many_rows_each_task_rejected(
     ledger.start(begun.attempt, task)
     ledger.run(processing.ack, begun.attempt, task, rows=9, outputs=[{"name": "tx_rejected", "rows": 2}])
     epoch = pipeline.complete(begun).epoch
-    failed = {"positive": {"passed": False, "found": "1 of 7 rows", "digest": "of the rows"}}
+    failed = {"positive": CheckNote(False, "1 of 7 rows", "of the rows")}
     ledger.note_commit_failed(begun.attempt, epoch, reason="refused", for_good=True, checks=failed)
     vera = people("vera")
     vera.open(topology="flights", txid=1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import ViewportSize, expect
 
-from airflow_tx.ledger.answers import TopologyRequest
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People

@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import lane_plan
+from airflow_tx.ledger.records import AlarmNote, Waiter
 from airflow_tx.ledger.steps import end, recovery, run_slots
 from airflow_tx.ledger.steps.alarm import note_alarm
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.replay import WishRequest, want
-from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.transaction.commit import committer
 from airflow_tx.transaction.processing.begin import key_of
@@ -109,7 +109,7 @@ def late(own: Topology) -> None:
     own.committed("r1")
     own.begin("r2").start()
     with own.ledger() as ledger:
-        ledger.run(note_alarm, "late", {"of": ""})
+        ledger.run(note_alarm, "late", AlarmNote(""))
 
 
 def with_messages(own: Topology) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_tx import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource, TransactionalSource
-from airflow_tx.ledger.answers import Loss
+from airflow_tx.ledger.records import Loss
 from airflow_tx.sources import Batch
 from airflow_tx.state import MemoryDatabase
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,7 +16,9 @@ from airflow_tx.base.errors import AheadOfOrder, ConfigError, SourceError
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Create, Delete
 from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import Waiter
 from airflow_tx.ledger.steps import end as skip
 from airflow_tx.ledger.steps import run_slots
 from airflow_tx.ledger.steps.step import Audit
@@ -194,7 +195,7 @@ def test_a_run_that_was_deleted_is_created_again_unless_its_transaction_is_done(
 def test_a_run_that_has_yielded_is_in_flight(airflow: Airflow) -> None:
     airflow.backfill(0, 0)
     airflow.states[1] = "failed"
-    waiter = run_slots.Waiter("day 1", None, "its try", airflow.ledger.turn().current)
+    waiter = Waiter("day 1", None, "its try", airflow.ledger.turn().current)
     for step in (run_slots.bid, run_slots.note_yield):
         airflow.ledger.run(step, waiter)
     assert [each.status for each in airflow.dates(0, 1).read()] == [WorkStatus.DONE, WorkStatus.IN_FLIGHT]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.records import AlarmNote, Phase
 from airflow_tx.ledger.views.status import pace_in_words
 from airflow_tx.operations.cli import render
 from airflow_tx.sources.lag import Lag, LagUnknown
@@ -156,5 +156,5 @@ def test_a_pace_names_what_was_counted() -> None:
 
 
 def test_a_topology_whose_alarm_is_raised_is_listed_as_late() -> None:
-    alarms = {"late": {"of": "", "when": "2026-01-01T00:00:00+00:00"}}
+    alarms = {"late": AlarmNote("", "2026-01-01T00:00:00+00:00")}
     assert render.topology(with_first(phase=Phase.PROCESSED), alarms=alarms)["state"] == "late"

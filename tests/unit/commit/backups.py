@@ -185,7 +185,7 @@ class LakeInFolder:
 
 def entry_file(run: Any, txid: int) -> Path:
     files = run.spec.staging().files
-    folder = Path(files.uri(journal_of(run)._folders[0]).removeprefix("file://"))
+    folder = Path(files.uri(journal_of(run)._folder).removeprefix("file://"))
     (found,) = folder.rglob(f"{txid}-*")
     return found
 

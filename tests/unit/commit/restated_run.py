@@ -47,7 +47,7 @@ def entry_of(run: Run, txid: int) -> str:
     history = run.spec.ledger(run.spec.memory).outcome(txid)
     assert history is not None
     assert history.receipt is not None
-    return str(history.receipt["journal"])
+    return str(history.receipt.journal)
 
 
 def begun(

@@ -8,12 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
@@ -30,8 +29,8 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.ledger.answers import GivenUp
 from airflow_tx.ledger.attempt import TaskTry
-from airflow_tx.ledger.json_text import digest
-from airflow_tx.ledger.receipt import Receipt
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import CheckNote, Receipt
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.step import Audit
@@ -97,16 +96,20 @@ def ledger_of(run: Run) -> Any:
     return run.spec.ledger(run.spec.memory)
 
 
-def receipt(run: Run, txid: int = 1) -> dict[str, Any]:
+def receipt(run: Run, txid: int = 1) -> Receipt:
     history = ledger_of(run).outcome(txid)
     assert history is not None
     assert history.receipt is not None
-    return dict(history.receipt)
+    return cast("Receipt", history.receipt)
+
+
+def checks_of(run: Run, txid: int = 1) -> Any:
+    return receipt(run, txid).checks
 
 
 def accept(run: Run, *names: str, txid: int = 1, audit: Audit = ADA) -> None:
     ledger = ledger_of(run)
-    ledger.accept_checks(txid, {name: ledger.status(txid).checks[name]["digest"] for name in names}, audit=audit)
+    ledger.accept_checks(txid, {name: ledger.status(txid).checks[name].digest for name in names}, audit=audit)
 
 
 def accepted(run: Run) -> Run:
@@ -134,14 +137,14 @@ def test_an_output_that_passes_is_committed_and_the_receipt_says_so(make: Any, s
     run = worked(make("r1"), rows(a=3))
     commits(run, POSITIVE, SOME)
     assert counts(state) == {"a": 3}
-    assert receipt(run)["checks"] == {"positive": {"passed": True}, "some rows": {"passed": True}}
+    assert checks_of(run) == {"positive": CheckNote(True), "some rows": CheckNote(True)}
 
 
 def test_a_receipt_without_checks_does_not_name_them(make: Any) -> None:
     run = worked(make("r1"), rows(a=3))
     commits(run)
-    assert "checks" not in receipt(run)
-    assert Receipt.from_json(receipt(run)).checks is None
+    assert "checks" not in receipt(run).to_json()
+    assert receipt(run).checks is None
 
 
 def test_an_output_that_fails_is_refused_for_good_before_any_state_is_touched(
@@ -157,8 +160,8 @@ def test_an_output_that_fails_is_refused_for_good_before_any_state_is_touched(
     record = found(store)
     assert (record.phase, record.for_good) == (Phase.PROCESSED, 1)
     noted = record.checks["positive"]
-    assert (noted["found"], list(record.checks)) == ("count > 0 does not hold for 1 of 2 rows", ["positive"])
-    assert "accepted" not in noted
+    assert (noted.found, list(record.checks)) == ("count > 0 does not hold for 1 of 2 rows", ["positive"])
+    assert noted.accepted is None
 
 
 def test_the_log_of_the_task_alone_shows_the_rows_that_failed(make: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,14 +190,15 @@ def test_an_accepted_output_is_committed_and_the_receipt_names_the_person(make: 
     accepted(run)
     commits(run, POSITIVE)
     assert counts(state) == {"a": -3}
-    noted = receipt(run)["checks"]["positive"]
-    assert (noted["passed"], noted["accepted"]["who"], noted["accepted"]["why"]) == (False, ADA.who, ADA.why)
+    noted = checks_of(run)["positive"]
+    assert noted.accepted is not None
+    assert (noted.passed, noted.accepted.who, noted.accepted.why) == (False, ADA.who, ADA.why)
     history = ledger_of(run).outcome(1)
     assert view_final(history, None).checks == {"positive": noted}
-    assert Receipt.from_json(receipt(run)).checks == {"positive": noted}
+    assert Receipt.from_json(receipt(run).to_json()).checks == {"positive": noted}
     for damaged in (["positive"], {"positive": "passed"}):
         with pytest.raises(UnreadableRecord):
-            Receipt.from_json({**receipt(run), "checks": damaged})
+            Receipt.from_json({**receipt(run).to_json(), "checks": damaged})
     assert check_in_words("positive", noted).startswith(
         "positive: accepted: count > 0 does not hold for 1 of 1 rows: the shop was closed (ada, "
     )
@@ -261,25 +265,6 @@ def test_the_digest_of_staged_rows_has_the_names_and_types_of_their_columns(area
     assert digest_of("first", table) == digest_of("again", table) != digest_of("other", other)
 
 
-def test_an_acceptance_of_an_older_release_whose_digest_has_no_columns_is_asked_for_again(
-    make: Any, state: MemoryState
-) -> None:
-    run = worked(make("r1"), rows(a=-3))
-    refused(run, POSITIVE)
-    with duckdb_engine().cursor() as cursor:
-        (hashed,) = cursor.execute("SELECT sum(hash(o)) FROM (SELECT 'a' AS word, -3::BIGINT AS count) o").fetchone()
-    ledger = ledger_of(run)
-    before = digest([POSITIVE.sql, False, 1, str(hashed)])
-    found = {"positive": {"passed": False, "found": "count > 0 does not hold for 1 of 1 rows", "digest": before}}
-    ledger.note_commit_failed(run.begun.attempt, None, reason="a check failed", for_good=True, checks=found)
-    accept(run, "positive")
-    refused(run, POSITIVE)
-    assert counts(state) == {}
-    accept(run, "positive")
-    commits(run, POSITIVE)
-    assert counts(state) == {"a": -3}
-
-
 def test_a_replay_forgets_what_failed_and_was_not_accepted(make: Any) -> None:
     run = worked(make("r1"), rows(a=-3))
     refused(run, POSITIVE)
@@ -303,8 +288,8 @@ def test_a_person_accepts_only_what_was_shown(make: Any) -> None:
             ledger.accept_checks(1, digests, audit=ADA)
     accept(run, "positive")
     accept(run, "positive", audit=Audit("bob", "again"))
-    assert ledger.status(1).checks["positive"]["accepted"]["who"] == "ada"
-    digest = ledger.status(1).checks["positive"]["digest"]
+    assert ledger.status(1).checks["positive"].accepted.who == "ada"
+    digest = ledger.status(1).checks["positive"].digest
     commits(run, POSITIVE)
     with pytest.raises(AlreadyFinal):
         ledger.accept_checks(1, {"positive": digest}, audit=ADA)
@@ -316,13 +301,13 @@ def test_a_warning_is_noted_and_the_output_is_committed(
     run = worked(make("r1"), rows(a=-3))
     commits(run, replace(POSITIVE, severity="warn"), SOME)
     assert counts(state) == {"a": -3}
-    assert receipt(run)["checks"] == {
-        "positive": {"passed": False, "found": "count > 0 does not hold for 1 of 1 rows", "severity": "warn"},
-        "some rows": {"passed": True},
+    assert checks_of(run) == {
+        "positive": CheckNote(False, "count > 0 does not hold for 1 of 1 rows", severity="warn"),
+        "some rows": CheckNote(True),
     }
     assert "Rows that check 'positive' refuses: (word='a', count=-3)" in caplog.messages
     assert any("check 'positive' failed" in line and "word" not in line for line in log.lines)
-    assert check_in_words("positive", receipt(run)["checks"]["positive"]).startswith("positive: warning: ")
+    assert check_in_words("positive", checks_of(run)["positive"]).startswith("positive: warning: ")
 
 
 def test_a_commit_that_died_after_its_grant_is_checked_again(
@@ -338,7 +323,7 @@ def test_a_commit_that_died_after_its_grant_is_checked_again(
     assert found(run.spec.memory).checks == {}
     commits(run, POSITIVE)
     assert counts(state) == {"a": 3}
-    assert receipt(run)["checks"] == {"positive": {"passed": True}}
+    assert checks_of(run) == {"positive": CheckNote(True)}
 
 
 def _killed(*arguments: Any, **options: Any) -> Any:
@@ -391,7 +376,7 @@ def test_a_process_that_dies_at_any_request_commits_what_was_accepted_once(
         if died:
             goes_on(run, txid)
         assert counts(state) == {"a": -txid}
-        assert receipt(run, txid)["checks"]["positive"]["accepted"]["who"] == "ada"
+        assert checks_of(run, txid)["positive"].accepted.who == "ada"
     assert txid > 10
 
 
@@ -423,8 +408,8 @@ def test_a_restatement_of_the_same_rows_is_committed_by_the_acceptance_of_what_i
     commits(accepted(begun(made, rows(a=-1))), POSITIVE)
     for txid in (1, 2):  # the second restatement takes it over from the first one
         commits(again := begun(made, rows(a=-1), instead_of=txid), POSITIVE)
-        assert receipt(again, txid + 1)["checks"] == receipt(again)["checks"]
-        assert receipt(again)["checks"]["positive"]["accepted"]["who"] == "ada"
+        assert checks_of(again, txid + 1) == checks_of(again)
+        assert checks_of(again)["positive"].accepted.who == "ada"
     assert counts(state) == {"a": -1}
 
 
@@ -461,7 +446,7 @@ def test_the_first_task_of_a_phase_checks_before_any_committer_writes(make: Any)
     phase.xcoms["acquire", "return_value", -1] = turn.left
     phase.commit("b", "d")
     phase.mark()
-    assert receipt(phase.run)["checks"]["positive"]["severity"] == "warn"
+    assert checks_of(phase.run)["positive"].severity == "warn"
 
 
 # --- conditions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +13,9 @@ import pytest
 from airflow_tx.base import compat
 from airflow_tx.base.compat import tasks
 from airflow_tx.ledger.answers import Bidding, Done
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.records import Waiter
 from airflow_tx.ledger.steps import run_slots
-from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.transaction.commit.run_slots import (
     Comeback,
     TaskRuns,
@@ -88,7 +88,7 @@ def yielded(topology: Topology) -> Topology:
 
 def started(topology: Topology, runs: Runs, *, patience: int = 0) -> list[tuple[str, Any]]:
     found = start_yielded(topology.ledger(), runs, ["r2", "r7", "r9"], patience=patience)
-    return [(run_id, entry["txid"]) for run_id, entry in found]
+    return [(run_id, txid) for txid, run_id, _ in found]
 
 
 def test_all_that_yielded_are_started_once_the_way_is_free(yielded: Topology) -> None:
@@ -148,7 +148,7 @@ def test_one_that_has_just_yielded_gets_seconds_to_end(
     slept = list[float]()
     monkeypatch.setattr(time, "sleep", slept.append)
     found = start_yielded(yielded.ledger(), Runs(r3="running", r9=states), ["r9"], patience=patience)
-    assert [run_id for run_id, _ in found] == ([] if sleeps is None else ["r9"])
+    assert [run_id for _, run_id, _ in found] == ([] if sleeps is None else ["r9"])
     assert slept == [1] * (patience if sleeps is None else sleeps)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +30,7 @@ from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.attempt import Grant, TaskTry, Token
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import History, Phase, TopologyRecord, decode
 from airflow_tx.ledger.steps import recovery
@@ -876,7 +876,7 @@ def test_the_rows_of_a_batch_are_what_the_task_that_read_most_has_counted(make: 
     history = decode(History, "", node.data)
     assert (history.rows, history.ack_val) == (7, "0" * 16)
     assert history.receipt is not None
-    assert history.receipt["rows"] == 7
+    assert history.receipt.rows == 7
 
 
 def test_a_committer_right_after_a_skipped_task_is_skipped_until_its_transaction_is_committed(

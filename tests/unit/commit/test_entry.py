@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ import pytest
 from airflow_tx.base import failpoints
 from airflow_tx.base.errors import StagingUnavailable
 from airflow_tx.base.failpoints import FailpointError
-from airflow_tx.ledger.answers import Granted, Replaced
+from airflow_tx.ledger.answers import Granted
 from airflow_tx.ledger.api import Create, Delete, Put, SystemClock
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Binding, encode
-from airflow_tx.ledger.steps.replay import Wish
+from airflow_tx.ledger.receipt import Replaced
+from airflow_tx.ledger.records import Binding, Wish, encode
 from airflow_tx.outputs.journal import Entry, JournalArea
 from airflow_tx.state import Avg, Count, DeltaTable, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState
@@ -56,7 +56,7 @@ def named(run: Run, txid: int = 1) -> str:
     history = run.spec.ledger(run.spec.memory).outcome(txid)
     assert history is not None
     assert history.receipt is not None
-    return str(history.receipt["journal"])
+    return str(history.receipt.journal)
 
 
 @pytest.fixture
@@ -159,7 +159,8 @@ def test_without_a_journal_nothing_is_written_or_named(make: Any, store: Countin
     run.commit_now()
     history = run.spec.ledger(store).outcome(1)
     assert history is not None
-    assert "journal" not in (history.receipt or {})
+    assert history.receipt is not None
+    assert "journal" not in history.receipt.to_json()
     assert journal_of(run).names() == []
 
 
@@ -322,10 +323,10 @@ def test_an_entry_that_a_wish_or_an_open_restatement_needs_stays(make: Any, stor
     open_run = begun(make, "r2", journal=timedelta(days=3))
     open_one = record(store, open_run.begun.txid)
     assert open_one is not None
-    put(store, paths.transaction(2), replace(open_one, replaces={"txid": 1, "entry": replaced}))
+    put(store, paths.transaction(2), replace(open_one, replaces=Replaced(1, replaced)))
     put(store, paths.run("run:r1"), Binding(1, wished))
     put(store, paths.wishes, None)
-    put(store, paths.wish(1), Wish(1, "run:r1", "r1", "ada", "2013-01-01", "a bug", "op"))
+    put(store, paths.wish(1), Wish(1, "run:r1", "r1", "ada", "2013-01-01T00:00:00+00:00", "a bug", "op"))
     assert ledger.entries_in_use() == {wished, replaced}
     sweep_journal(run.spec, ledger)
     found = journal_of(run).names()
@@ -351,14 +352,14 @@ def test_an_entry_stays_whose_request_becomes_a_transaction_while_they_are_read(
     assert open_one is not None
     put(store, paths.run("run:r1"), Binding(1, wished))
     put(store, paths.wishes, None)
-    put(store, paths.wish(1), Wish(1, "run:r1", "r1", "ada", "2013-01-01", "a bug", "op"))
+    put(store, paths.wish(1), Wish(1, "run:r1", "r1", "ada", "2013-01-01T00:00:00+00:00", "a bug", "op"))
     listed = store.children
 
     def begins_between(path: str) -> Any:
         found = listed(path)
         if store.get(paths.wish(1)) is not None:
             store.multi((), (Delete(paths.wish(1)),))
-            put(store, paths.transaction(2), replace(open_one, replaces={"txid": 1, "entry": wished}))
+            put(store, paths.transaction(2), replace(open_one, replaces=Replaced(1, wished)))
         return found
 
     monkeypatch.setattr(store, "children", begins_between)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from airflow_tx.base.errors import FenceOutranked, RowsDiffer, StateError
 from airflow_tx.ledger.receipt import Written
@@ -55,7 +56,7 @@ def answer(rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """What an executor says of its chunk."""
     tally = RowTally(rows)
     keys = len(list(tally))
-    return {"keys": keys, "rows": keys, "digest": tally.written(keys).digest, **more}
+    return {"keys": keys, "rows": keys, "written": to_builtins(tally.written(keys)), **more}
 
 
 class Server:

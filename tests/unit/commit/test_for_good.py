@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,9 @@ from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, forget_state, state_lost
 from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.life import holds_for_good
+from airflow_tx.ledger.receipt import NOTHING_WRITTEN
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.operations.actions.value_acceptance import evidence_of
@@ -251,8 +252,8 @@ def test_a_state_that_may_lack_the_restated_transaction_is_passed_over(world: Wo
     assert world.rows() == [[("a", 100, 3), ("b", 2, 2)]]
     assert values(world.place) == before
     receipt = world.ledger.outcome(3).receipt
-    assert receipt["written"]["words"] == {"keys": 0, "digest": "0" * 16, "left": True}
-    assert "left" not in receipt["written"][world.table.name]
+    assert receipt.written["words"] == replace(NOTHING_WRITTEN, left=True)
+    assert not receipt.written[world.table.name].left
 
 
 def test_a_commit_phase_passes_over_such_a_state(world: World) -> None:
@@ -263,7 +264,7 @@ def test_a_commit_phase_passes_over_such_a_state(world: World) -> None:
     phase.mark()
     assert world.rows() == [[("a", 100, 3), ("b", 2, 2)]]
     assert values(world.place) == before
-    assert world.ledger.outcome(3).receipt["written"]["words"]["left"]
+    assert world.ledger.outcome(3).receipt.written["words"].left
 
 
 def test_a_state_that_was_passed_over_and_goes_back_is_rolled_forward(world: World) -> None:
@@ -383,7 +384,7 @@ def test_a_rebuild_makes_the_record_of_a_restatement_that_is_for_good_again(lost
     assert record is not None
     assert (record.phase, record.birth, record.error) == (Phase.FAILED, lost.birth, "the ledger was rebuilt")
     assert record.replaces is not None
-    assert record.replaces["txid"] == 1
+    assert record.replaces.txid == 1
     assert record.counted is not None
 
 

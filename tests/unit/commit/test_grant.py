@@ -8,7 +8,7 @@ import pytest
 
 from airflow_tx.base.errors import LedgerBehind
 from airflow_tx.ledger.attempt import Grant, Token
-from airflow_tx.ledger.receipt import Receipt
+from airflow_tx.ledger.receipt import Code, Receipt, TaskRows
 from airflow_tx.ledger.records import History, TopologyRecord, decode
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.transaction.commit.turn import commit_in_turn
@@ -32,9 +32,9 @@ def test_the_receipt_of_a_commit_says_what_was_processed_by_what_and_what_was_wr
         assert run.commit_now() is None
     found = receipt(second, 2)
     assert (found.metadata, found.before, found.after) == ([10, 20], 10, 20)
-    assert found.tasks == {"count": {"instances": 1, "rows": None, "outputs": {"return_value": None}}}
-    assert found.code == {"dag_version": "v1"}
-    assert found.written["words"]["keys"] == 1
+    assert found.tasks == {"count": TaskRows(1, None, {"return_value": None})}
+    assert found.code == Code("v1")
+    assert found.written["words"].keys == 1
     assert found.previous == receipt(first).hash
 
 

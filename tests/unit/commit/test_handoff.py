@@ -12,9 +12,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.base.errors import LedgerBehind, SkippedTransaction, SkipRefused, StateError
 from airflow_tx.ledger.answers import Bidding, Committed, Granted, NotYet
+from airflow_tx.ledger.records import Waiter
 from airflow_tx.ledger.steps import end as skip
 from airflow_tx.ledger.steps import run_slots
-from airflow_tx.ledger.steps.run_slots import Waiter
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.transaction.commit import committer as committing

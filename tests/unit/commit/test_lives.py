@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, SeenState, rename_state
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.life import Life, _Walk
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import RepairRecord
@@ -340,7 +340,7 @@ def test_a_backup_of_after_a_change_is_written_again_without_a_question(lines: L
     assert line.values() == truth
 
 
-def test_a_mark_that_an_older_release_has_dropped_is_noted_again(lines: Lines) -> None:
+def test_a_mark_that_is_gone_from_the_fence_is_noted_again(lines: Lines) -> None:
     line = lines(InMemory)
     line.commit(a=50, b=7)
     line.edit("a", None)

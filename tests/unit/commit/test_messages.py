@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +21,7 @@ from airflow_tx.base.errors import (
     UnknownMessage,
 )
 from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps import processing as steps
 from airflow_tx.ledger.store.memory import MemoryStore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +17,7 @@ from airflow_tx.base.errors import (
     StagingError,
 )
 from airflow_tx.ledger.attempt import Grant, TaskTry, Token
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import History, decode
 from airflow_tx.state import Count, MemoryState
@@ -98,7 +98,7 @@ def test_its_receipt_says_what_each_state_was_given(phase: PhaseRun, of_b: Memor
     phase.commit("b", "d")
     phase.mark()
     receipt = Receipt.from_json(history(phase).receipt)
-    assert {name: each["keys"] for name, each in receipt.written.items()} == {"of_b": 2, "of_d": 2}
+    assert {name: each.keys for name, each in receipt.written.items()} == {"of_b": 2, "of_d": 2}
     for each in (of_b, of_d):
         (kept,) = each.receipts()
         assert kept.text == replace(receipt, written={each.name: receipt.written[each.name]}).text
@@ -115,7 +115,7 @@ def test_a_committer_that_runs_again_with_fewer_keys_leaves_its_last_output_alon
         with_c.commit("d")
     with_c.mark()
     assert of_d.read() == ROWS[1:]
-    assert Receipt.from_json(history(with_c).receipt).written["of_d"]["sums"] == {"count": 1}
+    assert Receipt.from_json(history(with_c).receipt).written["of_d"].sums == {"count": 1}
 
 
 def test_a_committer_that_runs_again_after_it_was_written_for_is_in_the_receipt_with_its_last_output(
@@ -129,7 +129,7 @@ def test_a_committer_that_runs_again_after_it_was_written_for_is_in_the_receipt_
     with_c.commit("d")
     with_c.mark()
     assert of_d.read() == ROWS[1:]
-    assert Receipt.from_json(history(with_c).receipt).written["of_d"]["sums"] == {"count": 1}
+    assert Receipt.from_json(history(with_c).receipt).written["of_d"].sums == {"count": 1}
 
 
 def test_what_the_first_task_shares_is_the_grant(phase: PhaseRun) -> None:
@@ -314,7 +314,7 @@ def test_what_a_committer_wrote_that_is_not_to_run_again_is_written_again(
     phase.mark()
     assert counts(of_b) == counts(of_d) == WRITTEN
     written = Receipt.from_json(history(phase).receipt).written
-    assert {name: each["keys"] for name, each in written.items()} == {"of_b": 2, "of_d": 2}
+    assert {name: each.keys for name, each in written.items()} == {"of_b": 2, "of_d": 2}
     fence = of_b.fence()
     assert fence is not None
     assert fence.token == grant.token

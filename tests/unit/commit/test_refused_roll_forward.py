@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from airflow_tx.ledger.answers import Blocked, ReplayNoted
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import state_lost
 from airflow_tx.ledger.audit.verification import verified
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps import roll_forward as steps
@@ -276,7 +276,7 @@ def rolling_ended(case: Case) -> bool:
     """End the run as one for other states does."""
     runs = case.ledger.topology().rolling
     assert runs is not None
-    return bool(case.ledger.end_roll_forward(runs["nonces"][-1], {}, audit=ADA))
+    return bool(case.ledger.end_roll_forward(runs.nonces[-1], {}, audit=ADA))
 
 
 def test_a_table_that_is_lost_after_a_look_is_still_missed(cases: Any, points: Any) -> None:

@@ -108,7 +108,7 @@ def test_rejected_rows_are_in_the_table_with_their_reason_once_the_transaction_i
     assert {row["tx_where"] for row in aside.read()} == {""}
     assert counts(state) == {"a": 7}
     receipt = run.spec.ledger(run.spec.memory).outcome(1).receipt
-    assert receipt["tasks"]["count"]["outputs"][REJECTED] == 4
+    assert receipt.tasks["count"].outputs[REJECTED] == 4
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame({"n": [1, 2]}), pa.table({"n": [1, 2]})], ids=["pandas", "pyarrow"])
@@ -268,7 +268,7 @@ def test_a_restatement_that_rejects_the_same_rows_passes_the_limit_as_what_it_re
     checks = refused.value.fields["checks"]
     ledger.note_commit_failed(first.begun.attempt, None, reason="too many", for_good=True, checks=checks)
     audit = Audit("ada", "a known gap")
-    ledger.accept_checks(1, {"rejected": checks["rejected"]["digest"]}, audit=audit)
+    ledger.accept_checks(1, {"rejected": checks["rejected"].digest}, audit=audit)
     first.commit_now()
     run = makes("r1", max_rejected=1)
     wanted(run, 1)

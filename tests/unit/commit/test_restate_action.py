@@ -16,11 +16,12 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow_tx.base import compat
 from airflow_tx.base.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused, TxError
 from airflow_tx.base.failpoints import VARIABLE, FailpointError
-from airflow_tx.ledger.answers import TopologyRequest
 from airflow_tx.ledger.api import Create
 from airflow_tx.ledger.audit.rebuild import reset
+from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.life import Life
 from airflow_tx.ledger.reading import Reader
+from airflow_tx.ledger.receipt import Replaced
 from airflow_tx.ledger.records import Binding, encode
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.replay import wishes
@@ -192,7 +193,7 @@ def test_killed_and_repeated_each_is_restated_once(
     assert world.follow(*by_date(world), dated=True) == [f"All {left} are restated."]
     assert world.follow(*by_date(world), dated=True) == ["All 0 are restated."]
     assert world.total == 10
-    assert list(world.ledger.outcome(10).receipt["replaces"]) == ["entry", "txid"]
+    assert isinstance(world.ledger.outcome(10).receipt.replaces, Replaced)
     assert world.ledger.outcome(11) is None
 
 
@@ -312,7 +313,7 @@ def test_a_state_that_the_dag_does_not_write_any_more(world: World) -> None:
 
 
 def test_an_entry_that_is_gone(world: World) -> None:
-    world.spec.staging().forget("numbers", world.ledger.incarnation())
+    world.spec.staging().forget(world.ledger.incarnation())
     assert re.search(r"entry \S+/1-\w+", refusal(world, 1), re.IGNORECASE)
 
 

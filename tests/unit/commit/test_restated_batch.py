@@ -95,7 +95,7 @@ def test_changed_rows_are_decided_again_and_may_differ(run: Run, source: Told) -
 
 def test_an_entry_that_is_gone_is_refused_by_name(run: Run) -> None:
     wanted(run)
-    run.spec.staging().forget("numbers", run.spec.ledger(run.spec.memory).incarnation())
+    run.spec.staging().forget(run.spec.ledger(run.spec.memory).incarnation())
     with pytest.raises(EntryMissing, match="/1-"):
         run.begin()
     assert run.spec.ledger(run.spec.memory).status(2) is None

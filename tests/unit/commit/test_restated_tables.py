@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from airflow_tx.base.errors import FenceOutranked, RepairRefused, StateBehind, S
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import state_lost
 from airflow_tx.ledger.audit.verification import Verified, verified
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.steps.replay import withdraw
 from airflow_tx.operations.actions import roll_forward as command_module
 from airflow_tx.operations.actions.lost_state import seen_state

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from airflow_tx.base.errors import EntryDiffers, NotTakenBack, RestateRefused, RowsDiffer, StateUnavailable
 from airflow_tx.ledger.audit.rebuild import rename_state, state_lost
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.steps.replay import note_changed
 from airflow_tx.ledger.steps.step import Audit
@@ -417,7 +417,7 @@ def test_the_receipt_of_replaced_values_has_what_sums_have_got(makes: Any) -> No
     history = run.spec.ledger(run.spec.memory).outcome(2)
     assert history is not None
     assert history.receipt is not None
-    assert history.receipt["written"]["best"]["sums"] == {"count": -10}
+    assert history.receipt.written["best"].sums == {"count": -10}
     assert [each.text for each in best.receipts()][1] == Receipt.from_json(history.receipt).text
 
 

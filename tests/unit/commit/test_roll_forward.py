@@ -7,7 +7,6 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from airflow_tx.base.errors import FenceOutranked, RepairRefused, RestateRefused
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.move import Mover
 from airflow_tx.ledger.audit.rebuild import close_for_reset, note_change, rename_state, state_lost
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.life import NOTHING_PENDING, Life
 from airflow_tx.ledger.steps import roll_forward as roll_forward_protocol
 from airflow_tx.ledger.steps.replay import WishRequest, want
@@ -29,7 +29,6 @@ from airflow_tx.operations.actions.restatement import SeveralRefused
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.outputs.staging.area import JOURNAL
 from airflow_tx.state import Max, MemoryState, Sum
-from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.lake.state import DeltaTable
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.transaction.commit import roll_forward as module
@@ -190,19 +189,6 @@ def test_the_preview_names_what_is_missing_and_changes_nothing(makes: Any, place
     assert place.content() == before
 
 
-def test_what_an_earlier_release_has_digested_without_names_of_columns_is_written_again(
-    makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setitem(RowTally.__init__.__kwdefaults__ or {}, "named", False)
-        run, backups = story(makes, place)
-    truth = place.content()
-    backups["1"]()
-    assert rolled(run, place) == []
-    assert place.content() == truth
-    assert findings(run, place) == ()
-
-
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
@@ -262,7 +248,6 @@ def test_an_accepted_loss_ends_it_and_a_roll_forward_makes_the_loss_good(makes: 
     assert rolled(run, place) == []
     found = {row["word"]: row["count"] for row in place.state.read()}
     assert found == {"a": 17, "b": -7, "c": 9, "e": 1}
-    assert ledger.topology().taken_back_from == {}
     assert findings(run, place) == ()
 
 

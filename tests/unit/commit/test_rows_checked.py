@@ -223,7 +223,7 @@ def test_rows_that_are_not_proven_are_committed_and_their_receipt_says_why(
     found = details(run)
     assert found.transaction.unproven == (said,)
     assert found.receipt is not None
-    assert found.receipt["unproven"] == [said]
+    assert found.receipt.unproven == [said]
     assert render.details(found)["not_proven"] == said
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ import sqlalchemy as sa
 
 from airflow_tx.base.errors import FenceOutranked, RepairRefused, StateBehind
 from airflow_tx.ledger.audit.rebuild import note_change
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.outputs.journal import Contribution, KeptFiles
 from airflow_tx.outputs.staging.area import Output, write_manifest, write_rows
 from airflow_tx.state import MemoryMap, OpaqueMap, SqlGuard, SqlState, SqlTable, Sum
@@ -274,7 +274,7 @@ def test_rows_of_several_outputs_are_kept_in_their_order(makes: Any, place: Tabl
     journal = journal_of(run)
     outputs: list[Any] = [rows(a=1), staged, rows(b=2), [{"word": "c", "count": 3, "more": True}]]
     kept = _rows_of_table(case, journal, RowsInTurn(outputs), "2026-01-01")
-    kept = replace(kept, place=KeptFiles(journal._files, journal._folders[0], "an entry"))
+    kept = replace(kept, place=KeptFiles(journal._files, journal._folder, "an entry"))
     assert list(kept.rows()) == [row for each in outputs for row in each]
     assert [each.name.rpartition(".")[2] for each in kept.files] == ["json", "parquet", "json"]
 

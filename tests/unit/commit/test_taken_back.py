@@ -10,7 +10,8 @@ import pytest
 from airflow_tx.base.errors import AlreadyFinal, RestateRefused
 from airflow_tx.ledger.audit.rebuild import note_change
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Binding, History, Outcome, Skipped
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import Binding, History, Skipped
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
 from airflow_tx.operations.actions.return_to_transaction import held_by
 from tests.unit.commit.backups import ADA, InSqlite, findings, skipped

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.ledger.api import Children, Delete, Put
 from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
+from airflow_tx.ledger.receipt import Deed
 from airflow_tx.ledger.records import Phase, TransactionRecord, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.memory import MemoryStore
@@ -103,7 +104,7 @@ def test_it_is_woken_when_something_happens_to_its_own_transaction() -> None:
 
 
 def test_it_is_woken_to_skip_the_transaction_whose_turn_it_is() -> None:
-    assert changed(line(5, 4, t4=False), 4, skip={"who": "ada"}).wake_event(op="op", waited=[]) == NEAR
+    assert changed(line(5, 4, t4=False), 4, skip=Deed("ada", "", "")).wake_event(op="op", waited=[]) == NEAR
 
 
 def test_it_watches_the_turn_its_own_records_and_those_of_the_ones_before_it() -> None:

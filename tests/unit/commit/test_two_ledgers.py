@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,28 +64,6 @@ def test_a_commit_sweeps_no_output_of_another_ledger_that_stages_in_the_same_pla
     told(own)
     state: Any = own.updates[0].state
     assert counts(state) == {"here": 3}
-
-
-def test_what_was_staged_under_an_earlier_release_is_committed_and_swept(
-    installation: Callable[[], MakeRun], tmp_path: Path
-) -> None:
-    here = installation()
-    own = here("r1")
-    own.begin()
-    assert own.begun is not None
-    own.begun = replace(own.begun, incarnation="")  # the earlier release had none in a task's XCom
-    processing = own.start()
-    ref: Any = CurrentBatch(processing).stage(ROWS)
-    own.end(processing, ref)
-    told(own)
-    earlier = StagingArea(str(tmp_path), "ledger").files
-    assert earlier.list("numbers").keys() == {"1"}
-    staged(run := here("r2"))
-    run.committer.runs = {"r1": "success"}
-    told(run)
-    state: Any = own.updates[0].state
-    assert counts(state) == {"here": 6}
-    assert earlier.list("numbers") == {}
 
 
 def test_new_values_of_another_ledger_that_are_kept_in_the_same_place_are_neither_swept_nor_taken(

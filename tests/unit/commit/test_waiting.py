@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import FailedTransaction, StaleAttempt
 from airflow_tx.ledger.api import Put, Watch
 from airflow_tx.ledger.attempt import LANE_TRY
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import encode
 from airflow_tx.ledger.steps import end
 from airflow_tx.state import Count, MemoryState

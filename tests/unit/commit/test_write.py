@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from airflow_tx.base.errors import ConfigError, FenceOutranked, LedgerBehind, RowsDiffer, StateError, StoreUnavailable
 from airflow_tx.ledger.attempt import Grant, TaskTry
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Written
 from airflow_tx.outputs.staging.area import StagingArea, write_manifest, write_rows
 from airflow_tx.outputs.staging.row_hash import digest_of_batch

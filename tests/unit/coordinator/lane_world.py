@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from re import findall
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.ledger import LIVE_RUN_STATES
 from airflow_tx.ledger.answers import Begun, WindowFull
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import History, TransactionRecord, decode
 from airflow_tx.operators.transaction import defined
 from airflow_tx.sources.api import SourceKind

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,9 @@ from airflow_tx.coordinator.blocked import BlockedOperator
 from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
+from airflow_tx.ledger.records import AlarmNote
 from airflow_tx.ledger.steps import recovery
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.sources.lag import Lag
@@ -163,7 +164,7 @@ def test_of_two_coordinators_that_find_a_block_only_one_keeps_a_red_run(world: L
     block(world, 1)
 
     class Overtaken(BlockedRun):
-        def start(self, alarm: Alarm) -> dict[str, Any]:
+        def start(self, alarm: Alarm) -> AlarmNote:
             step(alarms(world, callbacks), world)
             return super().start(alarm)
 

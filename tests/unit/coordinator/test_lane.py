@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Put, Watch
 from airflow_tx.ledger.attempt import TaskTry, Token
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import CheckNote, Replaced
 from airflow_tx.ledger.records import Phase, TopologyRecord, decode, encode
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.replay import WishRequest, want, wishes
@@ -92,7 +93,7 @@ def entries_of(world: LaneWorld) -> dict[int, Any]:
     """The journal entries that receipts name, by txid."""
     journal = JournalArea(world.spec.staging(), world.spec.ledger(world.store).incarnation())
     receipts = {txid: entry.receipt for txid, entry in world.history.items()}
-    return {txid: journal.read(receipt["journal"]) for txid, receipt in receipts.items() if receipt}
+    return {txid: journal.read(receipt.journal) for txid, receipt in receipts.items() if receipt and receipt.journal}
 
 
 def test_each_transaction_leaves_an_entry_in_the_journal(make: Any) -> None:
@@ -261,7 +262,7 @@ def test_a_batch_of_a_lane_that_is_refused_for_its_rows_becomes_no_run(make: Any
     assert world.runs == {}
     blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
     assert blocked is not None
-    assert f"{tmp_path}/a.csv: line 2: number has a value that the log of its task shows" in blocked["reason"]
+    assert f"{tmp_path}/a.csv: line 2: number has a value that the log of its task shows" in blocked.reason
     assert any(f"{tmp_path}/a.csv: line 2: number = 'ten' does not fit the schema" in str(e) for e in world.log.shown)
     assert any("a person has to see to it" in line for line in world.log.lines)
 
@@ -298,7 +299,7 @@ def test_a_commit_of_a_lane_that_is_refused_for_good_becomes_no_run(make: Any) -
     assert world.history == {}
     blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
     assert blocked is not None
-    assert blocked["reason"].startswith("State 'totals' refused: its fence belongs to ledger another ledger")
+    assert blocked.reason.startswith("State 'totals' refused: its fence belongs to ledger another ledger")
     assert any("a person has to see to it" in line for line in world.log.lines)
 
 
@@ -314,19 +315,19 @@ def test_an_output_that_fails_a_check_in_a_lane_becomes_no_run_and_can_be_accept
     world.coordinate(world.lane(patience=0.1))
     assert world.runs.keys() <= {"tx-2"}
     assert list(world.history) == [1]
-    assert world.history[1].receipt["checks"] == {"small": {"passed": True}, "some": {"passed": True}}
+    assert world.history[1].receipt.checks == {"small": CheckNote(True), "some": CheckNote(True)}
     record = world.record(2)
     assert (record.for_good, list(record.checks)) == (1, ["small"])
     assert "airflow tx accept-check numbers 2 small --why TEXT" in str(record.remedy)
     blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
     assert blocked is not None
-    assert blocked["reason"].startswith("Commit of transaction 2.1 refused: check 'small' failed: sum < 100 does not")
-    accepted = {"small": record.checks["small"]["digest"]}
+    assert blocked.reason.startswith("Commit of transaction 2.1 refused: check 'small' failed: sum < 100 does not")
+    accepted = {"small": record.checks["small"].digest}
     world.spec.ledger(world.store).accept_checks(2, accepted, audit=Audit("ada", "a large day"))
     world.start_run("numbers", "tx-2", reset=True)  # as a replay by a person does
     assert world.execute("tx-2").attempt.attempt == 2
     world.assert_exact(2)
-    assert world.history[2].receipt["checks"]["small"]["accepted"]["who"] == "ada"
+    assert world.history[2].receipt.checks["small"].accepted.who == "ada"
 
 
 def test_a_task_that_asks_for_the_context_of_its_run_leaves_the_lane(make: Any) -> None:
@@ -388,7 +389,7 @@ def restating(world: LaneWorld, txid: int, *, restates: bool) -> None:
     """Let an open transaction be one that restates an earlier one, or not."""
     found = world.record(txid)
     assert found is not None
-    changed = replace(found, replaces={"txid": 0, "entry": ""} if restates else None)
+    changed = replace(found, replaces=Replaced(0, "") if restates else None)
     world.store.multi((), (Put(PATHS.transaction(txid), encode(changed)),))
 
 

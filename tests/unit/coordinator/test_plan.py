@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from threading import Thread
 from typing import Any
@@ -44,10 +44,10 @@ from airflow_tx.coordinator.worker import LOOK_EVERY, PAUSED, STATES_EVERY, Coor
 from airflow_tx.ledger.answers import NoData as NothingNew
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.json_text import digest
-from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.json_text import digest, replace
+from airflow_tx.ledger.receipt import Deed, Replaced
+from airflow_tx.ledger.records import BlockMark, Phase, ReplayNote, TopologyRecord, TransactionRecord, Wish, Yield
 from airflow_tx.ledger.steps import commit, processing
-from airflow_tx.ledger.steps.replay import Wish
 from airflow_tx.ledger.views.view import topology_view
 from airflow_tx.sources.api import Batch
 from airflow_tx.testing.eventually import eventually
@@ -94,8 +94,8 @@ def look(*records: TransactionRecord, current: int = 1, **more: Any) -> LedgerSn
     return LedgerSnapshot(**{**fields, **more})
 
 
-def note(attempt: int, count: int = 1) -> dict[str, Any]:
-    return {"attempt": attempt, "count": count, "when": NOW.isoformat(), "reason": ""}
+def note(attempt: int, count: int = 1) -> ReplayNote:
+    return ReplayNote(attempt, count, NOW.isoformat(), "")
 
 
 def planned(
@@ -139,7 +139,7 @@ def restated(*txids: int) -> tuple[Restate, ...]:
 def test_runs_of_wishes_are_started_and_one_place_of_the_window_is_left_to_other_batches() -> None:
     assert due(look(**wanted(1, 2, 3, 4)), ALL_ENDED) == restated(1, 2, 3)
     assert due(look(**wanted(2, 3, 4, 5)), {**ALL_ENDED, "r2": "running"}) == restated(3, 4)
-    open_one = record(10, base="d9", replaces={"txid": 1, "entry": ""}, run_id="r1")
+    open_one = record(10, base="d9", replaces=Replaced(1, ""), run_id="r1")
     seen = look(**{**wanted(2, 3, 4), "allocated": 10, "opened": {10: open_one}})
     assert due(seen, {**ALL_ENDED, "r1": "running"}) == restated(2, 3)
     assert due(look(**wanted(1, 2)), ALL_ENDED, rules=replace(RULES, max_pending=1)) == restated(1)
@@ -172,7 +172,7 @@ def test_a_run_that_is_about_to_restate_has_a_place_of_the_window() -> None:
 
 def test_a_lane_begins_nothing_while_a_transaction_is_restated() -> None:
     rules = replace(RULES, lane=True)
-    replacing = {10: record(10, base="d9", run_id="r1", replaces={"txid": 1, "entry": ""})}
+    replacing = {10: record(10, base="d9", run_id="r1", replaces=Replaced(1, ""))}
     seen: dict[str, Any] = {"current": 10, "allocated": 10, "base": "d9", "opened": replacing}
     states = {**ALL_ENDED, "r1": "running"}
     assert due(look(**seen), states, ready=True, rules=rules) == ()
@@ -391,7 +391,7 @@ def test_the_one_after_a_broken_one_waits_for_it() -> None:
 # --- skips, yields, blocks
 
 
-SKIP = {"who": "me", "when": "", "why": ""}
+SKIP = Deed("me", "", "")
 
 
 def test_a_skip_is_taken_when_it_is_its_turn() -> None:
@@ -405,7 +405,7 @@ def test_a_skip_is_taken_when_it_is_its_turn() -> None:
 
 
 def yielded(**runs: int | None) -> TopologyRecord:
-    return replace(TOPOLOGY, yielded={run: {"blocking": 1, "txid": txid, "when": ""} for run, txid in runs.items()})
+    return replace(TOPOLOGY, yielded={run: Yield(1, txid, "") for run, txid in runs.items()})
 
 
 @pytest.mark.parametrize(("first", "back"), [("running", True), ("queued", False), ("failed", False), (None, False)])
@@ -439,7 +439,7 @@ def test_a_run_that_yielded_without_a_transaction_and_has_one_is_one_matter_only
     )
 
 
-BLOCKED = replace(TOPOLOGY, blocked={"txid": 1, "attempt": 1, "reason": "", "when": ""})
+BLOCKED = replace(TOPOLOGY, blocked=BlockMark(1, 1, "", ""))
 
 
 def test_a_blocked_transaction_is_left_to_a_person_and_others_go_on() -> None:
@@ -835,7 +835,7 @@ def test_a_run_that_its_dag_forbids_is_blocked_after_max_replays_with_the_reason
         world.pass_(1.0)
     assert world.seen.topology is not None
     assert world.seen.topology.blocked is not None
-    assert world.seen.topology.blocked["reason"] == reason
+    assert world.seen.topology.blocked.reason == reason
     assert coordination.memory.health[1].tries == 2
 
     world.begin("tx-1")  # a person has mended the DAG, and replays it
@@ -857,7 +857,7 @@ def test_a_deleted_run_that_its_dag_forbids_is_blocked_after_max_replays_with_th
         world.pass_(1.0)
     assert world.seen.topology is not None
     assert world.seen.topology.blocked is not None
-    assert "was not started: there is no such DAG" in world.seen.topology.blocked["reason"]
+    assert "was not started: there is no such DAG" in world.seen.topology.blocked.reason
 
 
 def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World) -> None:
@@ -871,7 +871,7 @@ def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World
     assert world.airflow.starts[4:] == [("tx-1", True), ("tx-1", True)]
     assert world.seen.topology is not None
     assert world.seen.topology.blocked is not None
-    assert world.seen.topology.blocked["attempt"] == 3
+    assert world.seen.topology.blocked.attempt == 3
     assert len([line for line in world.log.lines if "replayed no more" in line]) == 1
 
     world.begin("tx-1")  # a person has cleared it
@@ -889,19 +889,19 @@ def test_a_second_blocked_transaction_is_marked_once_a_person_has_seen_to_the_fi
         world.pass_(1.0)
     assert world.seen.topology is not None
     assert world.seen.topology.blocked is not None
-    assert world.seen.topology.blocked["txid"] == 2
+    assert world.seen.topology.blocked.txid == 2
     world.fail("tx-1", 1, 1)
     for _ in range(100):
         coordination.step()
         world.pass_(1.0)
-    assert world.seen.topology.blocked["txid"] == 1
+    assert world.seen.topology.blocked.txid == 1
 
     world.begin("tx-1")  # a person has cleared it
     world.airflow.runs["tx-1"] = "running"
     coordination.step()
     coordination.step()
     assert world.seen.topology.blocked is not None
-    assert world.seen.topology.blocked["txid"] == 2
+    assert world.seen.topology.blocked.txid == 2
 
 
 def test_a_commit_that_was_refused_for_good_is_blocked_at_once_by_the_refusals_own_line(world: World) -> None:
@@ -923,7 +923,7 @@ def test_a_commit_that_was_refused_for_good_is_blocked_at_once_by_the_refusals_o
     assert len(world.airflow.starts) == starts
     assert world.seen.topology is not None
     assert world.seen.topology.blocked is not None
-    assert world.seen.topology.blocked["reason"] == str(refusal)
+    assert world.seen.topology.blocked.reason == str(refusal)
     (told,) = [line for line in world.log.lines if "replayed no more" in line]
     assert str(refusal) in told
 

@@ -20,8 +20,9 @@ from airflow_tx.base.errors import SourceError, StoreUnavailable
 from airflow_tx.coordinator import trigger as coordinator
 from airflow_tx.coordinator.plan import CoordinatorMemory, Finding, SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
-from airflow_tx.ledger.answers import WHOLE, Loss
 from airflow_tx.ledger.api import Paths, Put
+from airflow_tx.ledger.batch import WHOLE
+from airflow_tx.ledger.records import Loss
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.sources.api import Batch
 from tests.stage import Stage

@@ -289,55 +289,13 @@ def test_nobody_asks_what_is_needed_before_a_day_is_due(journal: JournalArea) ->
     assert journal.sweep(dt.date(2013, 1, 3), asked) == []
 
 
-def moved_back(area: StagingArea) -> None:
-    """Put all that is written so far where an earlier release has put it."""
-    for day, _ in area.files.list(f"{LIFE}/@journal").items():
-        for folder in ("", "/rows", "/restated"):
-            for name, size in area.files.list(f"{LIFE}/@journal/{day}{folder}").items():
-                if size is not None:
-                    below = f"{day}{folder}/{name}"
-                    area.files.copy(f"{LIFE}/@journal/{below}", f"@journal/{LIFE}/{below}")
-    area.files.remove_tree(f"{LIFE}/@journal")
-
-
-def test_what_an_earlier_release_has_written_is_read_where_it_is(area: StagingArea, journal: JournalArea) -> None:
-    (name,) = written_on(journal, "2013-01-01")
-    moved_back(area)
-    (later,) = written_on(journal, "2013-01-02")
-    assert journal.names() == [later, name]
-    assert len(list(journal.check(name).contributions["flights"].rows())) == 1500
-    assert area.files.list(f"@journal/{LIFE}").keys() == {"2013-01-01"}
-
-
-def test_days_that_an_earlier_release_has_written_are_removed(area: StagingArea, journal: JournalArea) -> None:
-    first, *_ = written_on(journal, "2013-01-01", "2013-01-02")
-    moved_back(area)
-    journal.write(entry(8, "2013-01-03T00:00:00+00:00", replaces={"txid": 7, "entry": first}))
-    assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-02"]
-    assert area.files.list(f"@journal/{LIFE}").keys() == {"2013-01-01"}
-    assert journal.sweep(dt.date(2013, 1, 4), list) == ["2013-01-03", "2013-01-01"]
-    assert area.files.list(f"@journal/{LIFE}") == {}
-
-
-def test_rows_that_were_staged_under_an_earlier_release_are_copied(area: StagingArea, journal: JournalArea) -> None:
-    where = area.of_topology("").try_dir("flights", TransactionAttempt(7, 1), TaskTry("count", -1, "a"))
-    output = write_rows(where, "counts", rows(1500))
-    files = [(where.child(f"counts/{file.name}"), file.rows) for file in output.files]
-    parts = StagedFiles(files, output.columns, incarnation="")
-    name = kept(journal, journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts))
-    assert list(journal.check(name).contributions["flights"].rows()) == rows(1500)
-
-
-@pytest.mark.parametrize("earlier", [False, True])
 def test_the_journal_of_a_topology_that_is_forgotten_is_gone_and_no_other(
-    area: StagingArea, journal: JournalArea, earlier: bool
+    area: StagingArea, journal: JournalArea
 ) -> None:
     other = JournalArea(area, "life-2")
     journal.write(entry())
-    if earlier:
-        moved_back(area)
     other.write(entry())
-    area.forget("flights", LIFE)
+    area.forget(LIFE)
     assert (journal.names(), len(other.names())) == ([], 1)
 
 

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.records import History, Outcome, TopologyRecord
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import History, TopologyRecord
 from airflow_tx.ledger.views.status import view_final
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot

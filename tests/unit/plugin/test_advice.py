@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,6 +11,8 @@ import pytest
 from airflow_tx.base.errors import RollingForward
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import Deed
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.views.view import TopologyView
 from airflow_tx.operations.actions.action import ActionName
@@ -132,7 +133,7 @@ def test_a_transaction_that_is_under_way_needs_no_advice() -> None:
 
 
 def test_a_transaction_that_is_skipped_at_its_turn_is_not_to_be_skipped_again() -> None:
-    noted = {"who": "ada", "when": "2013-01-01T00:00:00+00:00", "why": "bad"}
+    noted = Deed("ada", "2013-01-01T00:00:00+00:00", "bad")
     assert told(advice_of(failed(skip=noted))) == [("replay", [1], False)]
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any
 
+from airflow_tx.ledger.receipt import Replayed
 from airflow_tx.ledger.records import Phase
 from airflow_tx.plugin.api.airflow_runs import TaskBar
 from airflow_tx.plugin.api.timeline import attempt_bars, task_bars
@@ -38,7 +39,7 @@ VERSIONS = {("count", -1, 1): "3", ("count", -1, 2): "10 (abc)", ("count", -1, 3
 
 
 def lines(replayed: Mapping[str, Any] = MappingProxyType({"rows": 7}), **changes: Any) -> list[AttemptLine]:
-    first = {"attempt": 1, "when": at(10).isoformat(), "why": "no disk", **replayed}
+    first = Replayed(1, at(10).isoformat(), "no disk", **replayed)
     told = {"size": {"rows": 9, "why": "max_rows_per_batch=9"}, **changes}
     (view,) = with_first(
         phase=Phase.PROCESSING, attempt=2, created=at(0).isoformat(), began=at(10).isoformat(), replays=[first], **told,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -11,7 +10,9 @@ import pytest
 
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, encode
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import CheckNote, Deed, Outcome, Receipt, Replayed, TaskRows
+from airflow_tx.ledger.records import History, Phase, TopologyRecord, encode
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.views.status import TransactionView, view_final, view_unreadable
 from airflow_tx.ledger.views.view import TopologyView
@@ -26,6 +27,7 @@ NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 SPAN = FigureSpan.between(NOON, NOON + 40 * MINUTE)
 NO_LIMITS = AlarmLimits()
+RECEIPT = Receipt("flights", "life", 1, 1, 1, 1, "n", "b", "COMMITTED", "k", "r", NOON.isoformat(), None, 0, 1, "")
 
 
 def _history(txid: int, outcome: Outcome = Outcome.COMMITTED, **changes: Any) -> History:
@@ -42,10 +44,8 @@ def _history(txid: int, outcome: Outcome = Outcome.COMMITTED, **changes: Any) ->
 
 def _replayed(txid: int, *times: datetime, attempts: int | None = None, **changes: Any) -> History:
     """A transaction that was replayed at these times."""
-    replays = [
-        {"attempt": number, "when": when.isoformat(), "why": "it failed"} for number, when in enumerate(times, start=1)
-    ]
-    return _history(txid, attempts=attempts or len(times) + 1, receipt={"replays": replays}, **changes)
+    replays = [Replayed(number, when.isoformat(), "it failed") for number, when in enumerate(times, start=1)]
+    return _history(txid, attempts=attempts or len(times) + 1, receipt=replace(RECEIPT, replays=replays), **changes)
 
 
 def _counted(
@@ -153,11 +153,13 @@ def test_failures_and_skips_count_when_their_transaction_ended() -> None:
 
 
 def test_rejected_rows_and_warnings_count_when_their_transaction_is_committed() -> None:
-    tasks = {"count": {"rows": 9, "outputs": {"tx_rejected": 2, "tx_malformed": 1, "good": 6}}}
-    warned = {"few": {"passed": False, "found": "3", "severity": "warn"}, "many": {"passed": True}}
-    failed = {"few": {"passed": False, "found": "3", "accepted": {"who": "ada", "when": NOON.isoformat(), "why": "ok"}}}
+    tasks = {"count": TaskRows(1, 9, {"tx_rejected": 2, "tx_malformed": 1, "good": 6})}
+    warned = {"few": CheckNote(False, "3", severity="warn"), "many": CheckNote(True)}
+    failed = {"few": CheckNote(False, "3", accepted=Deed("ada", NOON.isoformat(), "ok"))}
     found = _counted(
-        _history(1, receipt={"tasks": tasks, "checks": warned}), _history(2, receipt={"checks": failed}), _history(3)
+        _history(1, receipt=replace(RECEIPT, tasks=tasks, checks=warned)),
+        _history(2, receipt=replace(RECEIPT, checks=failed)),
+        _history(3),
     )
     assert [(each.rejected, each.warnings) for each in found.points[1:4]] == [(3, 1), (0, 0), (0, 0)]
     assert (found.total.rejected, found.total.warnings) == (3, 1)

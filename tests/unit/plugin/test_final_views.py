@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.records import History, Outcome
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import History
 from airflow_tx.ledger.views.status import TransactionView, view_final
 from airflow_tx.plugin.api import snapshots
 from airflow_tx.plugin.api.snapshots import FinalViews, RememberedViews

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -11,8 +10,10 @@ import pytest
 from airflow_tx.base import compat
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import LedgerReading
-from airflow_tx.ledger.records import History, Outcome, Phase, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import AlarmNote, BlockMark, History, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.views.status import TransactionView, view_final, view_open
 from airflow_tx.ledger.views.view import HealthCode, TopologyView
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
@@ -39,12 +40,12 @@ def failed(name: str, error: str = "it broke", remedy: str | None = None) -> Top
 
 
 def blocked(name: str) -> TopologySnapshot:
-    mark = {"txid": 1, "attempt": 1, "reason": "it broke", "when": "2013-01-01"}
+    mark = BlockMark(1, 1, "it broke", "2013-01-01T00:00:00+00:00")
     return _with_first(snapshot(name, blocked=mark), phase=Phase.FAILED, error="it broke")
 
 
 def late(name: str) -> TopologySnapshot:
-    return replace(snapshot(name), alarms={"late": {"when": "2013-01-01"}})
+    return replace(snapshot(name), alarms={"late": AlarmNote("", "2013-01-01T00:00:00+00:00")})
 
 
 _NOW = datetime(2013, 1, 1, 12, 30, tzinfo=timezone.utc)

@@ -14,7 +14,10 @@ from airflow.utils.db import create_default_connections
 from pydantic import TypeAdapter
 
 from airflow_tx.base import compat
+from airflow_tx.base.errors import UnreadableRecord
+from airflow_tx.ledger.records import Counter, decode
 from airflow_tx.plugin.api import redaction
+from airflow_tx.plugin.api.app import make_app
 from airflow_tx.plugin.api.redaction import Redactor
 from airflow_tx.plugin.api.routes import WhyCode, WhyNot
 
@@ -218,3 +221,13 @@ def test_an_answer_has_its_enums_and_numbers_unchanged() -> None:
     made: list[Any] = redaction.fit([answer, 1, None, {"a\ud83d": ("b\ud83d",)}])
     assert made == [replace(answer, sentence="gr\\udcf6sse"), 1, None, {"a\\ud83d": ("b\\ud83d",)}]
     assert made[0].code is WhyCode.FAILED
+
+
+def test_the_answer_about_a_record_that_does_not_fit_has_no_value_of_it() -> None:
+    with pytest.raises(UnreadableRecord, match="a private word") as refused:
+        decode(Counter, "/x", b'{"format":1,"txid":"a private word"}')
+    handler = make_app().exception_handlers[UnreadableRecord]
+    answer = handler(None, refused.value)  # type: ignore[arg-type]
+    assert answer.status_code == 503  # type: ignore[union-attr]
+    assert b"its field txid does not fit" in answer.body  # type: ignore[union-attr]
+    assert b"private" not in answer.body  # type: ignore[union-attr]

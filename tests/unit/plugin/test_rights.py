@@ -8,7 +8,6 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
@@ -26,7 +25,9 @@ from fastapi.testclient import TestClient
 from airflow_tx.base import compat
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Create
-from airflow_tx.ledger.records import RepairRecord, encode
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import CheckNote
+from airflow_tx.ledger.records import AlarmNote, Loss, RepairRecord, encode
 from airflow_tx.ledger.steps.alarm import note_alarm
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
 from airflow_tx.ledger.steps.recovery import ReplayRequest, note_person, note_replay
@@ -124,15 +125,15 @@ def acted_on(pipeline: Pipeline) -> None:
         ledger.run(note_changed, txid, {}, audit=AUDIT)
     for txid, run in ((8, "r8"), (9, "r9")):  # a check has failed, and a person has accepted it
         checked = pipeline.begin(run)
-        found = {"positive": {"passed": False, "found": "1 of 2 rows", "digest": "of the rows"}}
+        found = {"positive": CheckNote(False, "1 of 2 rows", "of the rows")}
         epoch = pipeline.process(checked).epoch
         ledger.note_commit_failed(checked.attempt, epoch, reason="refused", remedy=REMEDY, for_good=True, checks=found)
         ledger.accept_checks(txid, {"positive": "of the rows"}, audit=AUDIT)
     begun = pipeline.begin("r10")  # a replay is noted, and not begun
     ledger.run(note_replay, ReplayRequest(begun.attempt, ERROR, counts=True, limit=3))
-    ledger.run(note_alarm, "late", {"of": "10"})
+    ledger.run(note_alarm, "late", AlarmNote("10"))
     at = "2026-01-01T00:00:00+00:00"
-    loss = {"partition": "", "place": 1, "goes_on": 2, "what": "row 1"}
+    loss = Loss("", 1, 2, "row 1")
     repairs = [RepairRecord(number, "accept-loss", WHO, at, WHY, "done", 1, "op", losses=[loss]) for number in (1, 2)]
     paths = pipeline.paths
     made = [Create(paths.repair(number), encode(each)) for number, each in enumerate(repairs, 1)]

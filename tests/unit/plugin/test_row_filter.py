@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.records import History, Outcome, TopologyRecord
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import Outcome, Replayed
+from airflow_tx.ledger.records import History, TopologyRecord
 from airflow_tx.ledger.views.status import TransactionView, view_final
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api import timeline as filters
@@ -60,7 +61,7 @@ def test_each_status_is_that_which_the_timeline_shows() -> None:
     ("text", "txids"), [("manual_7", [1]), ("02.csv", [2]), ("disk is", [3, 4]), ("nothing", []), ("", [1, 2, 3, 4])]
 )
 def test_a_text_is_found_in_the_run_id_the_batch_and_the_errors_of_every_attempt(text: str, txids: list[int]) -> None:
-    replay = {"attempt": 1, "why": "The disk is full", "when": NOON.isoformat()}
+    replay = Replayed(1, NOON.isoformat(), "The disk is full")
     views = [row(1, run_id="Manual_7"), row(2, batch="02.CSV"), row(3, error="the DISK is full")]
     views.append(row(4, replays=[replay]))
     assert chosen(views, text=text).txids == txids

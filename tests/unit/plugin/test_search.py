@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.base.errors import StoreUnavailable, TxError
 from airflow_tx.ledger.api import Paths, Put, Store
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.views.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.records import History, Outcome
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import History
 from airflow_tx.ledger.views.status import view_final
 from airflow_tx.operations.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskBar

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.reading import LedgerReading
+from airflow_tx.ledger.receipt import CheckNote, Deed
 from airflow_tx.ledger.records import Ack, Phase, TopologyRecord
 from airflow_tx.ledger.views.status import TransactionView, view_open
 from airflow_tx.ledger.views.view import TopologyView, TransactionDetails
@@ -19,12 +20,12 @@ from airflow_tx.plugin.api.transaction_page import CheckLine, audit_lines, check
 from tests.unit.protocol.first_transaction import first_record, with_first
 
 WHEN = "2013-01-01T12:00:00+00:00"
-ACCEPTED = {"who": "ada", "when": WHEN, "why": "the shop was closed"}
+ACCEPTED = Deed("ada", WHEN, "the shop was closed")
 CHECKS = {
-    "some": {"passed": True},
-    "few": {"passed": False, "found": "3", "severity": "warn"},
-    "positive": {"passed": False, "found": "1 of 2 rows", "digest": "d", "accepted": ACCEPTED},
-    "many": {"passed": False, "found": "1 row", "digest": "d"},
+    "some": CheckNote(True),
+    "few": CheckNote(False, "3", severity="warn"),
+    "positive": CheckNote(False, "1 of 2 rows", "d", accepted=ACCEPTED),
+    "many": CheckNote(False, "1 row", "d"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from string import Formatter
 from typing import Any
 
@@ -27,6 +27,7 @@ from airflow_tx.ledger.answers import FailureNoted
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.audit import rebuild
 from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from airflow_tx.base.compat import RunInfo
 from airflow_tx.base.errors import ConfigError, RunHeld, SourceError
 from airflow_tx.ledger.answers import AlreadyCommitted, Begun
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource

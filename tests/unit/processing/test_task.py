@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError, Staging
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Paths, ack_name
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import code_digest
 from airflow_tx.ledger.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.ledger.steps.processing import OutputName

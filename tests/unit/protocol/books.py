@@ -39,7 +39,7 @@ class Books:
 
     @property
     def ledger(self) -> LedgerEvidence:
-        return ledger_evidence(self.store, self.pipeline.paths)
+        return ledger_evidence(self.store, self.pipeline.paths, partly=True)
 
     @property
     def evidence(self) -> list[StateEvidence]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.base.errors import SkippedTransaction, UnknownTransaction
-from airflow_tx.ledger.answers import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import Metadata, Skipped
 from airflow_tx.ledger.store.memory import MemoryStore

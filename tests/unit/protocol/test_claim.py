@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.ledger.answers import Granted, Processed
 from airflow_tx.ledger.api import Put
-from airflow_tx.ledger.attempt import Grant, Token
-from airflow_tx.ledger.json_text import is_shortened
-from airflow_tx.ledger.receipt import METADATA_KEPT, REPLAYS_KEPT, Receipt, Written
-from airflow_tx.ledger.records import Ack, TransactionRecord, encode
+from airflow_tx.ledger.attempt import Grant
+from airflow_tx.ledger.json_text import is_shortened, replace
+from airflow_tx.ledger.receipt import (
+    METADATA_KEPT,
+    NOTHING_WRITTEN,
+    REPLAYS_KEPT,
+    Code,
+    Deed,
+    DeedOfAttempt,
+    Receipt,
+    Replayed,
+    TaskRows,
+    Written,
+)
+from airflow_tx.ledger.records import Ack, BatchRows, ReplayNote, TransactionRecord, encode
 from airflow_tx.ledger.steps import commit
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from tests.model.driver import Run, Topology
 
 NOW = "2013-01-01T00:00:00.000+00:00"
-AUDIT = {"who": "ada", "when": NOW, "why": "bad rows"}
+ONE_ROW = Written(1, "0" * 16)
+CLAIM = Receipt("trace", "life", 1, 2, 1, 1, "n", "b", "COMMITTED", "k", "r2", NOW, None, None, None, "")
+REPLAYED = ReplayNote(1, 1, NOW, "its run failed")
 
 
 def noted(topology: Topology, txid: int, **fields: Any) -> TransactionRecord:
@@ -60,18 +72,19 @@ def granted(run: Run, **known: Any) -> Grant:
 
 
 def test_a_receipt_says_whose_transaction_it_is_and_what_was_processed(topology: Topology, second: Run) -> None:
-    told: dict[str, Any] = {"lost": ["row 1"], "changed": [{**AUDIT, "attempt": 0}]}
+    told: dict[str, Any] = {"lost": ["row 1"], "changed": [DeedOfAttempt("ada", NOW, "bad rows", 0)]}
     second.committer().processed()
-    record = noted(topology, 2, counted={"rows": 3, "digests": {"python": "python:1"}}, **told)
-    grant = granted(second, rows=3, tasks={"p": {"instances": 1}}, code={"dag_version": "v1"})
+    record = noted(topology, 2, counted=BatchRows(3, {"python": "python:1"}), **told)
+    grant = granted(second, rows=3, tasks={"p": TaskRows(1, None, {})}, code=Code("v1"))
     topology.ledger().run(commit.commit, grant.token, states=["s"], written={"s": Written(2, "f" * 16)})
     own, life = receipt(topology, 2), topology.topology
-    assert own == Receipt(
+    expected = Receipt(
         "trace", life.incarnation, 1, 2, 1, grant.token.epoch, grant.token.nonce, record.birth, "COMMITTED", "day 2",
-        "r2", NOW, [2, 5], 2, 5, receipt(topology, 1).hash, 3, "python:1", {"p": {"instances": 1}},
-        {"dag_version": "v1"}, replays=[], skip=None, written={"s": {"keys": 2, "digest": "f" * 16}},
+        "r2", NOW, [2, 5], 2, 5, receipt(topology, 1).hash, 3, "python:1", {"p": TaskRows(1, None, {})},
+        Code("v1"), replays=[], skip=None, written={"s": Written(2, "f" * 16)},
         size=record.size or {}, unproven=[], **told,
     )  # fmt: skip
+    assert own == expected.hashed()
     assert life.receipt == own.hash
 
 
@@ -79,17 +92,16 @@ def test_a_state_keeps_the_claim_of_its_grant_with_what_it_was_given_itself(topo
     grant = granted(second)
     kept = replace(grant, written=Written(1, f"{3:016x}")).receipt("s", Written(2, f"{4:016x}"))
     topology.ledger().run(commit.commit, grant.token, states=["s"], written={"s": Written(3, f"{7:016x}")})
-    assert kept == receipt(topology, 2)
-    assert Grant("trace", "life", Token(1, 1, 1, 1, "n"), {}).receipt("s", Written()) is None
+    assert kept.hashed() == receipt(topology, 2)
 
 
 def test_a_state_that_was_given_nothing_is_named(topology: Topology, second: Run) -> None:
-    topology.ledger().run(commit.commit, granted(second).token, states=["s", "t"], written={"t": Written(1)})
-    assert receipt(topology, 2).written == {"s": Written().to_json(), "t": Written(1).to_json()}
+    topology.ledger().run(commit.commit, granted(second).token, states=["s", "t"], written={"t": ONE_ROW})
+    assert receipt(topology, 2).written == {"s": NOTHING_WRITTEN, "t": ONE_ROW}
     third = Run(topology, "r3")
     third.processed(1, {})
     topology.ledger().run(commit.commit, granted(third).token, states=["s"])
-    assert receipt(topology, 3).written == {"s": Written().to_json()}
+    assert receipt(topology, 3).written == {"s": NOTHING_WRITTEN}
 
 
 def test_of_long_rows_and_positions_a_receipt_keeps_the_digests(topology: Topology, second: Run) -> None:
@@ -105,7 +117,7 @@ def test_a_skip_is_a_receipt_of_its_own(topology: Topology, second: Run) -> None
     topology.skip(2)
     own = receipt(topology, 2)
     assert (own.outcome, own.rows, own.tasks, own.previous) == ("SKIPPED", None, {}, receipt(topology, 1).hash)
-    assert own.skip == {"who": "ada", "when": NOW, "why": "rows that break the job"}
+    assert own.skip == Deed("ada", NOW, "rows that break the job")
     assert (own.metadata, own.before, own.after) == ([2, 5], 2, 5)
 
 
@@ -117,9 +129,9 @@ def test_a_skip_is_a_receipt_of_its_own(topology: Topology, second: Run) -> None
     [
         ({}, "its run was cleared"),
         ({"error": "of memory"}, "of memory"),
-        ({"replay": {"attempt": 1, "reason": "its run failed"}}, "its run failed"),
-        ({"replay": {"attempt": 0, "reason": "its run failed"}}, "its run was cleared"),
-        ({"replay": {"attempt": 1, "reason": "its run failed"}, "error": "of memory"}, "of memory"),
+        ({"replay": REPLAYED}, "its run failed"),
+        ({"replay": replace(REPLAYED, attempt=0)}, "its run was cleared"),
+        ({"replay": REPLAYED, "error": "of memory"}, "of memory"),
         ({"error": f"it broke {'x' * 300} mend it"}, f"it broke {'x' * 300} mend it"),
         ({"error": f"it broke {'x' * 3000} mend it"}, "it broke ... mend it"),
     ],
@@ -133,7 +145,7 @@ def test_each_attempt_says_why_the_one_before_it_was_replayed(
     second.begin(3)
     record = topology.record(2)
     assert record is not None
-    assert record.replays == [{"attempt": 1, "when": "2013-01-01T00:01:00.000+00:00", "why": why}]
+    assert record.replays == [Replayed(1, "2013-01-01T00:01:00.000+00:00", why)]
     assert record.claim is None
     second.process({})
     second.commit()
@@ -147,11 +159,11 @@ def test_each_attempt_says_why_the_one_before_it_was_replayed(
         ({"size": {"rows": 7, "why": "all"}}, {"rows": 7}),
         ({"size": {"files": 2, "why": "all"}}, {"size": {"files": 2}}),
         ({"size": {"rows": 7, "at_most": True}}, {"size": {"rows": 7, "at_most": True}}),
-        ({"size": {"rows": 7, "at_most": True}, "claim": {"rows": 5}}, {"rows": 5}),
-        ({"size": {"files": 2}, "claim": {"rows": None}}, {"size": {"files": 2}}),
-        ({"size": {"files": 2}, "counted": {"rows": 5}, "processed": NOW}, {"rows": 5}),
+        ({"size": {"rows": 7, "at_most": True}, "claim": replace(CLAIM, rows=5)}, {"rows": 5}),
+        ({"size": {"files": 2}, "claim": CLAIM}, {"size": {"files": 2}}),
+        ({"size": {"files": 2}, "counted": BatchRows(5), "processed": NOW}, {"rows": 5}),
         # It was counted for an earlier attempt, and an opaque source has decided again since.
-        ({"size": {"files": 2}, "counted": {"rows": 5}, "processed": None}, {"size": {"files": 2}}),
+        ({"size": {"files": 2}, "counted": BatchRows(5), "processed": None}, {"size": {"files": 2}}),
     ],
 )
 def test_the_rows_of_an_attempt_that_is_replayed_are_kept(
@@ -161,7 +173,7 @@ def test_the_rows_of_an_attempt_that_is_replayed_are_kept(
     second.begin(3)
     record = topology.record(2)
     assert record is not None
-    assert [{name: each[name] for name in each if name in ("rows", "size")} for each in record.replays] == [kept]
+    assert [(each.rows, each.size) for each in record.replays] == [(kept.get("rows"), kept.get("size", {}))]
 
 
 def test_the_last_replays_of_many_are_kept(topology: Topology, second: Run) -> None:
@@ -169,7 +181,7 @@ def test_the_last_replays_of_many_are_kept(topology: Topology, second: Run) -> N
         second.begin(3)
     record = topology.record(2)
     assert record is not None
-    assert [each["attempt"] for each in record.replays] == list(range(2, REPLAYS_KEPT + 2))
+    assert [each.attempt for each in record.replays] == list(range(2, REPLAYS_KEPT + 2))
 
 
 def test_the_error_of_the_last_attempt_is_kept_whole_and_those_of_earlier_ones_in_short(
@@ -181,7 +193,7 @@ def test_the_error_of_the_last_attempt_is_kept_whole_and_those_of_earlier_ones_i
         second.begin(3)
     record = topology.record(2)
     assert record is not None
-    assert [each["why"] for each in record.replays] == ["it broke ... mend it", error]
+    assert [each.why for each in record.replays] == ["it broke ... mend it", error]
 
 
 # --- rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from airflow_tx.ledger.answers import (
     ToBeSkipped,
 )
 from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps import commit
 from airflow_tx.ledger.steps.commit import AcquireRequest

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.audit.chain import Chain
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, rename_state, state_lost
 from airflow_tx.ledger.audit.verification import compare_decisive
-from airflow_tx.ledger.records import Binding, Counter, Skipped, encode
+from airflow_tx.ledger.receipt import Deed
+from airflow_tx.ledger.records import Binding, Counter, Loss, Skipped, encode
 from airflow_tx.ledger.steps import end
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
 from tests.unit.protocol.books import Books
 
 ADA = Audit("ada", "why")
+WHEN = "2013-01-01T00:00:00+00:00"
 Change = Callable[[dict[str, Any]], Any]
 
 
@@ -161,14 +162,19 @@ def test_rows_of_an_open_transaction_that_are_gone_are_found(books: Books) -> No
 @pytest.mark.parametrize("field", ["attempt", "epoch", "nonce", "birth", "key", "run_id", "metadata", "previous"])
 def test_what_the_receipt_of_an_open_transaction_is_going_to_say_is_compared(books: Books, field: str) -> None:
     path = books.pipeline.paths.transaction(7)
-    books.change(path, lambda record: record["claim"].update({field: "another"}))
+    books.change(
+        path, lambda record: record["claim"].update({field: 9 if field in ("attempt", "epoch") else "another"})
+    )
     findings(books, "transaction 7: ", "receipt is going to")
 
 
 # --- skipped transactions -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", [{"rows": 99}, {"key": "run 9"}, {"run_id": "run 9"}, {"skip": {"who": "bob"}}])
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": 99}, {"key": "run 9"}, {"run_id": "run 9"}, {"skip": {"who": "bob", "when": WHEN, "why": "why"}}],
+)
 def test_what_is_kept_of_a_skipped_transaction_is_found(books: Books, change: dict[str, Any]) -> None:
     books.change(books.pipeline.paths.skipped(4), lambda record: record.update(change))
     findings(books, "transaction 4: its kept rows are ")
@@ -191,7 +197,7 @@ def test_a_skipped_transaction_without_its_rows_is_found(books: Books) -> None:
 
 
 def test_a_committed_transaction_that_is_kept_as_skipped_is_found(books: Books) -> None:
-    record = Skipped("run 2", "run 2", 2, {"who": "ada", "when": "then", "why": "why"}, "op")
+    record = Skipped("run 2", "run 2", 2, Deed("ada", WHEN, "why"), "op")
     books.store.multi([], [Create(books.pipeline.paths.skipped(2), encode(record))])
     findings(books, "transaction 2: it was committed, and it is kept as skipped")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,14 +10,18 @@ from airflow_tx.base.errors import StaleBatch, StateMissing, StateRenamed
 from airflow_tx.ledger.answers import Granted
 from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.attempt import TaskTry, Token
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import History, Outcome, Phase, TransactionRecord, encode
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import BlockMark, History, Phase, TransactionRecord, Waiter, encode
 from airflow_tx.ledger.steps import commit, step
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.steps.end import holds, pace_after
 from airflow_tx.ledger.steps.step import Stamp
 from airflow_tx.ledger.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
+
+NOW = "2013-01-01T00:00:00.000+00:00"
 
 
 @pytest.fixture
@@ -101,7 +104,14 @@ def test_a_batch_that_starts_elsewhere_than_its_predecessor_ends_is_stale(topolo
 
 
 def test_what_is_noted_of_a_transaction_in_the_topology_goes_with_it(topology: Topology, run: Run) -> None:
-    set_topology(topology, blocked={"txid": 1}, bid={"run_id": "x"}, skips=[1, 2], births={"u": "old"}, states={"u": 7})
+    set_topology(
+        topology,
+        blocked=BlockMark(1, 1, "", NOW),
+        bid=Waiter("x", None, "t", 1),
+        skips=[1, 2],
+        births={"u": "old"},
+        states={"u": 7},
+    )
     birth = changed(topology).birth
     answer = end(run, "u", "s")
     after = topology.topology
@@ -111,10 +121,15 @@ def test_what_is_noted_of_a_transaction_in_the_topology_goes_with_it(topology: T
 
 
 def test_what_is_noted_of_another_one_stays(topology: Topology, run: Run) -> None:
-    set_topology(topology, blocked={"txid": 2}, skips=[3], states={"u": 7}, births={"u": "old"})
+    set_topology(topology, blocked=BlockMark(2, 1, "", NOW), skips=[3], states={"u": 7}, births={"u": "old"})
     answer = end(run)
     after = topology.topology
-    assert (after.blocked, after.skips, after.states, after.births) == ({"txid": 2}, [3], {"u": 7}, {"u": "old"})
+    assert (after.blocked, after.skips, after.states, after.births) == (
+        BlockMark(2, 1, "", NOW),
+        [3],
+        {"u": 7},
+        {"u": "old"},
+    )
     assert answer.skip is False
 
 

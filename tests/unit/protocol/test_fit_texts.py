@@ -5,23 +5,42 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.base.errors import ConfigError, TransactionDefinitionError, UnreadableRecord, without_controls
 from airflow_tx.ledger.api import Paths, decode_name, encode_name
-from airflow_tx.ledger.json_text import digest
-from airflow_tx.ledger.records import History, Metadata, Outcome, Skipped, check_within, decode, encode
+from airflow_tx.ledger.json_text import digest, replace
+from airflow_tx.ledger.receipt import Deed, Outcome, Receipt, Replayed
+from airflow_tx.ledger.records import History, Metadata, Skipped, decode, encode
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.transaction.spec import TransactionSpec
 
 HALF = "gr\udcf6sse"
 SHOWN = "gr\\udcf6sse"
 WHEN = "2026-01-01T00:00:00+00:00"
-DEED = {"who": HALF, "when": WHEN, "why": HALF}
+DEED = Deed(HALF, WHEN, HALF)
 SKIPPED = Skipped(key=HALF, run_id="r1", rows={"files": [{"name": HALF}]}, skip=DEED, op="op")
+RECEIPT = Receipt(
+    "t",
+    "life",
+    1,
+    1,
+    1,
+    1,
+    "n",
+    "b",
+    "SKIPPED",
+    "k",
+    "r1",
+    WHEN,
+    None,
+    None,
+    None,
+    "",
+    replays=[Replayed(1, WHEN, HALF)],
+)
 HISTORY = History(1, 1, "r1", Outcome.SKIPPED, WHEN, None, None, WHEN, None, "0", "op", skip=DEED)
 
 
@@ -32,7 +51,7 @@ def test_half_a_pair_is_shown_as_its_escape() -> None:
 
 def test_what_a_person_says_is_stored_as_its_escape() -> None:
     read = decode(Skipped, "/x", encode(SKIPPED))
-    assert read.skip == {"who": SHOWN, "when": WHEN, "why": SHOWN}
+    assert read.skip == Deed(SHOWN, WHEN, SHOWN)
 
 
 def test_names_and_rows_of_a_batch_are_stored_as_they_are() -> None:
@@ -43,7 +62,7 @@ def test_names_and_rows_of_a_batch_are_stored_as_they_are() -> None:
 
 
 def test_a_receipt_is_stored_as_it_was_hashed() -> None:
-    history = replace(HISTORY, receipt={"replays": [{"why": HALF}]})
+    history = replace(HISTORY, receipt=RECEIPT)
     assert decode(History, "/x", encode(history)).receipt == history.receipt
 
 
@@ -130,5 +149,6 @@ def test_a_field_of_another_kind_makes_a_record_unreadable(field: str, value: An
     ],
 )
 def test_what_a_field_has_within_is_checked_before_it_is_shown(field: str, value: Any) -> None:
-    with pytest.raises(UnreadableRecord, match="/x cannot be read"):
-        check_within("/x", replace(HISTORY, **{field: value}))
+    record = json.loads(encode(HISTORY)) | {field: value}
+    with pytest.raises(UnreadableRecord, match=f"/x cannot be read: its field {field} does not fit: "):
+        decode(History, "/x", json.dumps(record).encode())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.records import AlarmNote, BlockMark, Phase
 from airflow_tx.ledger.views.view import HealthCode, topology_health
 from airflow_tx.operations.cli import render
 from airflow_tx.plugin.api.timeline import timeline_row
@@ -47,7 +47,7 @@ def test_what_to_do_stands_beside_the_sentence_and_not_in_it() -> None:
 
 
 def test_why_a_transaction_is_blocked_is_said_without_the_remedy_of_its_refusal() -> None:
-    mark = {"txid": 1, "attempt": 1, "reason": REFUSED["error"], "when": "2013-01-01"}
+    mark = BlockMark(1, 1, REFUSED["error"], "2013-01-01T00:00:00+00:00")
     health = topology_health(with_first(phase=Phase.FAILED, blocked=mark, **REFUSED))
     assert health.sentence.count("airflow tx") == 0
     assert str(health.remedy).startswith(f"{REMEDY}. Then: airflow tx replay flights 1, or airflow tx skip flights 1 ")
@@ -73,16 +73,18 @@ def test_the_bars_of_a_failed_transaction_do_not_grow(phase: Phase) -> None:
 
 
 def test_a_lateness_does_not_hide_a_failure() -> None:
-    health = topology_health(with_first(phase=Phase.FAILED, **REFUSED), {"late": {"when": "2013-01-01"}})
+    health = topology_health(
+        with_first(phase=Phase.FAILED, **REFUSED), {"late": AlarmNote("", "2013-01-01T00:00:00+00:00")}
+    )
     assert health.code is HealthCode.FAILED
 
 
-LATE = {"late": {"when": "2013-01-01"}}
+LATE = {"late": AlarmNote("", "2013-01-01T00:00:00+00:00")}
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
-    "given", [{}, REFUSED, {"blocked": {"txid": 1, "attempt": 1, "reason": "it broke"}, **REFUSED}]
+    "given", [{}, REFUSED, {"blocked": BlockMark(1, 1, "it broke", "2013-01-01T00:00:00+00:00"), **REFUSED}]
 )
 def test_a_sentence_about_a_transaction_begins_with_it_unless_the_topology_is_late(
     phase: Phase, given: dict[str, Any]

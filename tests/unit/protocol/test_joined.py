@@ -9,19 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import OutcomeUnknown, StaleAttempt, UnknownTransaction
-from airflow_tx.ledger.answers import (
-    BeginRequest,
-    Begun,
-    Committed,
-    Granted,
-    Joined,
-    NoData,
-    Outside,
-    Processed,
-    WindowFull,
-)
+from airflow_tx.ledger.answers import Begun, Committed, Granted, Joined, NoData, Processed, WindowFull
 from airflow_tx.ledger.api import Ids, Paths, Requirement, Write
 from airflow_tx.ledger.attempt import TaskTry
+from airflow_tx.ledger.batch import BeginRequest, Outside
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps import commit, processing

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import OutcomeUnknown, StoreUnavailable, TooMuchContention, UnreadableRecord
-from airflow_tx.ledger.answers import BeginRequest, Outside
 from airflow_tx.ledger.api import Children, Create, Delete, Node, Paths, Put, Requirement, Write
 from airflow_tx.ledger.attempt import TaskTry, Token, TransactionAttempt
+from airflow_tx.ledger.batch import BeginRequest, Outside
 from airflow_tx.ledger.ledger import PASSES, Ledger, ReadOnlyLedger
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Binding, Counter, History, Metadata, Outcome, TopologyRecord, encode
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import Binding, Counter, History, Metadata, TopologyRecord, encode
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.step import Decision, Stamp, is_another
 from airflow_tx.ledger.store.memory import MemoryStore

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.ledger import life as life_module
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.life import (
     ACCEPT_CHANGE,
     LEDGER_LOST,
@@ -26,7 +26,7 @@ from airflow_tx.ledger.life import (
     renamed_since,
     since_reset,
 )
-from airflow_tx.ledger.receipt import Receipt
+from airflow_tx.ledger.receipt import Receipt, Written
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord
 from tests.model.mutants import ONE, Mutant, applied
 
@@ -57,18 +57,19 @@ def lost(number: int, txid: int, state: str = "db", **how: Any) -> RepairRecord:
 
 
 def changed(number: int, txid: int, by: int = 0, state: str = "db", **how: Any) -> RepairRecord:
-    return record(number, ACCEPT_CHANGE, state=state, txid=txid, columns={"n": by}, **{"keys": [], **how})
+    return record(
+        number, ACCEPT_CHANGE, state=state, txid=txid, columns={"n": by}, **{"keys": [], "unknown": False, **how}
+    )
 
 
 def rolled(number: int, found: int, state: str = "db", *, unchanged: Sequence[int] = (), **how: Any) -> RepairRecord:
     return record(number, ROLL_FORWARD, states={state: {"found": found, **how}}, nonces=[], unchanged=[*unchanged])
 
 
-def receipts(*txids: int, state: str = "db", **more: int) -> dict[int, Receipt]:
+def receipts(*txids: int, state: str = "db", keys: int = 1) -> dict[int, Receipt]:
     """Each transaction has given ten to the power of its number."""
     return {
-        txid: replace(RECEIPT, txid=txid, written={state: {"keys": 1, "sums": {"n": 10**txid}, **more}})
-        for txid in txids
+        txid: replace(RECEIPT, txid=txid, written={state: Written(keys, "0" * 16, {"n": 10**txid})}) for txid in txids
     }
 
 
@@ -308,7 +309,7 @@ def test_without_a_rebuild_its_own_receipts_say_nothing_of_its_values() -> None:
         ([], {}, 1, True),
         ([], {"began": 3}, 3, True),
         ([], {"began": 0}, 1, False),
-        # It took the place of another one, and an older release has not noted what was there.
+        # It took the place of another one, and nothing says what was there.
         ([forgotten(1, "db", 4)], {}, 4, False),
         ([forgotten(1, "db", 4)], {"began": 6}, 6, True),
         ([renamed(1, "db", "moved", 4)], {}, 4, False),

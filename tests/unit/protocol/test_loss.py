@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.answers import Loss
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.batch_words import SHOWN, shortened
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Metadata, encode
+from airflow_tx.ledger.records import Loss, Metadata, encode
 from airflow_tx.ledger.steps import loss
 from airflow_tx.ledger.steps.loss import StartPosition, start_after, without_passed
 from airflow_tx.ledger.steps.step import Audit

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.base.errors import SourceKindChanged, SourceShapeChanged, TopologyClaimed
+from airflow_tx.ledger.json_text import replace
 from tests.model.driver import Run, Topology
 
 

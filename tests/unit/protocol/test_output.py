@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 from collections.abc import Iterable, Mapping
@@ -12,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.output import output_text, same_output
 
-TEXT = "53237f9c03c56b6e881a2db27aadda9c 7fe240ddb2f9c3fefc02f74334ac1477 4.623667580599431 6.75"
+TEXT = "f0cfcee4f031c5d3fff90a23979e868d 1.9977119825198315 6.75"
+WITHOUT_FLOATS = "cefa81f2cbb1dd71b3760b829876e68b"
 ROWS = [{"key": f"k{i}", "n": i, "x": i / 7} for i in range(100)]
 
 
@@ -62,16 +61,6 @@ def test_floats_of_keys_are_compared_as_they_are() -> None:
     assert not same_output(text(rows), text([{**rows[0], "key": 0.1 + 0.2}]))
 
 
-def test_what_an_earlier_version_noted_is_compared_as_it_was() -> None:
-    summed = sum(
-        int.from_bytes(hashlib.blake2b(repr(list(row.values())).encode(), digest_size=16).digest(), "big")
-        for row in ROWS
-    )
-    noted = digest([len(ROWS), f"{summed % 2**128:032x}"])
-    assert same_output(noted, text(ROWS))
-    assert not same_output(noted, text(changed(x=7.143)))
-
-
 def test_rows_of_another_key_are_another_output_though_their_floats_add_up_to_the_same() -> None:
     one, other = [{"key": "a", "n": 1, "x": 0.0}], [{"key": "b", "n": 1, "x": 0.0}]
     assert not same_output(text(one), text(other))
@@ -86,9 +75,17 @@ def test_an_output_is_equal_to_itself_without_floats_and_to_no_other_one() -> No
     assert not same_output(text(ROWS), text(one))
 
 
-def test_a_text_is_the_same_in_every_release() -> None:
-    """A replay compares its own with the one that an earlier release has noted."""
+@pytest.mark.parametrize("size", [1e300, 1.7e308])
+def test_floats_whose_sum_is_infinite_are_compared_as_they_are(size: float) -> None:
+    rows = [{"key": f"k{i}", "n": 1, "x": size} for i in range(100)]
+    assert same_output(text(rows), text(reversed(rows)))
+    assert not same_output(text(rows), text([*rows[:-1], {**rows[-1], "x": size / 2}]))
+
+
+def test_a_text_is_the_same_in_every_process() -> None:
+    """A replay compares its own with the one that an earlier attempt has noted."""
     rows = [{"key": "a", "x": 1.5, "y": -2.0}, {"key": "b", "x": 0.25, "y": 3.0}]
     noted = output_text(rows, ("key", "x", "y"), ("x", "y"))
     assert noted == TEXT
-    assert output_text(reversed(rows), ("key", "x", "y"), ("x", "y")).split()[:2] == TEXT.split()[:2]
+    assert output_text(reversed(rows), ("key", "x", "y"), ("x", "y")).split()[0] == TEXT.split()[0]
+    assert output_text([{"key": "a", "n": 1}], ("key", "n"), ()) == WITHOUT_FLOATS

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.records import History, Outcome
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import History
 from airflow_tx.ledger.steps.end import HOURS_KEPT, PACES_KEPT, hours_after, pace_after
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.views.view import LedgerView, topology_view
@@ -57,7 +58,7 @@ def test_what_was_counted_in_another_unit_is_dropped() -> None:
 def test_a_clock_that_went_back_is_no_time() -> None:
     history = ended({"rows": 5, "why": ""})
     assert history.processed is not None
-    back = History(**{**history.__dict__, "began": history.processed, "processed": history.began})
+    back = replace(history, began=history.processed, processed=history.began)
     assert pace_after([], back) == [[5, 0.0]]
 
 

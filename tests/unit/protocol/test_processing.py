@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +20,8 @@ from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
 from airflow_tx.ledger.api import Put, ack_name
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.records import MOST_OF_REASON, Ack, Phase, decode, encode
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.records import MOST_OF_REASON, Ack, BatchRows, Phase, decode, encode
 from airflow_tx.ledger.steps import processing
 from tests.model.driver import Run, Topology
 
@@ -304,7 +304,7 @@ def test_rows_of_another_digest_are_not_complete(run: Run) -> None:
 
 
 def test_what_the_first_attempt_counted_is_kept_by_a_replay_of_which_nobody_counted(run: Run) -> None:
-    record, first = run.topology.record(1), {"rows": 3, "digests": {"python": "python:1"}}
+    record, first = run.topology.record(1), BatchRows(3, {"python": "python:1"})
     assert record is not None
     run.topology.store().multi([], [Put(run.topology.paths.transaction(1), encode(replace(record, counted=first)))])
     start(run, NAMED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +13,10 @@ from airflow_tx.ledger.api import Create, Delete, Paths, Put
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild
 from airflow_tx.ledger.audit.rebuild import ledger_lost
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Binding, History, Metadata, Outcome, Skipped, encode
+from airflow_tx.ledger.receipt import Deed, Outcome
+from airflow_tx.ledger.records import Binding, BlockMark, History, Metadata, Skipped, Waiter, encode
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.state.api import Fence
 from airflow_tx.state.fence import applied
@@ -215,7 +216,7 @@ def test_a_transaction_that_was_skipped_keeps_its_rows(topology: Topology) -> No
     skip = {"who": "bob", "when": EARLY, "why": "broken"}
     rebuilt(topology, plan(held("s", 7, key="r7", run_id="run 7", skip=skip)))
     kept = Reader(topology.store()).peek(Skipped, topology.paths.skipped(7))
-    assert (kept.key, kept.run_id, kept.rows, kept.skip) == ("r7", "run 7", "rows 7", skip)
+    assert (kept.key, kept.run_id, kept.rows, kept.skip) == ("r7", "run 7", "rows 7", Deed(**skip))
 
 
 def test_before_the_first_transaction_nothing_is_final(topology: Topology) -> None:
@@ -300,8 +301,8 @@ def test_what_is_known_of_other_states_stays(behind: Topology) -> None:
         states={"u": 1},
         births={"u": "x"},
         yields=3,
-        blocked={"txid": 2},
-        bid={"txid": 3},
+        blocked=BlockMark(2, 1, "", EARLY),
+        bid=Waiter("r3", 3, "t", 2),
         receipt="hash",
     )
     behind.store().multi([], [Put(behind.paths.record, encode(record))])

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec import inspect, structs
 
 from airflow_tx.base.errors import UnreadableRecord
-from airflow_tx.ledger.answers import Batch, Begun, Outside, Replaced
+from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Paths, SystemClock, SystemIds, ack_element, ack_name, decode_name, encode_name
 from airflow_tx.ledger.attempt import Grant, Token, TransactionAttempt
-from airflow_tx.ledger.json_text import digest, dumps
+from airflow_tx.ledger.batch import Batch, Outside
+from airflow_tx.ledger.json_text import Record, digest, dumps, read_as, replace
+from airflow_tx.ledger.receipt import Deed, DeedOfAttempt, Outcome, Replaced
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
     History,
-    Outcome,
     Phase,
+    Restating,
     Skipped,
     TopologyRecord,
     TransactionRecord,
+    Wish,
     decode,
     encode,
 )
-from airflow_tx.ledger.steps.replay import BeginPass, Wish
+from airflow_tx.ledger.steps.replay import BeginPass
+from airflow_tx.ledger.views.status import view_unreadable
+
+WHEN = "2013-01-01T00:00:00+00:00"
+DEED = Deed("ada", WHEN, "why")
+AGAIN = DeedOfAttempt("ada", WHEN, "why", 1)
 
 
 def test_equal_values_give_equal_text_and_digest() -> None:
@@ -37,14 +47,14 @@ def test_equal_values_give_equal_text_and_digest() -> None:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     record = TransactionRecord(
-        "k", "r", "t", 1, 1, "o", Phase.COMMITTING, "b", "e", "d", {"p": "1"}, "now", "now", changed=[{"attempt": 1}]
+        "k", "r", "t", 1, 1, "o", Phase.COMMITTING, "b", "e", "d", {"p": "1"}, WHEN, WHEN, changed=[AGAIN]
     )
     assert decode(TransactionRecord, "/x", encode(record)) == record
-    assert record.to_change == {"attempt": 1}
+    assert record.to_change == AGAIN
 
 
-RECORD = TransactionRecord("k", "r", "t", 1, 1, "o", Phase.PROCESSING, "b", "e", "d", {}, "now", "now")
-HISTORY = History(7, 1, "r", Outcome.COMMITTED, "now", None, None, "now", 1, "0", "o")
+RECORD = TransactionRecord("k", "r", "t", 1, 1, "o", Phase.PROCESSING, "b", "e", "d", {}, WHEN, WHEN)
+HISTORY = History(7, 1, "r", Outcome.COMMITTED, WHEN, None, None, WHEN, 1, "0", "o")
 
 
 @pytest.mark.parametrize(
@@ -53,12 +63,12 @@ HISTORY = History(7, 1, "r", Outcome.COMMITTED, "now", None, None, "now", 1, "0"
         Binding(7),
         RECORD,
         HISTORY,
-        Skipped("k", "r", [], {"who": "ada"}, "o"),
+        Skipped("k", "r", [], DEED, "o"),
         TopologyRecord("i", "dag", "opaque", 4),
     ],
 )
 def test_a_ledger_that_restates_nothing_has_no_word_of_restating(record: Any) -> None:
-    words = ("entry", "journal", "renamed", "replaces", "restates", "restating", "taken_back_from")
+    words = ("entry", "journal", "renamed", "replaces", "restates", "restating")
     assert not any(f'"{word}"' in encode(record).decode() for word in words)
     assert decode(type(record), "/x", encode(record)) == record
 
@@ -66,12 +76,12 @@ def test_a_ledger_that_restates_nothing_has_no_word_of_restating(record: Any) ->
 @pytest.mark.parametrize(
     "record",
     [
-        Binding(7, "2013-01-01/7-ab", {"txid": 9, "birth": "b"}),
-        replace(RECORD, journal="2013-01-01/9-cd", replaces={"txid": 7, "entry": "2013-01-01/7-ab"}),
+        Binding(7, "2013-01-01/7-ab", Restating(9, "b")),
+        replace(RECORD, journal="2013-01-01/9-cd", replaces=Replaced(7, "2013-01-01/7-ab")),
         replace(HISTORY, restates=7),
-        Skipped("k", "r", None, {"who": "ada"}, "o", replaces=7),
-        TopologyRecord("i", "dag", "opaque", 4, taken_back_from={"s": 7}, renamed={"s": "t"}),
-        Wish(7, "k", "r", "ada", "now", "a bug", "o", changed_rows=True),
+        Skipped("k", "r", None, DEED, "o", replaces=7),
+        TopologyRecord("i", "dag", "opaque", 4, renamed={"s": "t"}),
+        Wish(7, "k", "r", "ada", WHEN, "a bug", "o", changed_rows=True),
     ],
 )
 def test_what_a_record_says_of_restating_is_read_as_it_was_written(record: Any) -> None:
@@ -84,9 +94,8 @@ def test_a_ledger_in_utc_has_no_word_of_a_zone() -> None:
     assert decode(TopologyRecord, "/x", encode(zoned)) == zoned
 
 
-def test_an_older_release_that_knows_no_restatement_cannot_read_its_record() -> None:
-    """It would add the whole output a second time: it refuses a record with a field that it does not know."""
-    text = encode(replace(RECORD, replaces={"txid": 7, "entry": "e"})).decode()
+def test_what_a_record_restates_is_in_its_text() -> None:
+    text = encode(replace(RECORD, replaces=Replaced(7, "e"))).decode()
     assert '"replaces":{"entry":"e","txid":7}' in text
 
 
@@ -98,14 +107,104 @@ def test_an_older_release_that_knows_no_restatement_cannot_read_its_record() -> 
         (b"7", "not a record"),
         (b"{}", "not a record"),
         (b'{"format":2,"txid":1}', "it has format 2, this version reads format 1"),
-        (b'{"format":1,"txid":1,"new":1}', r"its fields do not match Counter \(txid\)"),
+        (b'{"format":1,"txid":1,"new":1}', r"it is no Counter: Object contains unknown field `new` \(.*\)"),
     ],
 )
 def test_what_is_no_record_of_its_class_is_never_taken_for_one(data: bytes, reason: str) -> None:
     with pytest.raises(UnreadableRecord, match=f"/x.*{reason}"):
         decode(Counter, "/x", data)
-    with pytest.raises(UnreadableRecord, match="History"):
+    with pytest.raises(UnreadableRecord, match='/x cannot be read: its field outcome does not fit: .*"LOST"'):
         decode(History, "/x", b'{"format":1,"outcome":"LOST"}')
+
+
+# --- what is stored has the types of its fields ------------------------------------------------------------------
+
+
+def classes(of: type[Record] = Record) -> Iterator[type[Record]]:
+    """All records, and all values within records."""
+    for each in of.__subclasses__():
+        yield each
+        yield from classes(each)
+
+
+CLASSES = list(classes())
+TYPED = [
+    pytest.param(cls, each.encode_name, id=f"{cls.__name__}.{each.name}")
+    for cls in CLASSES
+    for each in structs.fields(cls)
+    if each.type is not Any
+]
+SAMPLES: dict[type[inspect.Type], Any] = {
+    inspect.StrType: "x",
+    inspect.IntType: 1,
+    inspect.BoolType: True,
+    inspect.ListType: [],
+    inspect.DictType: {},
+    inspect.AnyType: None,
+    inspect.UnionType: None,
+    inspect.CustomType: WHEN,
+}
+
+
+def stored(kind: Any) -> Any:
+    """The least that a record of this type may say."""
+    if isinstance(kind, inspect.StructType):
+        return {each.encode_name: stored(each.type) for each in kind.fields if each.required}
+    return next(iter(kind.cls)).value if isinstance(kind, inspect.EnumType) else SAMPLES[type(kind)]
+
+
+def refusal(cls: type[Record], value: dict[str, Any]) -> str:
+    with pytest.raises(UnreadableRecord) as refused:
+        read_as(cls, value, "/x")
+    (line,) = str(refused.value).splitlines()
+    return line
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_record_that_says_the_least_is_read(cls: type[Record]) -> None:
+    read_as(cls, stored(inspect.type_info(cls)), "/x")
+
+
+@pytest.mark.parametrize(("cls", "name"), TYPED)
+def test_a_field_of_another_type_is_refused_with_its_path_its_name_and_its_value(cls: type[Record], name: str) -> None:
+    line = refusal(cls, stored(inspect.type_info(cls)) | {name: 1.5})
+    assert line.startswith(f"Record /x cannot be read: its field {name} does not fit: ")
+    assert f"({name} = 1.5)" in line
+
+
+@pytest.mark.parametrize("when", [None, 0, [], "yesterday", "2026-01-01T00:00:00"])
+def test_what_is_no_time_is_refused_where_a_record_has_one(when: Any) -> None:
+    line = refusal(Deed, {"who": "ada", "when": when, "why": "so"})
+    assert f"(when = {dumps(when)})" in line
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_field_that_is_not_known_is_refused_with_its_path_and_its_name(cls: type[Record]) -> None:
+    line = refusal(cls, stored(inspect.type_info(cls)) | {"a_later_field": 1})
+    assert line.startswith(f"Record /x cannot be read: it is no {cls.__name__}: ")
+    assert "`a_later_field`" in line
+
+
+def test_a_value_within_that_lacks_a_field_is_refused_with_the_field_that_it_is_in() -> None:
+    skip = {"who": "ada", "when": WHEN}
+    data = json.dumps(json.loads(encode(RECORD)) | {"skip": skip}).encode()
+    with pytest.raises(UnreadableRecord) as refused:
+        decode(TransactionRecord, "/x", data)
+    assert str(refused.value).startswith("Record /x cannot be read: its field skip does not fit: ")
+    assert f"`why` (skip = {dumps(skip)})" in str(refused.value)
+
+
+def test_a_view_of_a_record_that_does_not_fit_shows_no_value_of_it() -> None:
+    data = json.dumps(json.loads(encode(RECORD)) | {"skip": "a private word"}).encode()
+    with pytest.raises(UnreadableRecord, match="a private word") as refused:
+        decode(TransactionRecord, "/x", data)
+    shown = view_unreadable(1, refused.value).error
+    assert shown is not None
+    assert shown.startswith("Record /x cannot be read: its field skip does not fit: Expected `object")
+    assert "private" not in shown
+
+
+# --- names --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["a", "a b", "a/b", ".", "..", "ä.%", ""])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +9,14 @@ import pytest
 from airflow_tx.ledger.answers import Blocked, Done, ReplayNoted
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.audit import rebuild
-from airflow_tx.ledger.records import encode
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.records import BlockMark, encode
 from airflow_tx.ledger.steps import commit, recovery
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.state import MemoryState, Sum
 from tests.model.driver import Run, Topology
+
+NOW = "2013-01-01T00:00:00.000+00:00"
 
 
 @pytest.fixture
@@ -25,26 +27,26 @@ def opened(topology: Topology) -> Topology:
     return topology
 
 
-def blocked(topology: Topology, txid: int, attempt: int = 1) -> dict[str, Any] | None:
+def blocked(topology: Topology, txid: int, attempt: int = 1) -> BlockMark | None:
     """Let an attempt be replayed once too often; gives the mark that is there afterwards."""
     answer = topology.note_replay(txid, attempt, limit=0)
     assert answer == Blocked(txid, "its run failed")
     return topology.topology.blocked
 
 
-def mark(topology: Topology, **fields: Any) -> None:
-    topology.store().multi([], [Put(topology.paths.record, encode(replace(topology.topology, blocked=fields)))])
+def mark(topology: Topology, txid: int, attempt: int) -> None:
+    noted = replace(topology.topology, blocked=BlockMark(txid, attempt, "its run failed", NOW))
+    topology.store().multi([], [Put(topology.paths.record, encode(noted))])
 
 
-def unblocked(topology: Topology) -> dict[str, Any] | None:
+def unblocked(topology: Topology) -> BlockMark | None:
     assert topology.ledger().run(recovery.unblock) == Done()
     return topology.topology.blocked
 
 
 def test_the_mark_says_which_attempt_is_replayed_no_more_since_when_and_why(opened: Topology) -> None:
     found = blocked(opened, 1)
-    when = "2013-01-01T00:00:00.000+00:00"
-    assert found == {"txid": 1, "attempt": 1, "reason": "its run failed", "when": when}
+    assert found == BlockMark(1, 1, "its run failed", NOW)
 
 
 def test_the_mark_of_the_same_attempt_stays_as_it_is(opened: Topology) -> None:
@@ -57,7 +59,7 @@ def test_the_mark_of_another_attempt_is_replaced(opened: Topology) -> None:
     mark(opened, txid=1, attempt=7)
     found = blocked(opened, 1)
     assert found is not None
-    assert (found["txid"], found["attempt"]) == (1, 1)
+    assert (found.txid, found.attempt) == (1, 1)
 
 
 @pytest.mark.parametrize(("there", "expected"), [(1, 1), (3, 2)], ids=["an earlier one", "a later one"])
@@ -65,7 +67,7 @@ def test_of_two_transactions_the_earlier_one_is_marked(opened: Topology, there: 
     mark(opened, txid=there, attempt=1)
     found = blocked(opened, 2)
     assert found is not None
-    assert found["txid"] == expected
+    assert found.txid == expected
 
 
 def test_a_mark_stays_until_a_person_has_seen_to_it(opened: Topology) -> None:
@@ -133,7 +135,7 @@ def test_what_was_refused_for_good_is_not_replayed_once_and_the_mark_has_the_ref
     assert answer == Blocked(1, "State 's' refused: it is another one.")
     mark = refused.topology.blocked
     assert mark is not None
-    assert (mark["txid"], mark["attempt"], mark["reason"]) == (1, 2, "State 's' refused: it is another one.")
+    assert (mark.txid, mark.attempt, mark.reason) == (1, 2, "State 's' refused: it is another one.")
     assert refused.note_replay(1, 2, counts=False) == answer
 
 

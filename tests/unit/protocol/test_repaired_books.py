@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from airflow_tx.base.errors import NotSkipped, SkippedTransaction
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.audit.verification import Verified, verified
-from airflow_tx.ledger.json_text import as_kept
+from airflow_tx.ledger.json_text import as_kept, replace
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import Binding, Skipped
@@ -147,7 +146,7 @@ def test_a_skip_in_the_lost_time_is_known_again_and_can_be_re_admitted(gone_back
     books.store.ensure("/tx")
     repair(books)
     skipped = Reader(books.store).get(Skipped, books.pipeline.paths.skipped(3))
-    assert (skipped.key, skipped.run_id, skipped.rows, skipped.skip["why"]) == ("run 3", "run 3", 3, "why")
+    assert (skipped.key, skipped.run_id, skipped.rows, skipped.skip.why) == ("run 3", "run 3", 3, "why")
     assert books.verify().findings == ()
     with pytest.raises(SkippedTransaction):
         books.pipeline.begin("run 3")

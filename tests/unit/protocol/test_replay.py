@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.base.errors import RunHeld, StaleBegin
-from airflow_tx.ledger.answers import Batch, BeginRequest, Done, Outside, ReplayNoted
+from airflow_tx.ledger.answers import Done, ReplayNoted
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.batch import Batch, BeginRequest, Outside
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Metadata, Phase, TransactionRecord, encode
+from airflow_tx.ledger.receipt import Replayed
+from airflow_tx.ledger.records import BatchRows, Metadata, Phase, TransactionRecord, encode
 from airflow_tx.ledger.steps import commit, recovery
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.replay import note_changed
@@ -128,10 +130,11 @@ def test_the_next_attempt_keeps_which_person_replayed_it_and_a_later_one_does_no
     topology.note_replay(1, 2)
     begin(topology, task_try="t3")
     first, second = record(topology).replays
-    assert (first["attempt"], first["by"]["who"]) == (1, "ann")
-    assert first["by"]["why"].startswith("the disk")
-    assert len(first["by"]["why"]) <= 200
-    assert (second["attempt"], "by" in second) == (2, False)
+    assert first.by is not None
+    assert (first.attempt, first.by.who) == (1, "ann")
+    assert first.by.why.startswith("the disk")
+    assert len(first.by.why) <= 200
+    assert (second.attempt, second.by) == (2, None)
     assert [each.attempt for each in view(topology).replayed_by] == [1]
     topology.ledger().run(recovery.note_person, 1, Audit("bob", ""))
     assert [(each.attempt, each.who) for each in view(topology).replayed_by] == [(1, "ann"), (3, "bob")]
@@ -186,7 +189,7 @@ def test_the_next_attempt_begins_with_nothing_of_the_one_before(topology: Topolo
         processed=None,
         error=None,
         acks=after.acks,
-        replays=[{"attempt": 1, "when": "2013-01-01T00:01:00.000+00:00", "why": "no disk"}],
+        replays=[Replayed(1, "2013-01-01T00:01:00.000+00:00", "no disk")],
         claim=None,
     )
     assert after.ended != before.ended
@@ -274,7 +277,7 @@ def test_a_partition_that_the_one_before_has_taken_up_meanwhile_goes_on_where_th
 
 def test_what_was_counted_of_rows_that_are_decided_again_is_forgotten(topology: Topology) -> None:
     begin(topology)
-    counted = replace(record(topology, 1), counted={"rows": 3, "digests": {}})
+    counted = replace(record(topology, 1), counted=BatchRows(3))
     topology.store().multi([], [Put(topology.paths.transaction(1), encode(counted))])
     topology.ledger().run(note_changed, 1, {}, audit=Audit("ada", "it was corrected"))
     assert record(topology, 1).counted is None

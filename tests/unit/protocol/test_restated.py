@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
-from airflow_tx.ledger.answers import Begun, Replaced
+from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.audit.chain import StateEvidence
 from airflow_tx.ledger.audit.verification import verified
-from airflow_tx.ledger.receipt import restated
+from airflow_tx.ledger.receipt import Replaced, restated
 from airflow_tx.ledger.steps.end import note_readmission
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit

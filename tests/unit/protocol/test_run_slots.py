@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +9,9 @@ import pytest
 from airflow_tx.base.errors import Outbid
 from airflow_tx.ledger.answers import Bidding, Done, NotNeeded
 from airflow_tx.ledger.api import Put
-from airflow_tx.ledger.records import encode
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.records import Waiter, Yield, encode
 from airflow_tx.ledger.steps import run_slots
-from airflow_tx.ledger.steps.run_slots import Waiter
 from tests.model.driver import Run, Topology
 
 FIRST = Waiter("r2", 2, "t2", 1)
@@ -49,7 +48,7 @@ def test_waiters_without_a_transaction_go_first_then_the_highest_then_the_newest
 def test_the_same_offer_is_written_once(waiting: Topology) -> None:
     assert bid(waiting, FIRST) == Bidding("r2")
     before = waiting.topology
-    assert before.bid == {"run_id": "r2", "txid": 2, "task_try": "t2", "blocking": 1, "when": NOW}
+    assert before.bid == Waiter("r2", 2, "t2", 1, NOW)
     waiting.clock.advance(60)
     assert bid(waiting, FIRST) == Bidding("r2")
     assert waiting.topology == before
@@ -84,14 +83,14 @@ def test_who_yields_is_listed_with_the_turn_that_it_yields_to(waiting: Topology)
     record, after = waiting.record(2), waiting.topology
     assert record is not None
     assert (record.yielded, after.yields, after.bid) == (1, 1, None)
-    assert after.yielded == {"r2": {"blocking": 1, "txid": 2, "when": NOW}}
+    assert after.yielded == {"r2": Yield(1, 2, NOW)}
 
 
 def test_one_without_a_transaction_is_listed_too(waiting: Topology) -> None:
     waiter = Waiter("r9", None, "t9", 1)
     bid(waiting, waiter)
     assert yields(waiting, waiter) == Done()
-    assert waiting.topology.yielded == {"r9": {"blocking": 1, "txid": None, "when": NOW}}
+    assert waiting.topology.yielded == {"r9": Yield(1, None, NOW)}
 
 
 def test_one_that_has_come_back_is_listed_no_more(waiting: Topology) -> None:

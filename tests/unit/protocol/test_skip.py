@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,8 +18,10 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import Outcome, Phase, Skipped, encode
+from airflow_tx.ledger.receipt import Deed, DeedOfAttempt, Outcome
+from airflow_tx.ledger.records import BatchRows, Phase, Skipped, encode
 from airflow_tx.ledger.steps import end
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
 from airflow_tx.ledger.steps.replay import note_changed, to_decide_anew
@@ -28,7 +29,7 @@ from airflow_tx.ledger.steps.step import Audit, Stamp
 from tests.model.driver import Run, Topology
 
 ADA = Audit("ada", "it breaks the job")
-NOTED = {"who": "ada", "when": "2013-01-01T00:00:00.000+00:00", "why": "it breaks the job"}
+NOTED = Deed("ada", "2013-01-01T00:00:00.000+00:00", "it breaks the job")
 
 
 @pytest.fixture
@@ -189,14 +190,14 @@ def test_a_skip_that_is_wanted_twice_is_told_as_the_states_were_told_it(topology
     later = Audit("bob", "it is in the way")
     noted(topology)
     topology.ledger().run(end.note_skip, 1, later)
-    assert record(topology).skip["who"] == "bob"
+    assert record(topology).skip.who == "bob"
     grant = token(topology)
     assert topology.ledger().run(end.note_skip, 1, ADA) == Done()
     topology.ledger().run(end.commit_skip, grant, states=())
     history = topology.history(1)
     assert history is not None
     assert history.receipt is not None
-    assert history.skip == history.receipt["skip"] == {**NOTED, "who": "bob", "why": "it is in the way"}
+    assert history.skip == history.receipt.skip == replace(NOTED, who="bob", why="it is in the way")
 
 
 def test_a_skip_under_no_grant_that_the_ledger_knows_is_refused(topology: Topology, run: Run) -> None:
@@ -225,13 +226,13 @@ def changed(topology: Topology, **states: bool) -> Any:
 def test_that_rows_are_to_be_decided_again_fails_the_attempt_and_outranks_its_grant(
     topology: Topology, run: Run
 ) -> None:
-    before = replace(record(topology), counted={"rows": 2})
+    before = replace(record(topology), counted=BatchRows(2))
     topology.store().multi([], [Put(topology.paths.transaction(1), encode(before))])
     assert changed(topology) == Done()
     after = record(topology)
     assert after.counted is None
     assert (after.phase, after.epoch) == (Phase.FAILED, before.epoch + 1)
-    assert after.changed == [{**NOTED, "attempt": 1}]
+    assert after.changed == [DeedOfAttempt(NOTED.who, NOTED.when, NOTED.why, 1)]
     assert after.error == "its rows are to be decided again"
     assert changed(topology) == Done()
     assert record(topology) == after
@@ -248,7 +249,7 @@ def test_each_attempt_that_it_was_said_of_stays_noted(topology: Topology, run: R
     changed(topology)
     Run(topology, "r1").begin(2)
     changed(topology)
-    assert [each["attempt"] for each in record(topology).changed] == [1, 2]
+    assert [each.attempt for each in record(topology).changed] == [1, 2]
 
 
 def test_what_may_be_in_a_state_that_cannot_undo_it_keeps_its_rows(topology: Topology, run: Run) -> None:
@@ -274,4 +275,4 @@ def test_rows_are_asked_for_again_if_there_are_any_and_nobody_wants_them_skipped
 
 def test_a_reason_is_kept_in_one_line_without_control_characters() -> None:
     stamp = Stamp("2013-01-01", "op", 1, 10)
-    assert Audit("ann", " the \x1b[31mfile\x1b[0m\n is\x07 broken ").noted(stamp)["why"] == "the file is broken"
+    assert Audit("ann", " the \x1b[31mfile\x1b[0m\n is\x07 broken ").noted(stamp).why == "the file is broken"

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.reading import LedgerReading
-from airflow_tx.ledger.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.receipt import Deed, DeedOfAttempt, Outcome
+from airflow_tx.ledger.records import (
+    Ack,
+    BatchRows,
+    BlockMark,
+    History,
+    Phase,
+    ReplayNote,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    Yield,
+)
 from airflow_tx.ledger.views.status import (
     PersonOfAttempt,
     TransactionView,
@@ -21,7 +33,8 @@ from airflow_tx.ledger.views.status import (
     with_run_end,
 )
 
-SKIP = {"who": "ada", "when": "2013-01-02", "why": "broken"}
+SKIP = Deed("ada", "2013-01-02", "broken")
+AGAIN = DeedOfAttempt("ada", "2013-01-02", "broken", 1)
 CHANGED = PersonOfAttempt(attempt=1, **deed(SKIP))
 TO_ITS_COMMITTER = "its committer"
 
@@ -55,13 +68,13 @@ def acked(**fields: Any) -> Ack:
 
 
 FIRST = "transaction 1.1 (run r1, PROCESSING)"
-YIELDED = {"r2": {"blocking": 1, "txid": 2, "when": ""}}
+YIELDED = {"r2": Yield(1, 2, "")}
 COMMIT_FAILED = "its committer, which has failed: airflow tx replay flights 2, or clear its failed task"
 GAVE_ITS_SLOT = "the run of transaction 1, to which it gave its run slot; then it is started again"
 TO_A_PERSON = (
     "a person: it is replayed no more (it broke): airflow tx replay flights 2, or airflow tx skip flights 2 --why TEXT"
 )
-BLOCKED = {"txid": 2, "attempt": 1, "reason": "it broke"}
+BLOCKED = BlockMark(2, 1, "it broke", "2013-01-02")
 
 
 @pytest.mark.parametrize(
@@ -141,10 +154,10 @@ def test_a_task_with_instances_acks_by_these() -> None:
 
 def test_an_open_transaction_is_shown_with_all_that_its_record_says_of_it() -> None:
     told: dict[str, Any] = {
-        "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [{"attempt": 1, **SKIP}], "pinned": True,
-        "failures": 3, "error": "no", "processed": "2013-01-01", "replay": {"attempt": 1},
+        "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [AGAIN], "pinned": True,
+        "failures": 3, "error": "no", "processed": "2013-01-01", "replay": ReplayNote(1, 1, "2013-01-02", "it failed"),
     }  # fmt: skip
-    counted = {"rows": 5, "digests": {"python": "python:02", "xxh64-1": "xxh64-1:01"}}
+    counted = BatchRows(5, {"python": "python:02", "xxh64-1": "xxh64-1:01"})
     shown = view(record(counted=counted, **told), {("count", -1): acked(rows=3), ("audit", -1): acked(rows=5)})
     found = {name: getattr(shown, name) for name in told}
     assert found == {**told, "lost": ("row 7",), "changed": (CHANGED,), "processed": moment(told["processed"])}
@@ -172,7 +185,7 @@ def history(**changes: Any) -> History:
 
 def test_a_final_transaction_is_shown_with_all_that_its_history_says_of_it() -> None:
     told: dict[str, Any] = {
-        "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [{**SKIP, "attempt": 1}], "failures": 1,
+        "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [AGAIN], "failures": 1,
         "skip": SKIP, "digest": "python:02", "readmitted_as": 9,
     }  # fmt: skip
     shown = view_final(history(**told), None)

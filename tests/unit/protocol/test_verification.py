@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.ledger.audit.chain import Chain, LedgerEvidence, StateEvidence, in_short
 from airflow_tx.ledger.audit.verification import Verified, verified
-from airflow_tx.ledger.json_text import as_kept
+from airflow_tx.ledger.json_text import as_kept, replace
 from airflow_tx.ledger.life import RENAMED, STATE_LOST
-from airflow_tx.ledger.receipt import Receipt
-from airflow_tx.ledger.records import History, Outcome, RepairRecord
+from airflow_tx.ledger.receipt import Deed, DeedOfAttempt, Outcome, Receipt, Written
+from airflow_tx.ledger.records import History, RepairRecord
 from airflow_tx.state.api import StoredReceipt
 from tests.unit.protocol.books import Books
 
 ALONE = "keeps their receipts no more; only the ledger has them"
-AUDIT = {"who": "ada", "when": "then", "why": "bad rows"}
+THEN = "2013-01-01T00:00:00+00:00"
+AUDIT = Deed("ada", THEN, "bad rows")
+IN_SHORT = '"when":"2013-01-01T00:00:00+00:00","who":"ada","why":"bad rows"'
+ONE_ROW = Written(1, "0" * 16)
+AGAIN = DeedOfAttempt("ada", THEN, "bad rows", 1)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,11 @@ def states(books: Books) -> list[StateEvidence]:
 
 def said(found: Verified) -> tuple[list[str], list[str]]:
     return list(found.findings), list(found.notes)
+
+
+def of(found: History) -> Receipt:
+    assert found.receipt is not None
+    return found.receipt
 
 
 def history(ledger: LedgerEvidence, number: int, **changes: Any) -> LedgerEvidence:
@@ -71,11 +79,11 @@ def rechained(ledger: LedgerEvidence, **changes: dict[str, Any]) -> LedgerEviden
     """Receipts that say something else, by `t` and their txid; all hashes fit, and there are no states."""
     histories, previous = dict[int, History](), ""
     for txid, each in ledger.histories.items():
-        made = replace(Receipt.from_json(each.receipt), previous=previous, written={})
+        made = replace(of(each), previous=previous, written={})
         made = replace(made, **changes.get(f"t{txid}", {}))
         previous = made.hash
         told = {"lost": list(made.lost), "changed": list(made.changed)}
-        histories[txid] = replace(each, receipt=made.to_json(), **told)  # type: ignore[arg-type]
+        histories[txid] = replace(each, receipt=made.hashed(), **told)  # type: ignore[arg-type]
     return replace(ledger, histories=histories, topology=replace(ledger.topology, receipt=previous, states={}))
 
 
@@ -158,7 +166,7 @@ def test_a_state_that_took_the_name_of_a_renamed_one_has_its_own_receipts_alone(
 def test_a_loss_of_one_state_accepts_nothing_of_another_one_whose_name_it_begins_with(
     books: Books, lost: str, is_accepted: bool
 ) -> None:
-    of_a = rechained(books.ledger, t3={"written": {"redis.a": {"keys": 1}}})
+    of_a = rechained(books.ledger, t3={"written": {"redis.a": ONE_ROW}})
     told = f"state {lost} was at transaction 3; what it holds now is accepted"
     repaired_since = repaired(of_a, STATE_LOST, told, 9, change={"state": lost, "txid": 4})
     missing = "state redis.a: transaction 3 was committed to it, and the ledger does not name it"
@@ -166,14 +174,14 @@ def test_a_loss_of_one_state_accepts_nothing_of_another_one_whose_name_it_begins
 
 
 def test_a_receipt_of_a_state_that_the_ledger_does_not_name_is_found(ledger: LedgerEvidence, states: Any) -> None:
-    found = verified(ledger, [held(states[0], 3, written={"other": {"keys": 1}}), states[1]])
+    found = verified(ledger, [held(states[0], 3, written={"other": ONE_ROW}), states[1]])
     assert said(found) == (["transaction 3: its receipts in state s0 and in the ledger differ in written"], [])
 
 
 def test_what_comes_after_a_receipt_that_was_changed_is_compared(ledger: LedgerEvidence, states: Any) -> None:
     own = ledger.histories[3].receipt
     assert own is not None
-    other = history(ledger, 3, receipt={**own, "rows": 9})
+    other = history(ledger, 3, receipt=replace(own, rows=9))
     findings, _ = said(verified(other, [holding(states[0], (1, 2, 3, 5)), states[1]]))
     assert findings[1:] == ["transaction 4: its receipt in state s0 is missing"]
 
@@ -194,9 +202,9 @@ def test_a_receipt_that_only_a_state_has_is_named(ledger: LedgerEvidence, states
 def test_what_was_changed_in_one_place_is_found_once(ledger: LedgerEvidence, states: Any) -> None:
     own = ledger.histories[3].receipt
     assert own is not None
-    forged = Receipt.from_json({**own, "rows": 9}).hash[:16]
-    found = verified(history(ledger, 3, receipt={**own, "rows": 9}), states)
-    hashes = f"its hash is {forged}, and {own['hash'][:16]} stands beside it"
+    forged = replace(own, rows=9).hash[:16]
+    found = verified(history(ledger, 3, receipt=replace(own, rows=9)), states)
+    hashes = f"its hash is {forged}, and {own.hash[:16]} stands beside it"
     assert said(found) == ([f"transaction 3: its receipt was changed: {hashes}"], [])
     kept = list(states[0].receipts)
     kept[2] = replace(kept[2], hash="0" * 64)
@@ -210,8 +218,8 @@ def test_what_was_changed_in_one_place_is_found_once(ledger: LedgerEvidence, sta
     ("change", "said_of_it"),
     [
         ({"attempt": 7}, "it is of 3.1, and 3.7 stands beside it"),
-        ({"text": "{}"}, "it is no receipt ({})"),
-        ({"text": "nothing"}, "it is no receipt (nothing)"),
+        ({"text": "{}"}, "it is no Receipt: Object missing required field `topology` ({})"),
+        ({"text": "nothing"}, 'it is no Receipt: Expected `object`, got `str` ("nothing")'),
     ],
 )
 def test_what_stands_beside_a_receipt_in_a_state_has_to_fit(
@@ -292,8 +300,8 @@ def test_receipts_that_all_states_have_changed_alike_are_found_by_the_next_one(
         ("rows", 2, "rows 2, its receipt 1"),
         ("digest", "x", 'digest "x", its receipt ""'),
         ("lost", ["y"], 'lost rows ["y"], its receipt []'),
-        ("changed", [{"who": "z"}], 'changed rows [{"who":"z"}], its receipt []'),
-        ("skip", {"who": "z"}, 'skip {"who":"z"}, its receipt null'),
+        ("changed", [AGAIN], f'changed rows [{{"attempt":1,{IN_SHORT}}}], its receipt []'),
+        ("skip", AUDIT, f"skip {{{IN_SHORT}}}, its receipt null"),
     ],
 )
 def test_each_field_of_the_history_is_compared_with_its_receipt(
@@ -332,7 +340,7 @@ def test_a_final_transaction_of_which_the_ledger_knows_nothing_is_found(ledger: 
 def test_a_chain_that_was_broken_is_found(ledger: LedgerEvidence, books: Books) -> None:
     other = rechained(ledger, t3={"previous": ""})
     findings, _ = said(verified(other, []))
-    second = Receipt.from_json(other.histories[2].receipt).hash[:16]
+    second = of(other.histories[2]).hash[:16]
     assert findings == [f"transaction 3: it follows receipt none, and the receipt of transaction 2 is {second}"]
 
 
@@ -341,7 +349,7 @@ def test_behind_a_receipt_that_was_changed_nothing_is_compared_until_there_is_an
 ) -> None:
     own = ledger.histories[2].receipt
     assert own is not None
-    other = history(ledger, 2, receipt={**own, "rows": 9})
+    other = history(ledger, 2, receipt=replace(own, rows=9))
     findings, _ = said(verified(history(other, 3, receipt=None), []))
     whose = [each.partition(" was changed")[0] for each in findings]
     assert whose == ["transaction 2: its receipt", "transaction 3: its receipt"]
@@ -350,7 +358,10 @@ def test_behind_a_receipt_that_was_changed_nothing_is_compared_until_there_is_an
 @pytest.mark.parametrize("txid", [1, 3, 5])
 def test_a_receipt_that_was_taken_out_of_the_ledger_is_found(ledger: LedgerEvidence, txid: int) -> None:
     findings, _ = said(verified(history(ledger, txid, receipt=None), []))
-    assert findings[0] == f"transaction {txid}: its receipt was changed: it is no receipt (None)"
+    assert (
+        findings[0]
+        == f"transaction {txid}: its receipt was changed: it is no Receipt: Expected `object`, got `null` (null)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -383,7 +394,7 @@ def test_the_last_receipt_is_not_compared_if_it_was_changed(ledger: LedgerEviden
     own = ledger.histories[5].receipt
     assert own is not None
     other = replace(ledger, topology=replace(ledger.topology, states={}))
-    findings, _ = said(verified(history(other, 5, receipt={**own, "rows": 9}), []))
+    findings, _ = said(verified(history(other, 5, receipt=replace(own, rows=9)), []))
     assert len(findings) == 1
 
 
@@ -412,7 +423,7 @@ def test_a_rebuilt_ledger_begins_with_a_receipt_that_follows_none(ledger: Ledger
     later: dict[str, Any] = {"generation": 2}
     other = rechained(ledger, t4={**later, "previous": "x" * 64}, t5=later)
     other = replace(other, topology=replace(other.topology, generation=2))
-    third = Receipt.from_json(other.histories[3].receipt).hash[:16]
+    third = of(other.histories[3]).hash[:16]
     findings, _ = said(verified(repaired(other, "ledger-lost", "it went back", 2), []))
     assert findings == [f"transaction 4: it follows receipt {'x' * 16}, and the receipt of transaction 3 is {third}"]
 
@@ -572,10 +583,10 @@ def test_a_state_of_which_no_receipt_is_known_has_none_to_compare(ledger: Ledger
 
 
 def test_losses_and_changed_rows_are_told(ledger: LedgerEvidence) -> None:
-    other = rechained(ledger, t2={"lost": ["row 7"], "changed": [AUDIT]}, t3={"lost": ["row 9"]})
+    other = rechained(ledger, t2={"lost": ["row 7"], "changed": [AGAIN]}, t3={"lost": ["row 9"]})
     notes = [
         "transaction 2: before it, accepted as lost: row 7",
-        "transaction 2: its rows were decided again: bad rows (ada, then)",
+        f"transaction 2: its rows were decided again: bad rows (ada, {THEN})",
         "transaction 3: before it, accepted as lost: row 9",
     ]
     assert said(verified(other, [])) == ([], notes)
@@ -588,7 +599,7 @@ def test_losses_and_changed_rows_are_told(ledger: LedgerEvidence) -> None:
 def test_a_skip_is_told_with_where_its_rows_are_now(ledger: LedgerEvidence, again: int | None, after: str) -> None:
     other = rechained(ledger, t2={"outcome": "SKIPPED", "skip": AUDIT})
     other = history(other, 2, outcome=Outcome.SKIPPED, skip=AUDIT, readmitted_as=again)
-    assert said(verified(other, [])) == ([], [f"transaction 2: skipped: bad rows (ada, then){after}"])
+    assert said(verified(other, [])) == ([], [f"transaction 2: skipped: bad rows (ada, {THEN}){after}"])
 
 
 def test_a_skip_of_which_nobody_says_who_wanted_it_is_found_and_not_told(ledger: LedgerEvidence) -> None:
@@ -600,7 +611,7 @@ def test_a_skip_of_which_nobody_says_who_wanted_it_is_found_and_not_told(ledger:
 def test_a_skip_that_the_ledger_has_forgotten_is_told_by_the_states(ledger: LedgerEvidence, states: Any) -> None:
     skipped: dict[str, Any] = {"outcome": "SKIPPED", "skip": AUDIT}
     found = verified(forgetting(ledger, 1, 2), [held(each, 1, **skipped) for each in states])
-    assert "transaction 1: skipped: bad rows (ada, then)" in found.notes
+    assert f"transaction 1: skipped: bad rows (ada, {THEN})" in found.notes
 
 
 def test_a_repair_is_told_with_the_first_transaction_after_it(ledger: LedgerEvidence) -> None:

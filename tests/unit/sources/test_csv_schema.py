@@ -305,7 +305,7 @@ def test_rows_of_a_corrected_file_are_read_with_the_schema_of_their_batch(tmp_pa
     assert book.rows(again) == [{"n": 1}, {"n": 2}]
 
 
-def test_a_batch_of_an_older_release_is_read_by_its_own_header(tmp_path: Path) -> None:
+def test_a_batch_without_a_schema_is_read_by_its_own_header(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "n\n1\n")
     put(tmp_path, "2.csv", "m\n2\n")
     book = Book(FileSource(f"{tmp_path}/*.csv"))

@@ -179,9 +179,8 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
             monkeypatch.setattr(source, "_snapshot", lambda seen=seen: seen)
             for loss in losses(seen, start_after(read, paths, topology, position).position):
                 number = len(topology.losses) + 1
-                lost = {"place": loss.position, "goes_on": loss.resume_at, "what": loss.description}
-                repair = RepairRecord(number, "accept-loss", "ada", "2013-01-01", "cut", "lost", 1, "op")
-                repair.losses.append({"partition": loss.partition, **lost})
+                repair = RepairRecord(number, "accept-loss", "ada", "2013-01-01T00:00:00+00:00", "cut", "lost", 1, "op")
+                repair.losses.append(loss)
                 store.multi([], [Create(paths.repair(number), encode(repair))])
                 topology.losses.append(number)
             decided = source.decide(TransactionAttempt(1, 1), start_after(read, paths, topology, position).position)

@@ -92,20 +92,6 @@ def test_what_was_taken_while_a_ledger_was_lost_is_left_to_the_next_transaction_
     assert [each.message_id for each in lost.left(2)] == ["n0", "n2", "n10"]
 
 
-def test_what_was_taken_under_an_earlier_release_is_left_to_the_next_transaction_of_a_rebuilt_ledger(
-    tmp_path: Path,
-) -> None:
-    area = StagingArea(str(tmp_path))
-    for number in (0, 2):  # an earlier release put them below the name of the topology
-        message_line = json.dumps([str(number), "q", "{}", ""]).encode()
-        area.files.write(f"@taken/orders/rabbit%2Fq/messages/{number}/a", message_line)
-    area.files.write("@taken/orders/rabbit%2Fq/committed/1/0", b"")
-    for _ in range(2):
-        area.adopt_earlier("orders", "life")
-    taken = TakenMessages(area.of_topology("life").root, "rabbit/q")
-    assert [each.message_id for each in taken.left(0)] == ["2"]
-
-
 def test_ids_are_kept_from_where_the_last_committed_transaction_begins(tmp_path: Path) -> None:
     """A ledger that is rebuilt may begin it anew, from the position before it."""
     taken = TakenMessages(str(tmp_path), "rabbit/q")

@@ -259,7 +259,7 @@ def test_a_reader_names_its_connections_wherever_its_source_goes_and_airflow_fin
     for each in (made, NextIntervalSource.of(made, schedule), of_partition):
         again = rebuild(*each.serialize())
         assert again.connections() == each.connections() == {"orders_db": "generic"}
-    assert "connections" not in DataIntervalSource("package.reader").serialize()[1], "older releases read it"
+    assert "connections" not in DataIntervalSource("package.reader").serialize()[1]
     with pytest.raises(ConfigError, match=r"connections=\['orders_db'\]"):
         DataIntervalSource("package.reader", connections="orders_db")
 

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.ledger.records import History, Outcome
+from airflow_tx.ledger.json_text import Size
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import History
 from airflow_tx.ledger.steps.end import pace_after
 from airflow_tx.sources.api import FIRST_ROWS, GROWTH, LEAST_ROWS, ROWS_SHARE, BatchSize, Limit
 
@@ -179,7 +181,7 @@ def history(rows: int, seconds: float) -> History:
     """What is left of a transaction that committed `rows` rows."""
     began = datetime(2026, 1, 1, tzinfo=timezone.utc)
     processed = (began + timedelta(seconds=seconds)).isoformat()
-    size = {"rows": rows, "why": ""}
+    size: Size = {"rows": rows, "why": ""}
     return History(1, 1, "r", Outcome.COMMITTED, began.isoformat(), processed, None, "", None, "", "", size=size)
 
 

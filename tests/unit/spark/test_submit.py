@@ -74,7 +74,7 @@ def test_every_try_of_a_task_asks_for_the_same() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        (replace(ASKED, inputs={"rows": Input(("/staging/b.parquet",), ("n",))}), "app.py", [], "spark"),
+        (replace(ASKED, inputs={"rows": Input(("/staging/b.parquet",), ("n",), (), 1)}), "app.py", [], "spark"),
         (replace(ASKED, metadata=[0, 5]), "app.py", [], "spark"),
         (replace(ASKED, source=("Source", {"path": "/new"})), "app.py", [], "spark"),
         (replace(ASKED, task=TaskTry("count", 1, "a")), "app.py", [], "spark"),

@@ -1,4 +1,4 @@
-"""Times in staged files are read as the moments that they are, also the INT96 of an older writer."""
+"""Times in Parquet files are read as the moments that they are, also INT96, as Spark writes it by itself."""
 
 from __future__ import annotations
 

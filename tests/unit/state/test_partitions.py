@@ -1,4 +1,4 @@
-"""The place of a key among several writers: one for equal keys, and the one that its value had in earlier releases."""
+"""The place of a key among several writers: equal keys have one, and it never changes."""
 
 from __future__ import annotations
 
@@ -134,13 +134,13 @@ PLAIN: list[Any] = [
 
 
 @pytest.mark.parametrize("value", PLAIN, ids=repr)
-def test_a_key_keeps_the_partition_that_earlier_releases_gave_it(value: Any) -> None:
+def test_a_key_keeps_its_partition(value: Any) -> None:
     for key in ([value], [value, "x"], ["x", value]):
         # What a store was written with: the text of the key.
         assert partition_of(key, MANY) == zlib.crc32(repr(key).encode()) % MANY
 
 
-def test_the_partitions_of_earlier_releases_are_these() -> None:
+def test_the_partitions_of_keys_are_these() -> None:
     keys: list[Any] = [["word"], [1], [2**40, "a"], [1.5], [b"a"], [None], [dt.date(2013, 1, 31)], [("a", 1)]]
     assert [partition_of(key, 8) for key in keys] == [1, 0, 7, 6, 6, 3, 7, 4]
 

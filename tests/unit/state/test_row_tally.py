@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.receipt import Written
+from airflow_tx.ledger.receipt import NOTHING_WRITTEN, Written
 from airflow_tx.state.arrow import RowTally
 
 VALUES = [1, 1.0, True, None, "1", b"1", Decimal(1), "Decimal('1')", dt.date(2026, 1, 1), dt.datetime(2026, 1, 1), [1]]
@@ -21,7 +21,7 @@ def written(*rows: dict[str, Any]) -> Written:
 
 def test_a_column_of_several_types_has_the_digest_of_its_values_one_by_one() -> None:
     rows = [{"key": key, "n": 1} for key in VALUES]
-    assert written(*rows) == sum(map(written, rows), Written())
+    assert written(*rows) == sum(map(written, rows), NOTHING_WRITTEN)
     assert len({written(row).digest for row in rows}) == len(VALUES)
 
 

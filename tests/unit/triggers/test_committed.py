@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from airflow_tx import TransactionCommittedSensor
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.ledger.api import Create, Paths, Put
+from airflow_tx.ledger.receipt import Deed
 from airflow_tx.ledger.records import Counter, Skipped, encode
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
@@ -67,7 +68,7 @@ def turn(store: CountingStore, txid: int) -> None:
 
 
 def skip(store: CountingStore, txid: int, **more: Any) -> None:
-    who = {"who": "ann", "when": "now", "why": "bad rows"}
+    who = Deed("ann", "2013-01-01T00:00:00+00:00", "bad rows")
     record = Skipped(f"r{txid}", f"r{txid}", None, who, "op", **more)
     write = Put if store.get(PATHS.skipped(txid)) else Create
     store.multi((), (write(PATHS.skipped(txid), encode(record)),))
@@ -92,7 +93,7 @@ def test_of_a_skipped_one_whose_rows_are_readmitted_the_commit_of_those_counts(s
     found = commit_of(store, PATHS, {"txid": 1})
     assert found is not None
     assert found["skipped"]["why"] == "bad rows"
-    skip(store, 1, readmit={"who": "ann", "when": "now", "why": "mended"})
+    skip(store, 1, readmit=Deed("ann", "2013-01-01T00:00:00+00:00", "mended"))
     assert commit_of(store, PATHS, {"txid": 1}) is None
     skip(store, 1, readmitted_as=2)
     assert commit_of(store, PATHS, {"txid": 1}) is None

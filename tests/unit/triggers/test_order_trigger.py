@@ -17,7 +17,8 @@ from airflow_tx.base.compat import tasks
 from airflow_tx.base.errors import AheadOfOrder
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.steps.run_slots import Waiter, bid
+from airflow_tx.ledger.records import Waiter
+from airflow_tx.ledger.steps.run_slots import bid
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.transaction.commit.run_slots import Yielded, yield_slot
 from airflow_tx.transaction.processing.begin import ask, comes_soon
@@ -162,7 +163,7 @@ def test_it_makes_room_for_the_run_of_the_next_interval(store: CountingStore, ai
     ledger.run(bid, Waiter("day 2", None, str(ti.id), 2))
     with pytest.raises(Yielded, match=r"run of 2026-01-02T00:00:00\+00:00 of that one is queued"):
         yield_slot(spec_on(store), context, blocking=2, txid=None, missing=FIRST + DAY, log=log)
-    assert ledger.topology().yielded["day 2"]["blocking"] == 2
+    assert ledger.topology().yielded["day 2"].blocking == 2
 
 
 def test_it_does_not_make_room_for_a_run_that_has_begun_or_is_gone(

@@ -10,7 +10,7 @@ from airflow_tx.base import compat
 from airflow_tx.ledger.answers import Done
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.steps.run_slots import Waiter
+from airflow_tx.ledger.records import Waiter
 from airflow_tx.triggers.run_slots import SlotWatch
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, Looking

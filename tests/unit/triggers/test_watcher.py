@@ -14,8 +14,8 @@ from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedSt
 from airflow_tx import committed_asset
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.ledger.api import Paths, Put
-from airflow_tx.ledger.records import Counter, TopologyRecord, decode, encode
-from airflow_tx.ledger.steps.watcher import WatcherRecord
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.records import Counter, TopologyRecord, WatcherRecord, decode, encode
 from airflow_tx.triggers import watcher as watcher_module
 from airflow_tx.triggers.watcher import CommitNotStored, CommitsProducer, CommitsTrigger, checked_uri
 from tests.stage import Stage
@@ -165,7 +165,7 @@ def test_a_ledger_that_was_made_anew_has_other_transactions(store: CountingStore
     node = store.get(PATHS.record)
     assert node is not None
     record = decode(TopologyRecord, PATHS.record, node.data)
-    store.multi((), (Put(PATHS.record, encode(TopologyRecord(**{**vars(record), "incarnation": "new"}))),))
+    store.multi((), (Put(PATHS.record, encode(replace(record, incarnation="new"))),))
     turn(store, 2)
     assert take(CommitsProducer(trigger()), 1) == [(1, 1)]
     watcher = store.get(PATHS.watcher("w"))
