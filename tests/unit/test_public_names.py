@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pydoc
+import re
 from enum import Enum
 from typing import Any
 
@@ -33,7 +34,8 @@ def parameters(public: Any) -> list[str]:
 def test_help_of_a_public_name_shows_each_of_its_parameters(room: Any, name: str) -> None:
     public = getattr(room, name)
     shown = pydoc.plain(pydoc.render_doc(public))
-    assert [each for each in parameters(public) if f":param {each}:" not in shown] == []
+    described = {name for kind in ("param", "ivar") for name in re.findall(rf":{kind} (\w+):", shown)}
+    assert [each for each in parameters(public) if each not in described] == []
 
 
 BLOCK = [name for room, name in PUBLIC if room is airflow_tx and name.endswith(("Operator", "Sensor", "Transaction"))]

@@ -473,7 +473,9 @@ def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
 def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
     """Read what `begin` has said to its tasks: a run may be known by its data interval, or its partition."""
     found = said.get("return_value")
-    return Begun.from_json(found).attempt if isinstance(found, dict) and "txid" in found else None
+    if not isinstance(found, dict) or "incarnation" not in found:
+        return None
+    return Begun.from_json(found).attempt
 
 
 def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> bool:

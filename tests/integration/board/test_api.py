@@ -141,6 +141,9 @@ from airflow.utils.session import create_session
 
 run_id, birth = arguments
 said = {"txid": 1, "attempt": 1, "birth": birth, "rows": 1, "position": 1, "rows_digest": "", "replay": False}
+said["incarnation"] = "i"
+if not birth:
+    said = {"txid": 1}
 with create_session() as session:
     XComModel.set(
         key="return_value", value=said, dag_id="the_dag", run_id=run_id, task_id="begin", session=session
@@ -155,7 +158,7 @@ def test_a_dag_has_the_topology_that_its_file_names_and_each_run_its_own_transac
     earlier.request = TopologyRequest("the_dag", "opaque", 3)
     first = earlier.begin("by_interval")
     fail(earlier, earlier.begin("r1"))
-    runs.make(r1="failed", of_earlier="failed", of_nothing="success")
+    runs.make(r1="failed", of_earlier="failed", of_nothing="success", of_others="success")
     eventually(lambda: {each["topology"] for each in at_home(board)} == {"earlier"}, 240, "the names are read")
     assert board.get("dags/the_dag") == {"dag_id": "the_dag", "topology": None, "role": "transactions"}
     assert board.get("dags/the_dag/runs/r1") == {**board.get("dags/the_dag/runs/r1"), "topology": "earlier", "txid": 2}
@@ -169,6 +172,9 @@ def test_a_dag_has_the_topology_that_its_file_names_and_each_run_its_own_transac
     found = board.get("dags/the_dag/runs/of_earlier")
     assert (found["topology"], found["txid"]) == ("earlier", 1)
     assert board.get("dags/the_dag/runs/of_nothing")["txid"] is None
+    # A task that is called begin may say anything.
+    board.commands.python(_BEGIN_SAID, "of_others", "")
+    assert board.get("dags/the_dag/runs/of_others")["txid"] is None
 
 
 @pytest.mark.parametrize(
