@@ -143,7 +143,12 @@ def _misfit(cls: type[Record], value: Any, error: ValueError) -> dict[str, str]:
                 said = dumps(found[each.encode_name])[:_SHOWN]
                 reason = f"its field {each.encode_name} does not fit: {wrong}"
                 return {"reason": reason, "value": f"{each.encode_name} = {said}"}
-    return {"reason": f"it is no {cls.__name__}: {error}", "value": dumps(value)[:_SHOWN]}
+    known = {each.encode_name for each in structs.fields(cls)}
+    unknown = {name: each for name, each in found.items() if name not in known}
+    return {
+        "reason": f"it is no {cls.__name__}: {error}",
+        "value": dumps(unknown or value)[:_SHOWN],
+    }
 
 
 _SHOWN = 80

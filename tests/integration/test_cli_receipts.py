@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -134,6 +135,64 @@ def test_what_was_changed_in_zookeeper_is_found(
     store.multi([], [Put(f"{root}/flights/{path}", json.dumps({**json.loads(node.data), **change}).encode())])
     (found,) = findings(airflow, root)
     assert found.startswith(finding)
+
+
+DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "of another type": (lambda data: data.replace(b'"attempts":1', b'"attempts":"two"'), 'attempts = "two"'),
+    "not known": (lambda data: data[:-1] + b',"later":5}', '{"later":5}'),
+    "cut off": (lambda data: data[:-9], "it is not a record"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_history_that_cannot_be_read_is_one_finding_of_verify(
+    airflow: Commands, store: ZooKeeperStore, root: str, damage: str
+) -> None:
+    damaged(store, f"{root}/flights/history/3", damage)
+    (found,) = findings(airflow, root)
+    assert found.startswith("transaction 3: its record cannot be read: ")
+    assert DAMAGED[damage][1] in found
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("receipts", "flights"),
+        ("find", "flights", "3"),
+        ("show", "flights", "3"),
+        ("repair", "flights", "--roll-forward", "--why", "x", "--yes"),
+        ("repair", "flights", "--state-lost", "tx_state.words", "--why", "x", "--yes"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_needs_a_history_names_its_path_its_field_and_its_value_and_writes_nothing(
+    airflow: Commands, store: ZooKeeperStore, root: str, damage: str, arguments: tuple[str, ...]
+) -> None:
+    path = f"{root}/flights/history/3"
+    damaged(store, path, damage)
+    before = stored(store, root)
+    refused, _, _ = airflow._answer(("tx", *arguments), root)
+    (line,) = str(refused).splitlines()
+    assert line.startswith(f"Record {path} cannot be read: ")
+    assert DAMAGED[damage][1] in line
+    assert line.endswith("restore the node, or upgrade airflow-provider-tx if a newer version wrote it.")
+    assert stored(store, root) == before
+
+
+def damaged(store: ZooKeeperStore, path: str, damage: str) -> None:
+    node = store.get(path)
+    assert node is not None
+    store.multi([], [Put(path, DAMAGED[damage][0](node.data))])
+
+
+def stored(store: ZooKeeperStore, path: str) -> dict[str, bytes]:
+    """Everything below a path."""
+    node, children = store.get(path), store.children(path)
+    found = {} if node is None else {path: node.data}
+    for name in children.names if children else ():
+        found |= stored(store, f"{path}/{name}")
+    return found
 
 
 def test_an_entry_of_the_journal_that_is_not_as_it_was_written_is_found(

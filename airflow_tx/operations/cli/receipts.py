@@ -94,7 +94,7 @@ class _Evidence:
 @command
 def verify(args: Namespace) -> None:
     """`airflow tx verify TOPOLOGY`."""
-    evidence = _evidence(args, values=args.values)
+    evidence = _evidence(args, values=args.values, partly=True)
     found = verified(evidence.ledger, evidence.states, first=args.first or 1, last=args.last)
     recounted = _recounted(evidence, args) if args.recount else Verified(None, 0, (), ())
     lost = found.given_up
@@ -163,10 +163,10 @@ def _print_lines(lines: list[render.TableRow], args: Namespace) -> None:
 # --- what there is ------------------------------------------------------------------------------------------------
 
 
-def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
+def _evidence(args: Namespace, *, values: bool = False, partly: bool = False) -> _Evidence:
     with store_of(args) as store:
         paths = paths_of(args)
-        ledger = ledger_evidence(store, paths, partly=True)
+        ledger = ledger_evidence(store, paths, partly=partly)
         spec, states = dag_of(args, ledger.topology.dag_id)
         found = evidence_of(states, values=values)
         # The states were read later: one that is further than the ledger was then has not gone ahead of it.
