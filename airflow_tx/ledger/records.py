@@ -10,6 +10,7 @@ import json
 from enum import Enum
 from typing import Any
 
+import msgspec
 from msgspec import field
 
 from airflow_tx.base.errors import UnreadableRecord, shortened_reason, without_controls
@@ -615,3 +616,10 @@ _LEFT_OUT = frozenset(
 
 def _kept(words: str) -> str:
     return shortened_reason(without_controls(words), MOST_OF_REASON)
+
+
+_RESOLVED = [
+    msgspec.json.Decoder(each)
+    for each in (TopologyRecord, Counter, Binding, Metadata, TransactionRecord, Ack, History)
+]
+"""Tasks are forks of a process that has imported this module: the types are resolved there, once."""

@@ -52,8 +52,8 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 43_170,
-    "syntax nodes": 550_620,
+    "statements without docstrings": 43_172,
+    "syntax nodes": 550_656,
     "files": 286,
     "rooms": 13,
     "names that rooms take from each other": 750,
