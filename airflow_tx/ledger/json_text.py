@@ -143,8 +143,7 @@ def _misfit(cls: type[Record], value: Any, error: ValueError) -> dict[str, str]:
                 said = dumps(found[each.encode_name])[:_SHOWN]
                 reason = f"its field {each.encode_name} does not fit: {wrong}"
                 return {"reason": reason, "value": f"{each.encode_name} = {said}"}
-    known = {each.encode_name for each in structs.fields(cls)}
-    unknown = {name: each for name, each in found.items() if name not in known}
+    unknown = {name: found[name] for name in found.keys() - {*cls.__struct_encode_fields__}}
     return {
         "reason": f"it is no {cls.__name__}: {error}",
         "value": dumps(unknown or value)[:_SHOWN],
@@ -160,5 +159,6 @@ else:
 
     def replace(value, /, **changes):
         """Copy a record or a dataclass with other fields, as `copy.replace` of Python 3.13 does."""
-        module = structs if isinstance(value, msgspec.Struct) else dataclasses
-        return module.replace(value, **changes)
+        return (structs if isinstance(value, msgspec.Struct) else dataclasses).replace(
+            value, **changes
+        )

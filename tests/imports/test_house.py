@@ -53,7 +53,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 BOUNDS = {
     "statements without docstrings": 43_172,
-    "syntax nodes": 550_656,
+    "syntax nodes": 550_669,
     "files": 286,
     "rooms": 13,
     "names that rooms take from each other": 750,

@@ -534,8 +534,7 @@ class Chain:
 
 
 def _why(error: UnreadableRecord) -> str:
-    value = error.fields.get("value")
-    return error.fields["reason"] if value is None else f"{error.fields['reason']} ({value})"
+    return str(error.fields["reason"]) + (f" ({error.value})" if "value" in error.fields else "")
 
 
 def _person(noted: Deed) -> str:

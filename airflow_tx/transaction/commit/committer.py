@@ -749,12 +749,16 @@ def _write_own(
         UpdateRows(each, rows(each), for_good=_cannot_be_undone(case, each)) for each in updates
     ]
     moment = [each for each in moment_of(found) if each.state.store_key is not None]
-    # An earlier try of this committer may have written keys that this one does not.
-    _before_writes(case, moment)
-    written = write_moment(moment, grant, staged, raising=False)
+    written: dict[str, Written] = {}
     others = (each for each in found if each not in moment)
-    for each in sorted(others, key=attrgetter("for_good")):
-        _before_writes(case, [each])
+    for group in (moment, *([each] for each in sorted(others, key=attrgetter("for_good")))):
+        _before_writes(case, group)
+        # An earlier try of this committer may have written keys that this one does not. It may run still, and die after
+        # it has undone the rows of a newer try: so one transaction undoes and writes.
+        if all(each.fits() for each in group):
+            written |= write_moment(group, grant, staged, raising=False)
+            continue
+        (each,) = group
         each.state.undo(grant)
         written[each.state.name] = write_update(
             each.update,

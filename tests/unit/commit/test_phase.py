@@ -24,6 +24,7 @@ from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.transaction.commit.committer import grant_of, read_shared, write_in_phase, write_under
 from airflow_tx.transaction.commit.update import Update, persistent_aggregate
+from airflow_tx.transaction.commit.write import write_moment
 from tests.unit.bench import CountingStore
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.run import AWAY, Noted, counts, failed
@@ -281,20 +282,38 @@ def test_a_committer_writes_nothing_while_a_task_works_of_which_the_ledger_knows
 
 
 def test_a_committer_that_is_outranked_after_its_write_is_found_out_by_the_last_task(
-    phase: PhaseRun, of_b: MemoryState, monkeypatch: pytest.MonkeyPatch
+    phase: PhaseRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phase.acquire()
-    write = of_b.write
+    patched = "airflow_tx.transaction.commit.committer.write_moment"
 
-    def write_and_be_outranked(*arguments: Any, **options: Any) -> int:
-        monkeypatch.setattr(of_b, "write", write)
-        keys = write(*arguments, **options)
-        phase.acquire()
-        return keys
+    def write_and_be_outranked(moment: Any, *arguments: Any, **options: Any) -> Any:
+        written = write_moment(moment, *arguments, **options)
+        if moment:
+            monkeypatch.setattr(patched, write_moment)
+            phase.acquire()
+        return written
 
-    monkeypatch.setattr(of_b, "write", write_and_be_outranked)
+    monkeypatch.setattr(patched, write_and_be_outranked)
     phase.commit("b", "d")
     incomplete(phase, "b has not written under the grant of this phase")
+
+
+def test_an_older_try_that_dies_takes_nothing_of_what_a_newer_one_wrote(
+    phase: PhaseRun, of_b: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*arguments: Any) -> int:
+        raise RuntimeError("killed")
+
+    phase.acquire()
+    phase.commit("b")
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_tx.state.memory._MemoryTransaction.put", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            phase.commit("b")
+    phase.commit("d")
+    phase.mark()
+    assert counts(of_b) == WRITTEN
 
 
 # --- the turn is taken again
