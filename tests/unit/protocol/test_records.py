@@ -194,13 +194,14 @@ def test_a_value_within_that_lacks_a_field_is_refused_with_the_field_that_it_is_
     assert f"`why` (skip = {dumps(skip)})" in str(refused.value)
 
 
-def test_a_view_of_a_record_that_does_not_fit_shows_no_value_of_it() -> None:
-    data = json.dumps(json.loads(encode(RECORD)) | {"skip": "a private word"}).encode()
+@pytest.mark.parametrize(("name", "why"), [("skip", "Expected `object"), ("began", "it is no time")])
+def test_a_view_of_a_record_that_does_not_fit_shows_no_value_of_it(name: str, why: str) -> None:
+    data = json.dumps(json.loads(encode(RECORD)) | {name: "a private word"}).encode()
     with pytest.raises(UnreadableRecord, match="a private word") as refused:
         decode(TransactionRecord, "/x", data)
     shown = view_unreadable(1, refused.value).error
     assert shown is not None
-    assert shown.startswith("Record /x cannot be read: its field skip does not fit: Expected `object")
+    assert shown.startswith(f"Record /x cannot be read: its field {name} does not fit: {why}")
     assert "private" not in shown
 
 
