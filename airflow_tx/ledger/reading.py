@@ -32,7 +32,7 @@ from airflow_tx.ledger.api import (
     ack_element,
 )
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.ledger.json_text import Record, digest
+from airflow_tx.ledger.json_text import R, digest
 from airflow_tx.ledger.records import (
     Ack,
     Counter,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 _A = TypeVar("_A")
 _K = TypeVar("_K")
-_R = TypeVar("_R", bound=Record)
 
 Answers = dict[str, tuple[object, Any]]
 """Per kind of question the last one and its answer: a source holds only what it has decided last."""
@@ -211,7 +210,7 @@ class Reader:
         result: _A = answer
         return result
 
-    def find(self, cls: type[_R], path: str, *, new: bool = False) -> _R | None:
+    def find(self, cls: type[R], path: str, *, new: bool = False) -> R | None:
         """Read the record at `path`, or None, and require that it stays so.
 
         :param new: most likely it is not there yet, which a hasty pass assumes: the multi is refused if it is.
@@ -221,18 +220,18 @@ class Reader:
         node = self._required(path)
         return None if node is None else decode(cls, path, node.data)
 
-    def get(self, cls: type[_R], path: str) -> _R:
+    def get(self, cls: type[R], path: str) -> R:
         """Read the record at `path`, which must exist.
 
         :raises UnreadableRecord: it does not.
         """
         return _present(self.find(cls, path), path)
 
-    def peek(self, cls: type[_R], path: str) -> _R:
+    def peek(self, cls: type[R], path: str) -> R:
         """Read the record at `path` without a requirement: for values that only grow, where an old one is safe."""
         return _present(self.peek_if_any(cls, path), path)
 
-    def peek_if_any(self, cls: type[_R], path: str) -> _R | None:
+    def peek_if_any(self, cls: type[R], path: str) -> R | None:
         """Like `peek`, for a record that may be missing."""
         node = self._node(path)
         return None if node is None else decode(cls, path, node.data)
@@ -251,7 +250,7 @@ class Reader:
         node = self._required(path)
         return None if node is None else node.data
 
-    def covered(self, cls: type[_R], path: str) -> _R:
+    def covered(self, cls: type[R], path: str) -> R:
         """Read the current record at `path`, if its every change touches a record that is read with `names`."""
         write = self._write_of(path)
         node = self._store.get(path) if write is None else _made(write)
@@ -327,7 +326,7 @@ def _made(write: Write) -> Node | None:
     return None if isinstance(write, Delete) else Node(write.data, ANY_VERSION)
 
 
-def _present(record: _R | None, path: str) -> _R:
+def _present(record: R | None, path: str) -> R:
     if record is None:
         raise UnreadableRecord(path=path, reason="it is missing")
     return record
@@ -577,7 +576,7 @@ class LedgerReader:
         return read.peek(Counter, self._paths.allocated).txid != allocated
 
 
-def records_at(read: Reader, cls: type[_R], paths: Mapping[_K, str]) -> dict[_K, _R]:
+def records_at(read: Reader, cls: type[R], paths: Mapping[_K, str]) -> dict[_K, R]:
     """Read the records at these paths, without records that are gone since they were listed."""
     found = {key: read.peek_if_any(cls, path) for key, path in paths.items()}
     return {key: record for key, record in found.items() if record is not None}

@@ -89,9 +89,8 @@ class WaitTrigger(LedgerTrigger):
 
     def watch(self) -> SlotWatch | None:
         """Make the watch that sees whether the run blocks another run; None: it never yields."""
-        from airflow_tx.triggers.run_slots import (
-            SlotWatch,  # a DAG file is parsed without the steps
-        )
+        # A DAG file is parsed without the steps.
+        from airflow_tx.triggers.run_slots import SlotWatch
 
         return None if self.slots is None else SlotWatch(self.paths, self.slots)
 

@@ -108,7 +108,7 @@ def note_person(
 def _stop(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest, record: TransactionRecord
 ) -> Decision[Blocked | GivenUp]:
-    """BlockMark a transaction, or skip it at its turn if it restates one and no repair can help."""
+    """Block a transaction, or skip it at its turn if it restates one and no repair can help."""
     before = record.replay or ReplayNote(0, 0, stamp.now, request.reason)
     if record.replaces is None or record.repairable or before.given_up:
         return _block(read, stamp, paths, request)
