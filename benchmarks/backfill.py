@@ -22,7 +22,7 @@ import psycopg2  # type: ignore[import-untyped]
 
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import History
+from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
@@ -93,7 +93,7 @@ class Place:
         dates = {run["dag_run_id"]: datetime.fromisoformat(run["logical_date"]) for run in self.airflow.runs(name)}
         with connected(self.keeper) as store:
             paths = Paths("/airflow_tx", name)
-            history = [Reader(store).peek(History, paths.history(txid + 1)) for txid in range(len(dates))]
+            history = [Reader(store).peek(TransactionRecord, paths.history(txid + 1)) for txid in range(len(dates))]
         assert [dates[each.run_id] for each in history] == sorted(dates.values())
         times = [datetime.fromisoformat(each.ended) for each in history]
         assert times == sorted(times)

@@ -147,13 +147,13 @@ def ledger_says(hosts: str) -> Iterator[float]:
     """granted_at(n + 1) − ended(n), as the ledger's history has them."""
     from airflow_tx.ledger.api import Paths
     from airflow_tx.ledger.reading import Reader
-    from airflow_tx.ledger.records import History
+    from airflow_tx.ledger.records import TransactionRecord
 
     paths = Paths("/benchmark", "handoff")
     with topology.connected(hosts) as store:
         found = store.children(paths.histories)
         txids = sorted(int(name) for name in (found.names if found else ()))
-        entries = [Reader(store).get(History, paths.history(txid)) for txid in txids]
+        entries = [Reader(store).get(TransactionRecord, paths.history(txid)) for txid in txids]
     for before, after in itertools.pairwise(entries):
         yield _seconds(after.granted_at) - _seconds(before.ended)
 

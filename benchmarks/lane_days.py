@@ -15,7 +15,7 @@ from pathlib import Path
 
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.records import History
+from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
@@ -44,9 +44,9 @@ def committed(hosts: str, dag_id: str) -> float:
     """
     with connected(hosts) as store:
         paths = Paths("/airflow_tx", dag_id)
-        history = [Reader(store).peek(History, paths.history(txid + 1)) for txid in range(DAYS)]
+        history = [Reader(store).peek(TransactionRecord, paths.history(txid + 1)) for txid in range(DAYS)]
     assert [each.run_id for each in history] == sorted(each.run_id for each in history)
-    assert {each.attempts for each in history} == {1}
+    assert {each.attempt for each in history} == {1}
     began, ended = (datetime.fromisoformat(each) for each in (history[0].began, history[-1].ended))
     return (ended - began).total_seconds()
 

@@ -86,5 +86,5 @@ class Daily(Example):
 
     def _tell(self, store: Store) -> None:
         entries = history(store, self.paths)
-        attempts = " ".join(f"{entry.txid}:{entry.attempts}" for entry in entries)
+        attempts = " ".join(f"{entry.txid}:{entry.attempt}" for entry in entries)
         self.say(f"{len(entries)} transactions committed (txid:attempts {attempts})")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
-from airflow_tx.ledger import History, Metadata, Outcome, TransactionRecord, decode
+from airflow_tx.ledger import Metadata, Outcome, TransactionRecord, decode
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.testing.airflow_client import AirflowClient
 from examples.report import Transaction
@@ -25,18 +25,18 @@ def opened(hosts: str) -> Iterator[Store]:
         disconnect(client)
 
 
-def history(store: Store, paths: Paths) -> list[History]:
+def history(store: Store, paths: Paths) -> list[TransactionRecord]:
     """The final transactions, by txid."""
     children = store.children(paths.histories)
     return sorted(_entries(store, paths, children.names if children else ()), key=lambda entry: entry.txid)
 
 
-def _entries(store: Store, paths: Paths, names: tuple[str, ...]) -> Iterator[History]:
+def _entries(store: Store, paths: Paths, names: tuple[str, ...]) -> Iterator[TransactionRecord]:
     for name in names:
         path = paths.history(int(name))
         node = store.get(path)
         if node is not None:
-            yield decode(History, path, node.data)
+            yield decode(TransactionRecord, path, node.data)
 
 
 def batches(store: Store, paths: Paths) -> dict[str, str]:
@@ -53,7 +53,7 @@ def batches(store: Store, paths: Paths) -> dict[str, str]:
 
 
 def transactions(
-    airflow: AirflowClient, dag_id: str, entries: list[History], batches: Mapping[str, str]
+    airflow: AirflowClient, dag_id: str, entries: list[TransactionRecord], batches: Mapping[str, str]
 ) -> list[Transaction]:
     """The committed transactions with their batches and the tries of their tasks.
 
@@ -67,7 +67,7 @@ def transactions(
             txid=entry.txid,
             run_id=entry.run_id,
             batch=batches.get(entry.run_id, "?"),
-            attempts=entry.attempts,
+            attempts=entry.attempt,
             tries=tries.get(entry.run_id, {}),
             began=datetime.fromisoformat(entry.began),
             processed=datetime.fromisoformat(entry.processed or entry.ended),
@@ -75,5 +75,5 @@ def transactions(
             ended=datetime.fromisoformat(entry.ended),
         )
         for entry in entries
-        if entry.outcome is Outcome.COMMITTED
+        if entry.final.outcome is Outcome.COMMITTED
     ]

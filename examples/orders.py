@@ -57,7 +57,9 @@ class Orders(Example):
         self.say("region us is back, with more orders")
         self._counted(store, "the rest")
         for entry in history(store, self.paths):
-            self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempts}, {entry.outcome.value}")
+            self.say(
+                f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}"
+            )
 
     def wrong(self) -> list[str]:
         """Compare with the files."""

@@ -62,7 +62,7 @@ class QueuedWords(Example):
                 with _worker(redis, "add_by_hand"), _worker(redis, "add_by_hand"):
                     self._committed_after_failure(airflow, "r4")
             for entry in history(store, self.paths):
-                self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempts}")
+                self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}")
 
     def wrong(self) -> list[str]:
         """Compare with the files."""

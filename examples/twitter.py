@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_tx.ledger import History
+from airflow_tx.ledger import TransactionRecord
 from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.state import RedisState, Sum
 from airflow_tx.testing.airflow import LocalAirflow
@@ -100,7 +100,7 @@ class Twitter(Example):
         eventually(lambda: not self._differences(part), _TIMEOUT, "all is counted", interval=0.5, explain=told)
         eventually(lambda: self._idle(name), _TIMEOUT, "no run is left", interval=0.5)
         entries = self._history(name)
-        again = [f"{entry.txid} ({entry.attempts} attempts)" for entry in entries if entry.attempts > 1]
+        again = [f"{entry.txid} ({entry.attempt} attempts)" for entry in entries if entry.attempt > 1]
         self.say(
             f"{name}: {len(entries)} transactions committed, {self._tries(name)} tries of tasks failed"
             + (f", replayed: {', '.join(again)}" if again else "")
@@ -141,7 +141,7 @@ class Twitter(Example):
     def _idle(self, topology: str) -> bool:
         return all(run["state"] in ("success", "failed") for run in self._airflow.runs(topology))
 
-    def _history(self, topology: str) -> list[History]:
+    def _history(self, topology: str) -> list[TransactionRecord]:
         return history(self._store, Paths(ROOT, topology))
 
     def _differences(self, part: Part) -> list[str]:

@@ -138,7 +138,7 @@ if TYPE_CHECKING:
         AlarmNote as AlarmNote,
         Binding as Binding,
         BlockMark as BlockMark,
-        History as History,
+        End as End,
         Loss as Loss,
         Metadata as Metadata,
         Phase as Phase,

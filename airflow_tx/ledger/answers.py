@@ -11,7 +11,7 @@ import msgspec
 from airflow_tx.ledger.attempt import Grant, TransactionAttempt
 from airflow_tx.ledger.json_text import NOT_KEPT, digest_of
 from airflow_tx.ledger.receipt import Deed, Replaced
-from airflow_tx.ledger.records import Ack, History, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.records import Ack, TopologyRecord, TransactionRecord
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -56,11 +56,9 @@ class Begun:
     incarnation: str = ""
 
     @classmethod
-    def of(
-        cls, txid: int, record: TransactionRecord, rows: Any, position: Any, incarnation: str
-    ) -> Begun:
+    def of(cls, record: TransactionRecord, rows: Any, position: Any, incarnation: str) -> Begun:
         return cls(
-            attempt=TransactionAttempt(txid, record.attempt, record.birth),
+            attempt=TransactionAttempt(record.txid, record.attempt, record.birth),
             metadata=rows,
             position=position,
             rows_digest=record.rows_digest,
@@ -75,15 +73,15 @@ class Begun:
         )
 
     @classmethod
-    def of_history(cls, txid: int, history: History | None, incarnation: str) -> Begun:
+    def of_history(cls, txid: int, history: TransactionRecord | None, incarnation: str) -> Begun:
         """Describe a committed transaction again, with rows and position as its receipt keeps them.
 
         :param history: None: it is forgotten. Its attempt is then 0.
         """
         if history is None or history.receipt is None:
-            attempt = TransactionAttempt(txid, history.attempts if history else 0)
+            attempt = TransactionAttempt(txid, history.attempt if history else 0)
             return cls(attempt, NOT_KEPT, NOT_KEPT, "", replay=True, incarnation=incarnation)
-        attempt = TransactionAttempt(txid, history.attempts, history.birth)
+        attempt = TransactionAttempt(txid, history.attempt, history.birth)
         return cls(
             attempt,
             history.receipt.metadata,

@@ -53,7 +53,6 @@ from airflow_tx.ledger.records import (
     AlarmNote,
     Binding,
     Counter,
-    History,
     Loss,
     Metadata,
     RepairRecord,
@@ -212,9 +211,9 @@ class ReadOnlyLedger:
         records = {txid: self.paths.transaction(txid) for txid in txids}
         return records_at(self.reader, TransactionRecord, records)
 
-    def outcome(self, txid: int) -> History | None:
+    def outcome(self, txid: int) -> TransactionRecord | None:
         """Read what became of a final transaction; None: that is forgotten."""
-        return self._remembering.peek_if_any(History, self.paths.history(txid))
+        return self._remembering.peek_if_any(TransactionRecord, self.paths.history(txid))
 
     def skipped(self, txid: int) -> Skipped | None:
         """Read the rows of a transaction that was skipped; None: it was not."""

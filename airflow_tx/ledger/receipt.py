@@ -15,7 +15,16 @@ from typing import Any, Final, Literal
 from msgspec import field, structs
 
 from airflow_tx.base.errors import UnreadableRecord
-from airflow_tx.ledger.json_text import Int, Moment, Record, Size, as_plain, dumps, read_as, replace
+from airflow_tx.ledger.json_text import (
+    Int,
+    Moment,
+    Record,
+    Size,
+    as_plain,
+    dumps,
+    read_as,
+    replace,
+)
 from airflow_tx.ledger.row_digest import MODULUS
 
 RECEIPT_FORMAT: Final = 1
@@ -138,28 +147,60 @@ class Code(Record, frozen=True, omit_defaults=True):
     tasks: dict[str, str] = field(default_factory=dict)
 
 
-class Receipt(Record, frozen=True):
-    """What one transaction was.
+class TransactionFacts(Record, frozen=True, kw_only=True):
+    """What both the record and the receipt of a transaction say.
+
+    :param epoch: with txid, attempt, nonce and birth the token of its last grant, once it has one.
+    :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
+    :param replays: of each earlier attempt, when and why it was replayed, its `rows` if they were counted, else its
+        `size`, `by` which person; the last ones of many.
+    :param lost: rows of the source that come before the batch and were accepted as lost, in words.
+    :param changed: who let its rows be decided again, when and why, and the attempt whose rows they replace.
+    :param skip: who wants it skipped, or skipped it, when and why.
+    :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
+    :param journal: name of the journal entry with its contribution; "": there is none.
+    :param replaces: the `txid` and the `entry` of the transaction that it restates; None: it is no restatement.
+    :param wish: who wanted that restatement, when and why.
+    """
+
+    txid: Int
+    key: str
+    run_id: str
+    attempt: Int
+    epoch: Int
+    birth: str = ""
+    nonce: str = ""
+    replays: list[Replayed] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    changed: list[DeedOfAttempt] = field(default_factory=list)
+    skip: Deed | None = None
+    size: Size | None = None
+    journal: str = ""
+    replaces: Replaced | None = None
+    wish: Deed | None = None
+
+    @property
+    def restates(self) -> int | None:
+        """Name the transaction that it restates; None: it is no restatement."""
+        return None if self.replaces is None else self.replaces.txid
+
+    def facts(self) -> dict[str, Any]:
+        """Give these facts by name, for another value that says them, too."""
+        return {name: getattr(self, name) for name in TransactionFacts.__struct_fields__}
+
+
+class Receipt(TransactionFacts, frozen=True, kw_only=True):
+    """What one transaction was. Its `size` is {} if the source counted none.
 
     :param outcome: COMMITTED or SKIPPED.
-    :param epoch: with generation, attempt, nonce and birth the token of its last grant.
-    :param granted: when that was given.
+    :param granted: when its last grant was given.
     :param metadata: exactly which rows; `before` and `after`: where the source stood. `Longer` values as a digest.
     :param rows: how many rows of the batch its tasks read, if they counted; `digest`: of these, by each way to hash.
     :param tasks: per task what it read and what it emitted.
     :param code: what processed it.
-    :param replays: of each earlier attempt, when and why it was replayed, its `rows` if they were counted, `by` which
-        person; the last ones of many.
-    :param lost: rows before it that were accepted as lost, in words.
-    :param changed: who let its rows be decided again, when and why.
-    :param skip: who skipped it, when and why.
     :param previous: the hash of the receipt before it; "" if there is none.
     :param written: per state what it was given, as `Written.to_json` gives it.
-    :param size: how many rows the source counted, as the record keeps it; {}: it counted none.
     :param unproven: why the rows that its tasks consumed are not proven, one line each; None: of a skip.
-    :param journal: name of the journal entry with its contribution; None: there is none.
-    :param replaces: the `txid` and the `entry` of the transaction that it restates; None: it is no restatement.
-    :param wish: who wanted that restatement, when and why.
     :param checks: per check of the committer whether it `passed`, else what it `found`, its `severity` if that is not
         "error", and who `accepted` it; None: the committer has none.
     """
@@ -167,14 +208,7 @@ class Receipt(Record, frozen=True):
     topology: str
     incarnation: str
     generation: Int
-    txid: Int
-    attempt: Int
-    epoch: Int
-    nonce: str
-    birth: str
     outcome: str
-    key: str
-    run_id: str
     granted: str
     metadata: Any
     before: Any
@@ -184,17 +218,9 @@ class Receipt(Record, frozen=True):
     digest: str = ""
     tasks: dict[str, TaskRows] = field(default_factory=dict)
     code: Code = field(default_factory=Code)
-    replays: list[Replayed] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    changed: list[DeedOfAttempt] = field(default_factory=list)
-    skip: Deed | None = None
     written: dict[str, Written] = field(default_factory=dict)
     format: Literal[1] = RECEIPT_FORMAT
-    size: Size | None = None
     unproven: list[str] | None = None
-    journal: str | None = None
-    replaces: Replaced | None = None
-    wish: Deed | None = None
     checks: dict[str, CheckNote] | None = None
     stored_hash: str = field(name="hash", default="")
 

@@ -21,7 +21,6 @@ from airflow_tx.ledger.json_text import (
     PathElement,
     R,
     Record,
-    Size,
     as_plain,
     dumps,
     read_as,
@@ -33,8 +32,7 @@ from airflow_tx.ledger.receipt import (
     DeedOfAttempt,
     Outcome,
     Receipt,
-    Replaced,
-    Replayed,
+    TransactionFacts,
     as_said,
 )
 
@@ -240,16 +238,30 @@ class Metadata(Record, frozen=True):
     begin: Any = None
 
 
-class TransactionRecord(Record, frozen=True):
-    """One open transaction. Source: docs/protocol.md §1.
+class End(Record, frozen=True, omit_defaults=True):
+    """How a transaction became final.
+
+    :param rows: how many rows of the batch its tasks read, if they counted.
+    :param readmitted_as: of a skipped one, the txid that has its rows now.
+    """
+
+    outcome: Outcome
+    when: Moment
+    rows: Int | None = None
+    ack_val: str = "0" * 16
+    readmitted_as: Int | None = None
+
+
+class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaults=True):
+    """One transaction: `transactions/<txid>` while it is open, `history/<txid>` at its end. Source: protocol §1.
 
     :param request: try of the last begin.
     :param epoch: grows with every grant and every restart; never falls within a txid.
     :param op: nonce of the last step, by which an unanswered write is recognised.
-    :param granted: true from the first grant of any attempt on; `claim`: the receipt that the last one gave.
+    :param granted: true from the first grant of any attempt on; `receipt`: as far as the last one knew it.
     :param base: digest of the position after txid − 1 that the batch was computed from; `ended`: of that after it.
     :param pinned: it was re-admitted: its rows stay, unless a person lets them be decided again.
-    :param skip: who wants it skipped at its turn, when and why; `yielded`: the txid whose run it gave up its slot for.
+    :param yielded: the txid whose run it gave up its slot for.
     :param replay: the last automatic replay that was asked for: of which attempt, how many in a row, when and why.
     :param asked: the last replay by a person: of which attempt, who, when and why.
     :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted to it (16 hex digits).
@@ -257,64 +269,103 @@ class TransactionRecord(Record, frozen=True):
     :param outputs: per transactional state, what a grant was about to write, as `output_text` gives it.
     :param fenced: names of the states that some grant was about to write.
     :param by_phase: whether the last grant is held by several tasks, one after the other.
-    :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
-    :param lost: rows of the source that come before the batch and were accepted as lost, in words.
-    :param changed: who let its rows be decided again, when and why, and the attempt whose rows they replace.
-    :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
     :param error: what failed in the last try, until another one works on it; `remedy`: what its refusal says to do.
     :param acks: the name of the folder with the acks of this attempt, unique in all lives of a ledger.
-    :param replays: of earlier attempts, when and why each was replayed, its `rows` if they were counted, else its
-        `size`, `by` which person; `counted`: rows of the first complete one.
+    :param counted: the rows of its first complete attempt.
     :param for_good: the generation of the ledger in which its commit was refused permanently, by `error`; 0: in none.
     :param repairable: of a restatement: whether a repair, or a store that comes back, may end what `error` says.
-    :param journal: name of the journal entry that the last grant named; "": there is none.
-    :param replaces: the `txid` and the `entry` of the transaction that this one restates; `wish`: who wanted that, when
-        and why.
     :param checks: per check that failed, what it `found` in which output (`digest`), and who `accepted` that.
+    :param end: None while it is open.
     """
 
-    key: str
-    run_id: str
+    nonce: PathElement = ""
     request: PathElement
-    attempt: Int
-    epoch: Int
     op: str
     phase: Phase
     base: str
     ended: str
     rows_digest: str
-    tasks: dict[str, str]
     created: Moment
     began: Moment
-    nonce: PathElement = ""
+    tasks: dict[str, str] = field(default_factory=dict)
     granted: bool = False
     pinned: bool = False
-    skip: Deed | None = None
     yielded: Int | None = None
     replay: ReplayNote | None = None
     failures: Int = 0
     outputs: dict[str, str] = field(default_factory=dict)
     fenced: list[str] = field(default_factory=list)
     by_phase: bool = False
-    size: Size | None = None
-    lost: list[str] = field(default_factory=list)
     processed: Moment | None = None
     granted_at: Moment | None = None
     error: str | None = None
-    birth: str = ""
-    changed: list[DeedOfAttempt] = field(default_factory=list)
     acks: PathElement = ""
-    replays: list[Replayed] = field(default_factory=list)
-    claim: Receipt | None = None
+    receipt: Receipt | None = None
     counted: BatchRows | None = None
     remedy: Remedy | None = None
     for_good: Int = 0
     asked: DeedOfAttempt | None = None
-    journal: str = ""
-    replaces: Replaced | None = None
-    wish: Deed | None = None
     checks: dict[str, CheckNote] = field(default_factory=dict)
     repairable: bool = False
+    end: End | None = None
+
+    @classmethod
+    def unknown(cls, txid: int, **known: Any) -> TransactionRecord:
+        """Make the record of a transaction of which only these fields are known."""
+        texts = dict.fromkeys(
+            ("key", "run_id", "request", "op", "base", "ended", "rows_digest"), ""
+        )
+        moments = dict.fromkeys(("created", "began"), "")
+        rest: dict[str, Any] = {"attempt": 0, "epoch": 0, "phase": Phase.PROCESSING}
+        return cls(txid=txid, **{**texts, **moments, **rest, **known})
+
+    @property
+    def final(self) -> End:
+        """Give how it became final.
+
+        :raises UnreadableRecord: it is in the history, and does not say so.
+        """
+        if self.end is None:
+            raise UnreadableRecord(path=f"history/{self.txid}", reason="it is still open")
+        return self.end
+
+    def with_outcome(self, outcome: Outcome, readmitted_as: int | None = None) -> TransactionRecord:
+        """Give a final transaction another outcome: its rows are in another one, or count no longer."""
+        end = replace(self.final, outcome=outcome, readmitted_as=readmitted_as)
+        return replace(self, end=end)
+
+    @property
+    def digest(self) -> str:
+        """Give the digests of its rows, by each way to hash, in one text; "" without any."""
+        return "" if self.counted is None else " ".join(sorted(self.counted.digests.values()))
+
+    @property
+    def status(self) -> str:
+        """Give its phase while it is open, then its outcome."""
+        return self.phase.value if self.end is None else self.end.outcome.value
+
+    def at_end(self, op: str, end: End, receipt: Receipt) -> TransactionRecord:
+        """Make it final, and drop what the tries of its tasks needed, and what its receipt says of them."""
+        return replace(
+            self,
+            op=op,
+            end=end,
+            receipt=receipt.hashed(),
+            skip=None if end.outcome is Outcome.COMMITTED else self.skip,
+            tasks={},
+            outputs={},
+            fenced=[],
+            acks="",
+            checks={},
+            asked=None,
+            replay=None,
+            yielded=None,
+            error=None,
+            remedy=None,
+            for_good=0,
+            repairable=False,
+            pinned=False,
+        )
 
     @property
     def accepted_checks(self) -> dict[str, CheckNote]:
@@ -366,64 +417,6 @@ class Ack(Record, frozen=True):
     read: list[dict[str, Any]] = field(default_factory=list)
     code: str = ""
     unproven: list[str] = field(default_factory=list)
-
-
-class History(Record, frozen=True):
-    """What became of a final transaction; `digest`: of its rows. A rebuilt one has no receipt.
-
-    :param restates: the transaction that this one restated, with any outcome.
-    """
-
-    txid: Int
-    attempts: Int
-    run_id: str
-    outcome: Outcome
-    began: Moment
-    processed: Moment | None
-    granted_at: Moment | None
-    ended: Moment
-    rows: Int | None
-    ack_val: str
-    op: str
-    failures: Int = 0
-    skip: Deed | None = None
-    readmitted_as: Int | None = None
-    size: Size | None = None
-    lost: list[str] = field(default_factory=list)
-    changed: list[DeedOfAttempt] = field(default_factory=list)
-    birth: str = ""
-    receipt: Receipt | None = None
-    digest: str = ""
-    created: Moment = ""
-    restates: Int | None = None
-
-    @classmethod
-    def of(
-        cls, record: TransactionRecord, *, txid: int, outcome: Outcome, ended: str, **counted: Any
-    ) -> History:
-        """Make the history of an open transaction that ends now.
-
-        :param counted: the fields that its record does not have, such as its receipt.
-        """
-        return cls(
-            txid=txid,
-            attempts=record.attempt,
-            run_id=record.run_id,
-            outcome=outcome,
-            began=record.began,
-            processed=record.processed,
-            granted_at=record.granted_at,
-            ended=ended,
-            failures=record.failures,
-            skip=record.skip if outcome is Outcome.SKIPPED else None,
-            size=record.size,
-            lost=record.lost,
-            changed=record.changed,
-            birth=record.birth,
-            created=record.created,
-            restates=None if record.replaces is None else record.replaces.txid,
-            **counted,
-        )
 
 
 class Skipped(Record, frozen=True):
@@ -603,14 +596,11 @@ def decode(cls: type[R], path: str, data: bytes) -> R:
     return read_as(cls, value, path)
 
 
-_RECEIPTS = frozenset({"claim", "receipt"})
+_RECEIPTS = frozenset({"receipt"})
 _OF_AIRFLOW = frozenset({"run_id", "dag_id"})
 
 
-_LEFT_OUT = frozenset(
-    "checks columns entry grants journal renamed repairable replaces restates restating rolling wish "
-    "zone".split()
-)
+_LEFT_OUT = frozenset("columns entry grants renamed replaces restating rolling zone".split())
 """Fields that a record has only once they say something."""
 
 
@@ -620,6 +610,6 @@ def _kept(words: str) -> str:
 
 _RESOLVED = [
     msgspec.json.Decoder(each)
-    for each in (TopologyRecord, Counter, Binding, Metadata, TransactionRecord, Ack, History)
+    for each in (TopologyRecord, Counter, Binding, Metadata, TransactionRecord, Ack)
 ]
 """Tasks are forks of a process that has imported this module: the types are resolved there, once."""

@@ -335,7 +335,7 @@ def _is_emitted(outlet: Any, case: CommitCase) -> bool:
     if own.birth:  # else the ledger has forgotten it
         said["birth"] = own.birth
     history = case.ledger.outcome(own.txid)
-    ended = None if history is None else moment(history.ended)
+    ended = None if history is None else moment(history.final.when)
     return compat.has_event(outlet, said, after=None if ended is None else ended - _SKEW)
 
 

@@ -20,19 +20,21 @@ from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
+    End,
     LedgerView,
     Metadata,
     Outcome,
     Paths,
     ReadOnlyLedger,
     RepairRecord,
+    Replaced,
     Store,
     TransactionDetails,
+    TransactionRecord,
     TransactionView,
     decode,
     dumps,
     encode,
-    moment,
 )
 from airflow_tx.outputs.staging.area import JOURNAL, StagingArea, batches_in, quoted
 from airflow_tx.state import CONVERT, Columns, from_arrow, from_plain, to_plain, type_of
@@ -674,21 +676,14 @@ def _stands_for(journal: JournalArea, counts: str, name: str) -> bool:
 
 
 def _view(entry: Entry) -> TransactionView:
-    return TransactionView(
-        txid=entry.txid,
-        attempt=entry.attempt,
-        status=Outcome.COMMITTED.value,
-        run_id=entry.run_id,
-        began=moment(entry.began),
-        processed=None,
-        granted=None,
-        ended=None,
-        rows=None,
-        ack_val="",
-        failures=0,
-        error=None,
-        waits=None,
-        open=False,
-        restates=None if entry.replaces is None else entry.replaces["txid"],
+    replaces = None if entry.replaces is None else Replaced(**entry.replaces)
+    document = TransactionRecord.unknown(
+        entry.txid,
         key=entry.key,
+        run_id=entry.run_id,
+        attempt=entry.attempt,
+        began=entry.began,
+        replaces=replaces,
+        end=End(Outcome.COMMITTED, ""),
     )
+    return TransactionView(document, ack_val="")

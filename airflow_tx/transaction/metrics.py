@@ -18,7 +18,7 @@ from airflow_tx.base.errors import TxError
 from airflow_tx.ledger import FailureNoted, Paths, Phase, rejected_of
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import AlreadyCommitted, History, Ledger, TransactionRecord
+    from airflow_tx.ledger import AlreadyCommitted, Ledger, TransactionRecord
     from airflow_tx.outputs import AckerLoad
     from airflow_tx.sources import Lag, LagUnknown, Source
 
@@ -85,8 +85,8 @@ def send_commit(ledger: Ledger, txid: int) -> None:
         return
     if own.restates is not None:
         Metric.RESTATED.send(ledger.paths)
-    elif own.rows:
-        Metric.ROWS.send(ledger.paths, own.rows)
+    elif own.final.rows:
+        Metric.ROWS.send(ledger.paths, own.final.rows)
         tasks = {} if own.receipt is None else own.receipt.tasks
         if rejected := max((count for _, count in rejected_of(tasks).values()), default=0):
             Metric.REJECTED.send(ledger.paths, rejected)
@@ -94,14 +94,16 @@ def send_commit(ledger: Ledger, txid: int) -> None:
         metric.send(ledger.paths, seconds)
 
 
-def _durations(own: History, before: History | None) -> dict[Metric, float]:
+def _durations(own: TransactionRecord, before: TransactionRecord | None) -> dict[Metric, float]:
     if own.processed is None or own.granted_at is None:
         return {}
     began, processed, granted, ended = (
         datetime.fromisoformat(each)
-        for each in (own.began, own.processed, own.granted_at, own.ended)
+        for each in (own.began, own.processed, own.granted_at, own.final.when)
     )
-    ready = processed if before is None else max(processed, datetime.fromisoformat(before.ended))
+    ready = processed
+    if before is not None:
+        ready = max(processed, datetime.fromisoformat(before.final.when))
     found = {
         Metric.PROCESSING: processed - began,
         Metric.HANDOFF: granted - ready,

@@ -23,7 +23,7 @@ from airflow_tx.ledger import Store
 from airflow_tx.triggers.base import Event, LedgerTrigger, until
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import History, Ledger
+    from airflow_tx.ledger import Ledger, TransactionRecord
 
 SCHEME = "airflow-tx"
 MOST_OPEN = 20
@@ -131,8 +131,8 @@ class CommitsProducer(SharedStreamProducer):
             "topology": trigger.topology,
             "first": self._read + 1,
             "last": last,
-            "committed": sum(each.outcome.value == "COMMITTED" for each in known),
-            "rows": sum(each.rows or 0 for each in known if not _restates(each)),
+            "committed": sum(each.status == "COMMITTED" for each in known),
+            "rows": sum(each.final.rows or 0 for each in known if not _restates(each)),
             "restates": restated,
         }
 
@@ -142,9 +142,9 @@ class CommitsProducer(SharedStreamProducer):
         return Ledger(store, self._trigger.paths)
 
 
-def _restates(ended: History) -> bool:
+def _restates(ended: TransactionRecord) -> bool:
     """Ask whether a transaction replaced another one: its rows were counted before."""
-    return ended.restates is not None and ended.outcome.value == "COMMITTED"
+    return ended.restates is not None and ended.status == "COMMITTED"
 
 
 def committed_asset(

@@ -239,10 +239,12 @@ class RawLedger:
 
 
 def _final(entry: dict[str, Any]) -> Final:
-    began, processed, granted, ended = (
-        datetime.fromisoformat(entry[name] or entry["ended"]) for name in ("began", "processed", "granted_at", "ended")
+    end = entry["end"]
+    ended = datetime.fromisoformat(end["when"])
+    began, processed, granted = (
+        datetime.fromisoformat(entry.get(name) or end["when"]) for name in ("began", "processed", "granted_at")
     )
-    return Final(entry["txid"], entry["attempts"], entry["run_id"], entry["outcome"], began, processed, granted, ended)
+    return Final(entry["txid"], entry["attempt"], entry["run_id"], end["outcome"], began, processed, granted, ended)
 
 
 @contextmanager

@@ -47,7 +47,8 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
     airflow.wait_run(DAG_ID, "bad")
     stack.assert_counted_once(DAG_ID, 3 * SIZE)
     history = {name: ledger.read(f"history/{name}") for name in ledger.names("history")}
-    assert {name: (entry["run_id"], entry["outcome"], entry["readmitted_as"]) for name, entry in history.items()} == {
+    ends = {name: (entry["run_id"], entry["end"]) for name, entry in history.items()}
+    assert {name: (run, end["outcome"], end.get("readmitted_as")) for name, (run, end) in ends.items()} == {
         "1": ("bad", "READMITTED", 4),
         "2": ("second", "COMMITTED", None),
         "3": ("third", "COMMITTED", None),
@@ -69,7 +70,7 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
     for run_id in ("failed", "deleted"):
         airflow.wait_run(DAG_ID, run_id)
     replayed = [ledger.read(f"history/{txid}") for txid in (5, 6)]
-    assert [(entry["run_id"], entry["attempts"]) for entry in replayed] == [("failed", 2), ("deleted", 2)]
+    assert [(entry["run_id"], entry["attempt"]) for entry in replayed] == [("failed", 2), ("deleted", 2)]
     stack.assert_counted_once(DAG_ID, 5 * SIZE)
     for event in ("cli_skip", "cli_readmit", "cli_replay"):
         assert airflow.call("GET", "eventLogs", params={"event": event})["event_logs"], event

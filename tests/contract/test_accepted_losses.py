@@ -16,11 +16,11 @@ from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import (
     RECORD_FORMAT,
-    History,
     Loss,
     Metadata,
     RepairRecord,
     TopologyRecord,
+    TransactionRecord,
     decode,
     encode,
 )
@@ -55,7 +55,7 @@ def test_the_next_transaction_begins_behind_the_rows_and_says_so(
     topology.finish(second)
     topology.finish(third)
     shown = transaction_details(topology.store, topology.paths, 2).transaction
-    assert (shown.size, shown.lost) == ({"rows": 10, "why": "ten of each"}, ("rows 10 to 24 of it",))
+    assert (shown.document.size, shown.document.lost) == ({"rows": 10, "why": "ten of each"}, ["rows 10 to 24 of it"])
 
 
 def test_a_batch_behind_a_loss_still_starts_where_the_one_before_it_ended(
@@ -245,7 +245,7 @@ def test_records_of_before_there_were_sizes_and_losses_are_read(each_store: Stor
         store.multi([], [Put(path, json.dumps(old).encode())])
     view = topology_view(store, paths)
     assert (view.record.pace, view.record.accepted) == ([], {})
-    assert [(each.size, each.lost) for each in view.transactions] == [(None, ()), (None, ())]
+    assert [(each.document.size, each.document.lost) for each in view.transactions] == [(None, []), (None, [])]
     topology.finish(topology.begin("r2"))
     assert topology.begin("r3").metadata == [20, 30]
 
@@ -316,4 +316,4 @@ def test_a_record_of_losses_is_read_as_it_was_written() -> None:
     record = RepairRecord(1, "accept-loss", "ada", "2013-01-01T00:00:00+00:00", "gone", "lost", 1, "op", losses)
     assert decode(RepairRecord, "", encode(record)) == record
     with pytest.raises(UnreadableRecord):
-        decode(History, "", encode(Metadata(RECORD_FORMAT, None, None)))
+        decode(TransactionRecord, "", encode(Metadata(RECORD_FORMAT, None, None)))

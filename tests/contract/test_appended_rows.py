@@ -16,7 +16,7 @@ from airflow_tx.base.errors import AcceptanceRefused, StateError
 from airflow_tx.ledger import ledger_evidence, verified
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Receipt
-from airflow_tx.ledger.records import History, decode
+from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
@@ -180,7 +180,7 @@ def phase_of(of_b: Update, of_d: Update) -> PhaseRun:
 def receipt_of(phase: PhaseRun) -> Receipt:
     spec = phase.run.spec
     node = spec.memory.get(spec.paths.history(1))
-    receipt = decode(History, "", node.data).receipt
+    receipt = decode(TransactionRecord, "", node.data).receipt
     assert receipt is not None
     return receipt
 

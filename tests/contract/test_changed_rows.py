@@ -12,7 +12,7 @@ from airflow_tx.ledger.answers import Begun, Granted, NotYet
 from airflow_tx.ledger.api import Store
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.ledger.records import History, Phase, TransactionRecord, decode
+from airflow_tx.ledger.records import Phase, TransactionRecord, decode
 from airflow_tx.ledger.steps import commit, end, replay
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.steps.step import Audit
@@ -71,10 +71,10 @@ class Files(Pipeline):
         assert node is not None
         return decode(TransactionRecord, "", node.data)
 
-    def final(self, txid: int) -> History:
+    def final(self, txid: int) -> TransactionRecord:
         node = self.store.get(self.paths.history(txid))
         assert node is not None
-        return decode(History, "", node.data)
+        return decode(TransactionRecord, "", node.data)
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

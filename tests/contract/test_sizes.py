@@ -92,7 +92,7 @@ def test_the_size_and_its_reason_are_in_the_answer_in_the_record_and_in_the_hist
     assert begun.size == {"rows": FIRST_ROWS, "why": why}
     for _ in range(2):
         (seen,) = topology_view(topology.store, topology.paths).transactions
-        assert seen.size == {"rows": FIRST_ROWS, "why": why}
+        assert seen.document.size == {"rows": FIRST_ROWS, "why": why}
         if seen.open:
             topology.finish(begun)
 
@@ -119,8 +119,8 @@ def test_a_backlog_is_worked_off_in_few_batches_that_fit_the_time(topology: Topo
     assert max(seconds for _, seconds in pace) <= 33, "a look at the clock is a second"
     assert [rows for rows, _ in pace] == sizes
     last = topology_view(topology.store, topology.paths).transactions[0]
-    assert last.size is not None
-    assert last.size["why"] == f"all {sizes[-1]} rows that there were"
+    assert last.document.size is not None
+    assert last.document.size["why"] == f"all {sizes[-1]} rows that there were"
 
 
 def test_the_coordinator_allocates_batches_that_fit_too(topology: Topology) -> None:

@@ -52,7 +52,7 @@ def test_every_transaction_says_what_it_waits_for(pipeline: Pipeline) -> None:
         (2, "PROCESSING", "an ack of task1"),
         (1, "COMMITTED", None),
     ]
-    assert [each.error for each in view.transactions] == ["task1: it broke", None, None, None]
+    assert [each.document.error for each in view.transactions] == ["task1: it broke", None, None, None]
     assert [each.ack_val == "0" * 16 for each in view.transactions] == [False, True, False, True]
     assert [each.open for each in view.transactions] == [True, True, True, False]
     committed = view.transactions[-1]
@@ -74,7 +74,11 @@ def test_a_commit_that_has_failed_is_shown_with_its_reason_until_the_turn_is_tak
     for reason in ("task write: the database is away", "task mark: task write has failed"):
         pipeline.ledger.run(commit.note_commit_failed, begun.attempt, first.token.epoch, reason=reason)
     shown = of(pipeline, 1)
-    assert (shown.status, shown.failures, shown.error) == ("COMMITTING", 1, "task write: the database is away")
+    assert (shown.status, shown.document.failures, shown.document.error) == (
+        "COMMITTING",
+        1,
+        "task write: the database is away",
+    )
     assert shown.waiting_for == "its committer, which has failed: airflow tx replay flights 1, or clear its failed task"
 
     again = pipeline.acquire(begun, pipeline.complete(begun))
@@ -85,12 +89,12 @@ def test_a_commit_that_has_failed_is_shown_with_its_reason_until_the_turn_is_tak
         commit.note_commit_failed, begun.attempt, None, reason="one that never had the turn has failed now"
     )
     shown = of(pipeline, 1)
-    assert (shown.status, shown.failures, shown.error) == ("COMMITTING", 1, None)
+    assert (shown.status, shown.document.failures, shown.document.error) == ("COMMITTING", 1, None)
     assert pipeline.ledger.holds(again.token)
     pipeline.mark(again)
-    assert (of(pipeline, 1).status, of(pipeline, 1).failures) == ("COMMITTED", 1)
+    assert (of(pipeline, 1).status, of(pipeline, 1).document.failures) == ("COMMITTED", 1)
     pipeline.ledger.run(commit.note_commit_failed, begun.attempt, again.token.epoch, reason="it is committed by now")
-    assert of(pipeline, 1).failures == 1
+    assert of(pipeline, 1).document.failures == 1
 
 
 def test_a_commit_that_fails_before_its_turn_is_shown_unless_a_task_works_again(pipeline: Pipeline) -> None:
@@ -99,13 +103,13 @@ def test_a_commit_that_fails_before_its_turn_is_shown_unless_a_task_works_again(
     processed = pipeline.process(begun)
     pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, reason="its output is gone")
     pipeline.ledger.run(commit.note_commit_failed, begun.attempt, None, reason="its trigger has failed")
-    assert (of(pipeline, 2).status, of(pipeline, 2).failures) == ("PROCESSED", 2)
-    assert of(pipeline, 2).error == "its trigger has failed"
+    assert (of(pipeline, 2).status, of(pipeline, 2).document.failures) == ("PROCESSED", 2)
+    assert of(pipeline, 2).document.error == "its trigger has failed"
     for _ in range(2):
         pipeline.work(begun, "task0")
-        assert of(pipeline, 2).error is None
+        assert of(pipeline, 2).document.error is None
         pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, reason="its output is gone")
-        assert of(pipeline, 2).error is None
+        assert of(pipeline, 2).document.error is None
         pipeline.complete(begun)
     pipeline.begin("r2")
     with pytest.raises(StaleAttempt):
@@ -126,7 +130,7 @@ def test_the_details_of_one_transaction_name_its_rows_and_acks(pipeline: Pipelin
     pipeline.work(pipeline.begin("r2"), "task0")
     opened = transaction_details(pipeline.store, pipeline.paths, 2)
     assert opened.batch is not None
-    assert (opened.batch.rows, opened.transaction.run_id) == (2, "r2")
+    assert (opened.batch.rows, opened.transaction.document.run_id) == (2, "r2")
     assert {task: ack.done for task, ack in opened.acks.items()} == {"task0": True}
     assert transaction_details(pipeline.store, pipeline.paths, 1).transaction.status == "COMMITTED"
     with pytest.raises(UnknownTransaction, match="transaction 9 of topology 'flights'"):
@@ -165,7 +169,7 @@ def test_a_damaged_record_is_named_by_its_path_among_the_others(pipeline: Pipeli
     pipeline.begin("r2")
     pipeline.store.multi([], [Put(pipeline.paths.transaction(1), b"")])
     damaged, other = sorted(topology_view(pipeline.store, pipeline.paths).transactions, key=lambda each: each.txid)
-    assert pipeline.paths.transaction(1) in str(damaged.error)
+    assert pipeline.paths.transaction(1) in str(damaged.document.error)
     assert (other.txid, other.status) == (2, "PROCESSING")
 
 
@@ -219,7 +223,7 @@ def test_a_skip_is_told_from_the_wish_to_the_new_transaction(pipeline: Pipeline)
     assert (back.status, back.readmitted_as, back.waiting_for) == ("READMITTED", 3, None)
     assert back.readmit is not None
     assert (back.readmit.who, back.readmit.why) == ("bob", "mended")
-    assert (of(pipeline, 3).pinned, of(pipeline, 1).pinned) == (True, False)
+    assert (of(pipeline, 3).document.pinned, of(pipeline, 1).document.pinned) == (True, False)
 
 
 def test_what_may_be_readmitted_stays_visible_when_history_has_forgotten_it(
@@ -234,7 +238,12 @@ def test_what_may_be_readmitted_stays_visible_when_history_has_forgotten_it(
         view = topology_view(pipeline.store, pipeline.paths, recent=recent)
         assert [each.txid for each in view.transactions] == txids
     forgotten = of(pipeline, 1)
-    assert (forgotten.status, forgotten.run_id, forgotten.attempt, forgotten.began) == ("SKIPPED", "r1", 0, None)
+    assert (forgotten.status, forgotten.document.run_id, forgotten.document.attempt, forgotten.began) == (
+        "SKIPPED",
+        "r1",
+        0,
+        None,
+    )
     assert forgotten.skip is not None
     assert forgotten.ended == forgotten.skip.when
     batch = transaction_details(pipeline.store, pipeline.paths, 1).batch
@@ -265,7 +274,7 @@ def test_automatic_replays_are_told_and_a_block_until_a_person_replays(pipeline:
     fail(pipeline, first, "900001")
     replay = ReplayRequest(first.attempt, "task1: it broke", counts=True, limit=1)
     pipeline.ledger.run(recovery.note_replay, replay)
-    noted = of(pipeline, 1).replay
+    noted = of(pipeline, 1).document.replay
     assert noted is not None
     assert (noted.attempt, noted.count, noted.reason) == (1, 1, "task1: it broke")
     assert of(pipeline, 1).blocked is None
@@ -289,11 +298,11 @@ def test_a_waiter_that_yielded_says_for_whom(pipeline: Pipeline) -> None:
     waiter = Waiter("r2", 2, "000099", 1)
     pipeline.ledger.run(run_slots.bid, waiter)
     pipeline.ledger.run(run_slots.note_yield, waiter)
-    assert of(pipeline, 2).yielded == 1
+    assert of(pipeline, 2).document.yielded == 1
     told = "the run of transaction 1, to which it gave its run slot; then it is started again"
     assert of(pipeline, 2).waiting_for == told
     pipeline.ledger.run(run_slots.came_back, "r2")
-    assert of(pipeline, 2).yielded is None
+    assert of(pipeline, 2).document.yielded is None
     assert of(pipeline, 2).waiting_for == "transaction 1.1 (run r1, PROCESSING)"
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from airflow_tx.base.errors import UnreadableRecord
-from airflow_tx.ledger.receipt import Outcome, Receipt
-from airflow_tx.ledger.records import History, Metadata, decode, encode
+from airflow_tx.ledger.records import Metadata, TransactionRecord, decode, encode
+from tests.finals import final_record, plain_receipt
 
 WHEN = "2026-01-01T00:00:00+00:00"
 
@@ -43,9 +43,14 @@ def test_a_value_that_json_has_no_form_for_is_refused_and_not_stored_as_a_text(v
 
 @pytest.mark.parametrize("found", [2, "1", True])
 def test_a_history_with_a_receipt_of_another_format_is_refused_with_its_path(found: Any) -> None:
-    receipt = Receipt("t", "i", 1, 1, 1, 1, "n", "b", "COMMITTED", "k", "r", "g", 1, 1, 1, "").hashed()
-    history = History(1, 1, "r", Outcome.COMMITTED, WHEN, None, None, WHEN, 1, "0", "op", receipt=receipt)
+    receipt = plain_receipt().hashed()
+    history = final_record(
+        began=WHEN,
+        ended=WHEN,
+        rows=1,
+        receipt=receipt,
+    )
     stored = json.loads(encode(history))
     stored["receipt"]["format"] = found
     with pytest.raises(UnreadableRecord, match=r"/history cannot be read: its field receipt .* `\$\.format`"):
-        decode(History, "/history", json.dumps(stored).encode())
+        decode(TransactionRecord, "/history", json.dumps(stored).encode())

@@ -28,9 +28,11 @@ Rows = list[dict[str, Any]]
 def grant(txid: int, attempt: int = 1, *, last: Mapping[str, int] | None = None) -> Grant:
     epoch = 10 * txid + attempt
     token = Token(1, txid, attempt, epoch, f"nonce {epoch}", f"birth {txid}")
-    of_the_token = (1, txid, attempt, epoch, token.nonce, token.birth)
-    of_the_run = ("COMMITTED", f"run {txid}", f"run {txid}", "2026-01-01T00:00:00+00:00")
-    claim = Receipt("golden", "life", *of_the_token, *of_the_run, txid, txid - 1, txid, previous="")
+    claim = Receipt(
+        topology="golden", incarnation="life", generation=1, txid=txid, attempt=attempt, epoch=epoch,
+        nonce=token.nonce, birth=token.birth, outcome="COMMITTED", key=f"run {txid}", run_id=f"run {txid}",
+        granted="2026-01-01T00:00:00+00:00", metadata=txid, before=txid - 1, after=txid, previous="",
+    )  # fmt: skip
     batch = json.dumps({"rows": txid, "position": txid})
     births = {name: f"birth {each}" for name, each in (last or {}).items()}
     return Grant("golden", "life", token, last or {}, batch=batch, births=births, claim=claim.text)

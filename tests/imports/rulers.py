@@ -293,7 +293,7 @@ def _rooms() -> int:
 
 # --- facts -------------------------------------------------------------------------------------------------------
 
-RECORDS = {"TransactionRecord", "Receipt", "History", "Skipped"}
+RECORDS = {"TransactionFacts", "TransactionRecord", "Receipt", "End", "Skipped"}
 """What the ledger and the states keep of a transaction: their fields are its facts."""
 FEWEST_FACTS = 5
 

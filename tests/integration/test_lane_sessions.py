@@ -132,7 +132,7 @@ def test_sessions_client_and_application_are_there_before_the_first_batch_is_tak
         commit(world, lane, 6)
     world.assert_exact(6)
     assert set(loaded.read_text().split()) <= set(opened)
-    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert {entry.attempt for entry in world.history.values()} == {1}
 
 
 def test_an_application_that_fails_while_a_session_is_prepared_changes_nothing(world: Applied, loaded: Path) -> None:
@@ -143,7 +143,7 @@ def test_an_application_that_fails_while_a_session_is_prepared_changes_nothing(w
         eventually(lambda: any(told in line for line in world.log.lines), 240, "the log says so")
         commit(world, lane, 3)
     world.assert_exact(3)
-    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert {entry.attempt for entry in world.history.values()} == {1}
 
 
 class Appending(Applied):
@@ -169,4 +169,4 @@ def test_rows_that_executors_write_for_a_lane_are_in_the_table_once(world: Appli
     with lane.opened():
         commit(appending, lane, 4)
     appending.assert_exact(4)
-    assert {entry.attempts for entry in appending.history.values()} == {1}
+    assert {entry.attempt for entry in appending.history.values()} == {1}

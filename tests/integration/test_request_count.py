@@ -11,12 +11,12 @@ from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import Counter, History, Metadata, encode
+from airflow_tx.ledger.records import Counter, Metadata, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.views.view import transaction_details
 from airflow_tx.transaction.commit.turn import Wait, read_line
+from tests.finals import final_record
 from tests.integration.pipeline import Pipeline
 
 MOST = 20
@@ -60,7 +60,11 @@ class Counted(Pipeline):
 
 def stand_at(store: ZooKeeperStore, paths: Paths, txid: int, *, history: int) -> None:
     """Let the ledger look as if all transactions before `txid` had committed."""
-    final = History(0, 1, "r", Outcome.COMMITTED, "2026-01-01T00:00:00+00:00", None, None, "", 1, "0" * 16, "op")
+    final = final_record(
+        txid=0,
+        began="2026-01-01T00:00:00+00:00",
+        rows=1,
+    )
     past = [Create(paths.history(each), encode(final)) for each in range(max(txid - history, 1), txid)]
     for start in range(0, len(past), 200):
         store.multi([], past[start : start + 200])

@@ -126,5 +126,5 @@ def test_a_committed_transaction_is_read_without_a_watch(
     for _ in range(2):
         found = snapshot.final_view(1)
         assert found is not None
-        assert found.run_id == "r1"
+        assert found.document.run_id == "r1"
     assert watched.requests == asked

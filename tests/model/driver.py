@@ -17,7 +17,7 @@ from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, stale_successors
 from airflow_tx.ledger.receipt import Replaced
-from airflow_tx.ledger.records import Binding, Counter, History, Phase, TopologyRecord, TransactionRecord, decode
+from airflow_tx.ledger.records import Binding, Counter, Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.ledger.steps import commit, end, processing, recovery
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.steps.recovery import ReplayRequest
@@ -230,9 +230,9 @@ class Topology:
         opened = {txid: record for txid, record in records.items() if record is not None}
         return stale_successors(opened, current=current, position=digest(self.position(current - 1)))
 
-    def history(self, txid: int) -> History | None:
+    def history(self, txid: int) -> TransactionRecord | None:
         node = self.store().get(self.paths.history(txid))
-        return None if node is None else decode(History, self.paths.history(txid), node.data)
+        return None if node is None else decode(TransactionRecord, self.paths.history(txid), node.data)
 
     def tree(self) -> list[str]:
         """The path of every record."""

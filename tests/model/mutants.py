@@ -621,7 +621,7 @@ MUTANTS = (
     ),
     Mutant(
         "an attempt keeps the entry of the one before it",
-        ((replay._next_attempt, 'claim=None, journal=""', "claim=None"),),
+        ((replay._next_attempt, 'receipt=None, journal=""', "receipt=None"),),
         _restated(test_restatements.TestRestatement, "test_an_attempt_after_a_grant_forgets_the_entry_of_that_grant"),
     ),
     Mutant(

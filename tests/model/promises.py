@@ -10,7 +10,7 @@ from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
-from airflow_tx.ledger.records import Ack, History, Phase, decode
+from airflow_tx.ledger.records import Ack, Phase, TransactionRecord, decode
 from tests.model.product import memory_state
 from tests.model.programs import spans
 from tests.model.shapes import PATHS, Shape
@@ -136,7 +136,7 @@ def _check_receipts(before: World, after: World) -> None:
     txid, record = before.current, before.record(before.current)
     assert record is not None
     path = PATHS.history(txid)
-    receipt = decode(History, path, after.nodes[path].data).receipt
+    receipt = decode(TransactionRecord, path, after.nodes[path].data).receipt
     assert receipt is not None
     found = (receipt.txid, receipt.attempt, receipt.epoch, receipt.nonce, receipt.birth, receipt.previous)
     expected = (txid, record.attempt, record.epoch, record.nonce, record.birth, before.topology.receipt)
@@ -186,10 +186,12 @@ def check_verify(world: World) -> None:
 def ending(world: World) -> Any:
     """What people would see of a world at rest: attempts and rows of every transaction, and the stored values."""
     histories = [
-        decode(History, path, node.data) for path, node in world.nodes.items() if path.startswith(PATHS.histories + "/")
+        decode(TransactionRecord, path, node.data)
+        for path, node in world.nodes.items()
+        if path.startswith(PATHS.histories + "/")
     ]
     values = [[(key, stored.value) for key, stored in rows if stored.value is not None] for _, rows, _ in world.states]
-    return frozenset((h.txid, h.attempts, h.rows) for h in histories), tuple(frozenset(found) for found in values)
+    return frozenset((h.txid, h.attempt, h.final.rows) for h in histories), tuple(frozenset(found) for found in values)
 
 
 def check(shape: Shape, world: World) -> None:

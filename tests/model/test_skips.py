@@ -167,7 +167,7 @@ class TestTrace3:
         assert first.begin(1) == AlreadyCommitted(2)
         told = topology.history(1)
         assert told is not None
-        assert (told.outcome, told.readmitted_as) == (Outcome.READMITTED, 2)
+        assert (told.final.outcome, told.final.readmitted_as) == (Outcome.READMITTED, 2)
         assert topology.totals() == {"a": 1}
 
     def test_a_re_admitted_one_can_be_skipped_and_re_admitted_again(self, topology: Topology) -> None:

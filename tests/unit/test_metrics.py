@@ -145,7 +145,22 @@ def test_the_age_of_what_is_open_is_that_of_the_lowest_txid_and_never_below_zero
 
     def begun(later: float) -> TransactionRecord:
         created = (first + timedelta(seconds=later)).isoformat()
-        return TransactionRecord("k", "r", "t", 1, 1, "o", Phase.PROCESSING, "b", "e", "d", {}, created, created)
+        return TransactionRecord(
+            txid=1,
+            key="k",
+            run_id="r",
+            request="t",
+            attempt=1,
+            epoch=1,
+            op="o",
+            phase=Phase.PROCESSING,
+            base="b",
+            ended="e",
+            rows_digest="d",
+            tasks={},
+            created=created,
+            began=created,
+        )
 
     opened = {3: begun(60), 2: begun(10)}
     assert oldest_seconds(opened, first + timedelta(seconds=70)) == 60

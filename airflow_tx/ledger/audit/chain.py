@@ -24,7 +24,6 @@ from airflow_tx.ledger.receipt import Deed, Outcome, Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
-    History,
     Metadata,
     RepairRecord,
     Skipped,
@@ -129,7 +128,7 @@ class LedgerEvidence:
     name: str
     topology: TopologyRecord
     current: int
-    histories: Mapping[int, History]
+    histories: Mapping[int, TransactionRecord]
     position: Any
     repairs: Sequence[RepairRecord]
     latest: int = 0
@@ -158,11 +157,11 @@ def ledger_evidence(store: Store, paths: Paths, *, partly: bool = False) -> Ledg
     found = _at_one_moment(store, paths)
 
     read = Reader(store)
-    histories = dict[int, History]()
+    histories = dict[int, TransactionRecord]()
     unreadable = dict[int, UnreadableRecord]()
     for txid in txids_below(store, paths.histories):
         try:
-            histories |= records_at(read, History, {txid: paths.history(txid)})
+            histories |= records_at(read, TransactionRecord, {txid: paths.history(txid)})
         except UnreadableRecord as error:
             if not partly:
                 raise
@@ -353,15 +352,15 @@ class Chain:
             self.find(each.txid, f"its receipt in state {state.name} was changed: {said}")
         return receipt
 
-    def _compare(self, txid: int, history: History, receipt: Receipt) -> None:
-        skipped = history.outcome is not Outcome.COMMITTED
+    def _compare(self, txid: int, history: TransactionRecord, receipt: Receipt) -> None:
+        skipped = history.final.outcome is not Outcome.COMMITTED
         pairs = {
             "txid": (history.txid, receipt.txid),
-            "attempt": (history.attempts, receipt.attempt),
+            "attempt": (history.attempt, receipt.attempt),
             "run": (history.run_id, receipt.run_id),
             "birth": (history.birth, receipt.birth),
             "outcome": ("SKIPPED" if skipped else "COMMITTED", receipt.outcome),
-            "rows": (history.rows, receipt.rows),
+            "rows": (history.final.rows, receipt.rows),
             "digest": (history.digest, receipt.digest),
             "lost rows": (history.lost, receipt.lost),
             "changed rows": (history.changed, receipt.changed),
@@ -513,7 +512,7 @@ class Chain:
             ]
             if receipt.outcome == Outcome.SKIPPED.value and receipt.skip is not None:
                 history = self.ledger.histories.get(txid)
-                again = history.readmitted_as if history is not None else None
+                again = history.final.readmitted_as if history is not None else None
                 after = f"; its rows are in transaction {again}" if again is not None else ""
                 if receipt.replaces is not None:
                     after = f"; transaction {receipt.replaces.txid}, which it restated, counts"

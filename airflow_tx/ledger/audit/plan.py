@@ -174,6 +174,7 @@ class RemadeTransaction:
         token = self.token
         batch = self.batch
         record = TransactionRecord(
+            txid=token.txid,
             key=batch["key"],
             run_id=batch["run_id"],
             request="",

@@ -43,7 +43,6 @@ from airflow_tx.ledger.receipt import Deed, Outcome, Receipt, Replaced
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
-    History,
     RepairRecord,
     Skipped,
     TopologyRecord,
@@ -292,9 +291,9 @@ def _taken_back(
             encode(replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)),
         )
     ]
-    history = read.find(History, paths.history(txid))
+    history = read.find(TransactionRecord, paths.history(txid))
     if history is not None:
-        undone = replace(history, outcome=Outcome.SKIPPED, readmitted_as=None)
+        undone = history.with_outcome(Outcome.SKIPPED)
         writes.append(Put(paths.history(txid), encode(undone)))
     return writes
 

@@ -209,16 +209,16 @@ def _open_findings(
         yield f"its rows are {in_short(meta.rows)}, and its record has the digest of others"
     if digest(meta.position) != record.ended:
         yield f"it ends at {in_short(meta.position)}, and its record has the digest of another place"
-    if record.phase is Phase.COMMITTING and record.claim is not None:
+    if record.phase is Phase.COMMITTING and record.receipt is not None:
         said = {
-            name: getattr(record.claim, name)
+            name: getattr(record.receipt, name)
             for name in ("attempt", "epoch", "nonce", "birth", "key", "run_id")
         }
         if said != {name: getattr(record, name) for name in said}:
             yield "what its receipt is going to say is not what its record says"
-        if digest_of(record.claim.metadata) != digest(meta.rows):
+        if digest_of(record.receipt.metadata) != digest(meta.rows):
             yield "its receipt is going to name other rows than it has"
-        if record.claim.previous != chain.ledger.topology.receipt:
+        if record.receipt.previous != chain.ledger.topology.receipt:
             yield "its receipt is going to name another receipt than the last one"
 
 
@@ -248,10 +248,14 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
     receipt = chain.receipts.get(txid)
     history = chain.ledger.histories.get(txid)
     again = skipped.readmitted_as
-    if history is not None and again is None and history.readmitted_as is not None:
-        yield f"it was re-admitted as {history.readmitted_as}, and its rows may be re-admitted once more"
-    if history is not None and again is not None and history.readmitted_as not in (again, None):
-        yield f"it was re-admitted as {history.readmitted_as}, and its rows are kept for {again}"
+    if history is not None and again is None and history.final.readmitted_as is not None:
+        yield f"it was re-admitted as {history.final.readmitted_as}, and its rows may be re-admitted once more"
+    if (
+        history is not None
+        and again is not None
+        and history.final.readmitted_as not in (again, None)
+    ):
+        yield f"it was re-admitted as {history.final.readmitted_as}, and its rows are kept for {again}"
     if (
         again is not None
         and again <= now.allocated

@@ -41,7 +41,6 @@ from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
-    History,
     Phase,
     Skipped,
     TopologyRecord,
@@ -89,7 +88,7 @@ def begin(
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is None:
         return _final(begins, binding)
-    return begin_again(begins, txid, record)
+    return begin_again(begins, record)
 
 
 def _final(begins: BeginPass, binding: Binding) -> Decision[BeginAnswer]:
@@ -133,9 +132,9 @@ class _Readmission:
         """Return the writes that make it `txid`, once and for all."""
         done = replace(self.skipped, rows=None, readmitted_as=txid, op=stamp.op)
         writes: list[Write] = [Put(paths.skipped(self.txid), encode(done))]
-        history = read.find(History, paths.history(self.txid))
+        history = read.find(TransactionRecord, paths.history(self.txid))
         if history is not None:
-            again = replace(history, outcome=Outcome.READMITTED, readmitted_as=txid)
+            again = history.with_outcome(Outcome.READMITTED, readmitted_as=txid)
             writes.append(Put(paths.history(self.txid), encode(again)))
         return tuple(writes)
 
@@ -226,6 +225,7 @@ def _allocated(
         else _new_key(read, paths, txid, run.key if run else "")
     )
     record = TransactionRecord(
+        txid=txid,
         key=key,
         run_id=request.run_id or (run.run_id if run else "") or key,
         request=request.task_try,
@@ -260,7 +260,7 @@ def _allocated(
     )
     life = begins.topology.incarnation
     return Decision(
-        Begun.of(txid, record, decided.rows, meta.position, life), writes, paths.transaction(txid)
+        Begun.of(record, decided.rows, meta.position, life), writes, paths.transaction(txid)
     )
 
 

@@ -106,8 +106,8 @@ def acquire(
     if record.phase is Phase.PROCESSING or record.epoch != request.epoch:
         return Decision(Restarted())
     _check_rows(record, request)
-    check_states(paths, attempt.txid, record, request.states)
-    topology, before = check_grant(read, paths, attempt.txid, record, request.states)
+    check_states(paths, record, request.states)
+    topology, before = check_grant(read, paths, record, request.states)
     if record.replaces is not None:
         taken_back = request.taken_back
         replaced = record.replaces.txid
@@ -150,7 +150,6 @@ def acquire(
         topology,
         stamp,
         paths,
-        txid=attempt.txid,
         batch=batch,
         outcome=Outcome.COMMITTED,
         rows=request.rows,
@@ -159,9 +158,7 @@ def acquire(
         unproven=list(request.unproven),
         checks=dict(request.checks) or None,
     )
-    grant = make_grant(
-        taken, topology, stamp, paths, txid=attempt.txid, batch=batch, noted=record.outputs
-    )
+    grant = make_grant(taken, topology, stamp, paths, batch=batch, noted=record.outputs)
     return put(paths.transaction(attempt.txid), taken, Granted(grant, changed))
 
 
@@ -305,7 +302,6 @@ def commit(
         paths,
         record,
         topology,
-        txid=txid,
         outcome=Outcome.COMMITTED,
         states=states,
         rows=rows,

@@ -31,12 +31,13 @@ from airflow_tx.ledger.receipt import (
     POSITION_KEPT,
     Outcome,
     Receipt,
+    TransactionFacts,
     Written,
 )
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
-    History,
+    End,
     Phase,
     Skipped,
     TopologyRecord,
@@ -45,7 +46,6 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.loss import without_passed
-from airflow_tx.ledger.steps.processing import digest_text
 from airflow_tx.ledger.steps.roll_forward import check_not_rolling
 from airflow_tx.ledger.steps.step import (
     Audit,
@@ -92,20 +92,20 @@ def check_token(
     return record
 
 
-def check_states(
-    paths: Paths, txid: int, record: TransactionRecord, states: Collection[str]
-) -> None:
+def check_states(paths: Paths, record: TransactionRecord, states: Collection[str]) -> None:
     """Refuse a grant that leaves out a state which the transaction may have been written to.
 
     :raises StateMissing: naming them.
     """
     lost = set(record.fenced) - set(states)
     if lost:
-        raise StateMissing(topology=paths.topology, txid=txid, states=", ".join(sorted(lost)))
+        raise StateMissing(
+            topology=paths.topology, txid=record.txid, states=", ".join(sorted(lost))
+        )
 
 
 def check_grant(
-    read: Reader, paths: Paths, txid: int, record: TransactionRecord, states: Collection[str]
+    read: Reader, paths: Paths, record: TransactionRecord, states: Collection[str]
 ) -> tuple[TopologyRecord, Any]:
     """Check what every grant requires; gives the topology, and the position before the batch.
 
@@ -115,6 +115,7 @@ def check_grant(
     :raises StaleBatch: its predecessor ended elsewhere than its batch starts.
     :raises RollingForward: the states are written again at the moment.
     """
+    txid = record.txid
     topology = read.get(TopologyRecord, paths.record)
     check_not_rolling(paths, topology)
     new = set(states) - topology.states.keys()
@@ -141,7 +142,6 @@ def claimed(
     stamp: Stamp,
     paths: Paths,
     *,
-    txid: int,
     batch: Mapping[str, Any],
     outcome: Outcome,
     **counted: Any,
@@ -155,31 +155,17 @@ def claimed(
         topology=paths.topology,
         incarnation=topology.incarnation,
         generation=topology.generation,
-        txid=txid,
-        attempt=record.attempt,
-        epoch=record.epoch,
-        nonce=record.nonce,
-        birth=record.birth,
         outcome=outcome.value,
-        key=record.key,
-        run_id=record.run_id,
         granted=stamp.now,
         metadata=as_kept(batch["rows"], METADATA_KEPT),
         before=as_kept(batch["prev"], POSITION_KEPT),
         after=as_kept(batch["position"], POSITION_KEPT),
         previous=topology.receipt,
-        replays=record.replays,
-        lost=record.lost,
-        changed=record.changed,
-        skip=record.skip,
-        digest=digest_text(record.counted),
-        size=record.size or {},
-        journal=record.journal or None,
-        replaces=record.replaces,
-        wish=record.wish,
+        digest=record.digest,
+        **{**record.facts(), "size": record.size or {}},
         **counted,
     )
-    return replace(record, claim=receipt)
+    return replace(record, receipt=receipt)
 
 
 def make_grant(
@@ -188,7 +174,6 @@ def make_grant(
     stamp: Stamp,
     paths: Paths,
     *,
-    txid: int,
     batch: Mapping[str, Any],
     noted: Mapping[str, str] | None = None,
 ) -> Grant:
@@ -200,10 +185,15 @@ def make_grant(
     :param noted: per transactional state, what an earlier grant was about to write.
     """
     token = Token(
-        topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth
+        topology.generation,
+        record.txid,
+        record.attempt,
+        record.epoch,
+        record.nonce,
+        record.birth,
     )
     kept = fence_batch(record, stamp.now, batch)
-    assert record.claim is not None, "the same step has noted it"
+    assert record.receipt is not None, "the same step has noted it"
     return Grant(
         paths.topology,
         topology.incarnation,
@@ -211,16 +201,14 @@ def make_grant(
         topology.states,
         batch=dumps(kept),
         births=topology.births,
-        claim=record.claim.text,
+        claim=record.receipt.text,
         noted=noted or {},
         grants=topology.grants,
         accepted=topology.accepted,
     )
 
 
-def fence_batch(
-    of: TransactionRecord | Receipt, granted: str, batch: Mapping[str, Any]
-) -> dict[str, Any]:
+def fence_batch(of: TransactionFacts, granted: str, batch: Mapping[str, Any]) -> dict[str, Any]:
     """Give what a fence keeps of a transaction, so that a lost ledger can be rebuilt from it.
 
     :param granted: when its grant was given.
@@ -241,7 +229,6 @@ def ended(
     record: TransactionRecord,
     topology: TopologyRecord,
     *,
-    txid: int,
     outcome: Outcome,
     states: Collection[str],
     rows: int | None = None,
@@ -257,21 +244,13 @@ def ended(
     :param columns: per state with columns, its value columns in this transaction.
     :param began: per state whose first transaction this is, whether its place was empty.
     """
+    txid = record.txid
     read.get(Counter, paths.current)  # a repair that sets the turn back refuses this end
-    assert record.claim is not None, "its grant has noted it"
+    assert record.receipt is not None, "its grant has noted it"
     given = {state: (written or {}).get(state, NOTHING_WRITTEN) for state in states}
-    receipt = record.claim.with_written(given)
-    history = History.of(
-        record,
-        txid=txid,
-        outcome=outcome,
-        ended=stamp.now,
-        rows=rows,
-        ack_val=f"{ack_val:016x}",
-        op=stamp.op,
-        receipt=receipt.hashed(),
-        digest=digest_text(record.counted),
-    )
+    receipt = record.receipt.with_written(given)
+    end = End(outcome, stamp.now, rows=rows, ack_val=f"{ack_val:016x}")
+    history = record.at_end(stamp.op, end, receipt)
     after = _topology_after(topology, history, states, stamp)
     grants = {**after.grants, **{state: [record.attempt, record.epoch] for state in states}}
     after = replace(
@@ -302,7 +281,7 @@ def ended(
 
 
 def _topology_after(
-    topology: TopologyRecord, history: History, states: Collection[str], stamp: Stamp
+    topology: TopologyRecord, history: TransactionRecord, states: Collection[str], stamp: Stamp
 ) -> TopologyRecord:
     """Note a transaction that is over in the topology record, and drop what was noted of it there."""
     txid = history.txid
@@ -370,14 +349,14 @@ def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
     )
 
 
-def hours_after(hours: Mapping[str, int], history: History) -> dict[str, int]:
+def hours_after(hours: Mapping[str, int], history: TransactionRecord) -> dict[str, int]:
     """Count a transaction that is over: the history may be shorter than the hours that people look at."""
-    hour = history.ended[:HOUR]
+    hour = history.final.when[:HOUR]
     counted = {**hours, hour: hours.get(hour, 0) + 1}
     return {each: counted[each] for each in sorted(counted)[-HOURS_KEPT:]}
 
 
-def pace_after(pace: list[list[Any]], history: History) -> list[list[Any]]:
+def pace_after(pace: list[list[Any]], history: TransactionRecord) -> list[list[Any]]:
     """Add the measurement of a transaction that is over; only committed ones of a known size count.
 
     The largest batch is kept, however old: a long trickle must not make forget what a large batch takes. Once another
@@ -386,7 +365,7 @@ def pace_after(pace: list[list[Any]], history: History) -> list[list[Any]]:
     :param pace: (rows, seconds in process), the oldest first; if other things than rows are counted, with their unit.
     """
     if (
-        history.outcome is not Outcome.COMMITTED
+        history.final.outcome is not Outcome.COMMITTED
         or history.size is None
         or history.processed is None
     ):
@@ -489,8 +468,8 @@ def grant_skip(
     current = read.get(Counter, paths.current)
     if current.txid != txid:
         return Decision(NotYet(current.txid))
-    check_undoable(paths, txid, record, states, noted=True)
-    topology, before = check_grant(read, paths, txid, record, states)
+    check_undoable(paths, record, states, noted=True)
+    topology, before = check_grant(read, paths, record, states)
     meta = RotatingTransactionalState(read, paths).get_state(txid)
     # Not `granted`: no row of the batch is written under this grant.
     taken = replace(
@@ -502,8 +481,8 @@ def grant_skip(
         op=stamp.op,
     )
     batch = {"rows": meta.rows, "position": meta.position, "prev": before}
-    taken = claimed(taken, topology, stamp, paths, txid=txid, batch=batch, outcome=Outcome.SKIPPED)
-    grant = make_grant(taken, topology, stamp, paths, txid=txid, batch=batch)
+    taken = claimed(taken, topology, stamp, paths, batch=batch, outcome=Outcome.SKIPPED)
+    grant = make_grant(taken, topology, stamp, paths, batch=batch)
     return put(paths.transaction(txid), taken, Granted(grant))
 
 
@@ -545,7 +524,6 @@ def commit_skip(
         paths,
         record,
         topology,
-        txid=txid,
         outcome=Outcome.SKIPPED,
         states=states,
         began=began,
@@ -642,7 +620,6 @@ def listed_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: 
 
 def check_undoable(
     paths: Paths,
-    txid: int,
     record: TransactionRecord,
     states: Mapping[str, bool | None],
     *,
@@ -655,10 +632,10 @@ def check_undoable(
     :raises StateMissing: a state that it may have been written to is not among them.
     :raises SkipRefused: a state that cannot undo it may hold something of it.
     """
-    check_states(paths, txid, record, states)
+    check_states(paths, record, states)
     stuck = held_for_good(record, states)
     if stuck:
-        raise skip_refused(txid, stuck, noted=noted)
+        raise skip_refused(record.txid, stuck, noted=noted)
 
 
 def held_for_good(record: TransactionRecord, states: Mapping[str, bool | None]) -> list[str]:

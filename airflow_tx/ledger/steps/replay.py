@@ -49,7 +49,6 @@ from airflow_tx.ledger.records import (
     BatchRows,
     Binding,
     Counter,
-    History,
     Phase,
     Restating,
     Skipped,
@@ -111,13 +110,14 @@ class BeginPass:
         return self.read.ask("batch", about, partial(self.outside.decide_again, attempt, metadata))
 
 
-def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Decision[ReplayAnswer]:
+def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAnswer]:
     """Give an open transaction its next attempt; the same one if it is only begun again.
 
     A restatement is left to its own run, unless that was deleted.
 
     :raises StaleBegin, RunHeld: and nothing has changed.
     """
+    txid = record.txid
     request = begins.request
     read = begins.read
     outside = begins.outside
@@ -141,21 +141,22 @@ def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Deci
     is_blocked = begins.topology.is_blocked(txid)
     again = request.retry or (record.request == "" and not is_blocked)
     if same or (again and not started and record.phase is Phase.PROCESSING):
-        return _continue(begins, txid, record)
+        return _continue(begins, record)
     # The source learned the outcome of these rows when they were committed.
     if record.replaces is None:
         own = TransactionAttempt(txid, record.attempt, record.birth)
         rows = RotatingTransactionalState(read, begins.paths).get_state(txid).rows
         read.ask("failure", own, partial(outside.report, own, rows, _why_replayed(record)))
-    return _next_attempt(begins, txid, record, started)
+    return _next_attempt(begins, record, started)
 
 
-def _continue(begins: BeginPass, txid: int, record: TransactionRecord) -> Decision[ReplayAnswer]:
+def _continue(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAnswer]:
+    txid = record.txid
     stamp = begins.stamp
     request = begins.request
     meta = RotatingTransactionalState(begins.read, begins.paths).get_state(txid)
     of_run = replace(record, run_id=request.run_id)
-    result = Begun.of(txid, of_run, meta.rows, meta.position, begins.topology.incarnation)
+    result = Begun.of(of_run, meta.rows, meta.position, begins.topology.incarnation)
     if record.request == request.task_try:
         return Decision(result)
     again = replace(
@@ -172,8 +173,9 @@ def _continue(begins: BeginPass, txid: int, record: TransactionRecord) -> Decisi
 
 
 def _next_attempt(
-    begins: BeginPass, txid: int, record: TransactionRecord, started: tuple[str, ...]
+    begins: BeginPass, record: TransactionRecord, started: tuple[str, ...]
 ) -> Decision[ReplayAnswer]:
+    txid = record.txid
     read = begins.read
     stamp = begins.stamp
     paths = begins.paths
@@ -207,7 +209,7 @@ def _next_attempt(
         repairable=False,
         acks=step.acks_of(stamp, txid, attempt.attempt),
         replays=[*map(_earlier, record.replays), _replayed(record, stamp)][-REPLAYS_KEPT:],
-        claim=None,
+        receipt=None,
         journal="",
         checks=record.accepted_checks,
     )
@@ -219,7 +221,7 @@ def _next_attempt(
     )
     life = begins.topology.incarnation
     return Decision(
-        Begun.of(txid, again, decided.rows, decided.position, life), writes, paths.transaction(txid)
+        Begun.of(again, decided.rows, decided.position, life), writes, paths.transaction(txid)
     )
 
 
@@ -298,7 +300,7 @@ def _counted(record: TransactionRecord) -> dict[str, Any]:
     """Say how many `rows` the attempt had, if its committer, its tasks or its source counted them; else its `size`."""
     size = {unit: count for unit, count in (record.size or {}).items() if unit != "why"}
     counted = (
-        None if record.claim is None else record.claim.rows,
+        None if record.receipt is None else record.receipt.rows,
         record.counted.rows if record.counted is not None and record.processed else None,
         None if size.get("at_most") else size.get("rows"),
     )
@@ -342,7 +344,7 @@ def note_changed(
         return Decision(AlreadySkipped(txid))
     if record.to_change is not None:
         return Decision(Done())
-    check_changeable(paths, txid, record, states)
+    check_changeable(paths, record, states)
     noted = audit.noted_of(stamp, record.attempt)
     after = replace(
         record,
@@ -357,7 +359,7 @@ def note_changed(
 
 
 def check_changeable(
-    paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool | None]
+    paths: Paths, record: TransactionRecord, states: Mapping[str, bool | None]
 ) -> None:
     """Find out whether the rows of a transaction can be decided again: every state with values of it must undo them.
 
@@ -366,7 +368,7 @@ def check_changeable(
     held = held_for_good(record, states)
     if record.to_change is None and held:
         raise ChangeRefused(
-            txid=txid,
+            txid=record.txid,
             topology=paths.topology,
             problem=f"it may be in state {', '.join(held)} already, which cannot undo it",
             remedy="Give the source its earlier rows back, and replay it without --changed-rows until it is "
@@ -724,11 +726,11 @@ class Restatement:
 
     def counted(self, begins: BeginPass) -> BatchRows | None:
         """Return what the tasks read of the batch then; None: this is unknown, or they are to read the current rows."""
-        history = begins.read.find(History, begins.paths.history(self.binding.txid))
+        history = begins.read.find(TransactionRecord, begins.paths.history(self.binding.txid))
         found = self._entry(begins)
         if history is None or self.wish.changed_rows or not found.same:
             return None
-        return counted_of(history.rows, history.digest)
+        return counted_of(history.final.rows, history.digest)
 
     def _entry(self, begins: BeginPass) -> RestatedBatch:
         ask = partial(begins.outside.read_entry, self.replaces, self.wish.changed_rows)

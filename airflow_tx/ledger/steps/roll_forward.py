@@ -22,7 +22,6 @@ from airflow_tx.ledger.receipt import Outcome, Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
-    History,
     Metadata,
     RepairRecord,
     RollingNote,
@@ -392,7 +391,7 @@ def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[
         raise _back_refused(paths, txid, f"--back {txid} is no final transaction", known)
     found = dict[int, Receipt]()
     for each in range(txid, current):
-        history = read.find(History, paths.history(each))
+        history = read.find(TransactionRecord, paths.history(each))
         if history is None and each in taken_back_before(read, paths):
             continue
         if history is None or history.receipt is None:
@@ -446,7 +445,7 @@ def _skipped_before(
             bound[skipped.key] = Binding(number)
             own = replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)
             yield Put(paths.skipped(number), encode(own))
-            history = read.find(History, paths.history(number))
+            history = read.find(TransactionRecord, paths.history(number))
             if history is not None:
-                undone = replace(history, outcome=Outcome.SKIPPED, readmitted_as=None)
+                undone = history.with_outcome(Outcome.SKIPPED)
                 yield Put(paths.history(number), encode(undone))

@@ -15,11 +15,11 @@ from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.receipt import Deed, DeedOfAttempt
 from airflow_tx.ledger.records import (
     Counter,
-    History,
     Loss,
     RepairRecord,
     Skipped,
     TopologyRecord,
+    TransactionRecord,
     encode,
 )
 
@@ -164,7 +164,7 @@ def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
     """
     if not birth:
         return False
-    history = read.peek_if_any(History, paths.history(txid))
+    history = read.peek_if_any(TransactionRecord, paths.history(txid))
     if history is None:
         return txid <= read.peek(TopologyRecord, paths.record).rebuilt
     return history.birth != birth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -19,16 +19,14 @@ from airflow_tx.ledger.receipt import (
     Deed,
     DeedOfAttempt,
     Outcome,
-    Receipt,
-    Replayed,
+    Replaced,
     rejected_of,
 )
 from airflow_tx.ledger.records import (
     Ack,
-    History,
+    End,
     Phase,
     RepairRecord,
-    ReplayNote,
     Skipped,
     TopologyRecord,
     TransactionRecord,
@@ -37,7 +35,6 @@ from airflow_tx.ledger.records import (
 from airflow_tx.ledger.steps.processing import (
     Instance,
     ack_val,
-    digest_text,
     missing_acks,
     must_ack,
     unproven_rows,
@@ -132,110 +129,147 @@ UNREADABLE = "UNREADABLE"
 
 @dataclass(frozen=True)
 class TransactionView:
-    """One transaction, open or final.
+    """One transaction, open or final: its record, and what people are shown beside it.
 
-    :param status: its phase while it is open, then its outcome; `UNREADABLE`: only its txid is known, and its `error`.
-    :param attempt: the newest attempt, or how many it took; 0 if only that it was skipped is still known.
-    :param began: when the newest attempt began; None if that is forgotten.
-    :param processed: when the last task acked; `granted` when the newest grant was given; `ended` when it became final.
-    :param rows: rows of the batch, if counted; `digest`: of these, per form.
+    :param document: its record. Of one whose record cannot be read, the txid is known, and as `error` why.
+    :param is_unreadable: whether its record cannot be read.
+    :param rows: rows of the batch, if counted.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
     :param waits: what has to happen next, in words; None: nothing.
     :param to_do: what a person can do about that; None: nothing.
-    :param pinned: it has a batch that was skipped: its rows stay, unless a person lets them be decided again.
     :param stale: its predecessor ended elsewhere than its batch starts, so it must be replayed.
     :param blocked: why it is replayed no more unless a person asks for it.
-    :param yielded: the txid whose run it gave up its run slot for, until it is started again.
-    :param replay: the last automatic replay: of which attempt, how many in a row, when and why.
-    :param skip: who wants it skipped, or did so, when and why.
     :param readmit: who wants its rows back, or got them, when and why.
-    :param readmitted_as: the txid that has its rows now.
-    :param size: how many rows the source counted in the batch, and why it took so many; None if it cannot tell.
-    :param lost: rows of the source that come before the batch and were accepted as lost, in words.
-    :param changed: who let its rows be decided again, when and why, and of which attempt.
-    :param created: when its first attempt began; None if that is not known.
     :param unproven: why the rows that its tasks consumed are not proven; once all of them have acked.
-    :param replays: of earlier attempts, when and why each was replayed, `by` which person; the last ones of many.
-    :param asked: the last replay by a person: of which attempt, who, when and why.
-    :param restates: the transaction that it restates, or was to restate; None: it is no restatement.
     :param restated_by: the transaction that counts instead of it; None: it counts itself, if any does.
-    :param restate: who wants it restated, or wanted this restatement, when and why.
-    :param key: of its run, as the binding knows it; "" if that is forgotten.
-    :param lane: whether a lane works on it, while it is open.
+    :param wish: who wants it restated, when and why.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
-    :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
-    :param begun: whether a run has begun it; else its run is about to be started.
-    :param checks: what its checks found, as the receipt keeps it; of an open one, only the failed checks.
-    :param refused: whether its error is a permanent refusal, which quotes no row.
     :param unquoted: `waiting_for` without the words of an error; None: it quotes none.
     :param unadvised: `to_do` without what its refusal says.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
     :param rejected: rows that its tasks, or its source, kept aside.
     """
 
-    txid: int
-    attempt: int
-    status: str
-    run_id: str
-    began: datetime | None
-    processed: datetime | None
-    granted: datetime | None
-    ended: datetime | None
-    rows: int | None
-    ack_val: str
-    failures: int
-    error: str | None
-    waits: str | None
-    open: bool
-    pinned: bool = False
+    document: TransactionRecord
+    is_unreadable: bool = False
+    rows: int | None = None
+    ack_val: str = "0" * 16
+    waits: str | None = None
+    to_do: Remedy | None = None
     stale: bool = False
     blocked: str | None = None
-    yielded: int | None = None
-    replay: ReplayNote | None = None
-    skip: Person | None = None
     readmit: Person | None = None
-    readmitted_as: int | None = None
-    size: Mapping[str, Any] | None = None
-    lost: tuple[str, ...] = ()
-    changed: tuple[PersonOfAttempt, ...] = ()
-    digest: str = ""
-    created: datetime | None = None
-    replays: tuple[Replayed, ...] = ()
-    lane: bool = False
-    batch: str = ""
-    remedy: Remedy | None = None
     unproven: tuple[str, ...] = ()
-    asked: PersonOfAttempt | None = None
-    restates: int | None = None
     restated_by: int | None = None
-    restate: Person | None = None
-    key: str = ""
-    begun: bool = True
-    run_end: str | None = None
-    to_do: Remedy | None = None
-    checks: Mapping[str, CheckNote] = field(default_factory=dict)
-    rejected: int = 0
-    refused: bool = False
+    wish: Person | None = None
+    batch: str = ""
     unquoted: str | None = None
     unadvised: Remedy | None = None
+    run_end: str | None = None
+    rejected: int = 0
 
     def without_errors(self) -> TransactionView:
         """Leave out what errors said, for people who may not read the logs of tasks: an error may quote rows."""
-        skip = self.skip
+        own = self.document
+        skip = own.skip
         if skip is not None and skip.who == COORDINATOR:
             skip = replace(skip, why=UNSEEN)
-        replays = tuple(replace(each, why=UNSEEN) for each in self.replays)
-        view = replace(self, replays=replays, skip=skip, replay=None)
+        replays = [replace(each, why=UNSEEN) for each in own.replays]
+        shown = replace(own, replays=replays, skip=skip, replay=None)
         if self.refused:
-            return view
+            return replace(self, document=shown)
         return replace(
-            view,
-            error=self.error and UNSEEN,
+            self,
+            document=replace(shown, error=own.error and UNSEEN, remedy=None),
             blocked=self.blocked and UNSEEN,
-            remedy=None,
             waits=self.unquoted or self.waits,
-            to_do=self.to_do if self.remedy is None else self.unadvised,
+            to_do=self.to_do if own.remedy is None else self.unadvised,
         )
+
+    def ended_by(self, when: datetime | None) -> TransactionView:
+        """Note when a transaction was final at the latest, whose record cannot be read."""
+        end = replace(self.document.final, when="" if when is None else when.isoformat())
+        return replace(self, document=replace(self.document, end=end))
+
+    @property
+    def txid(self) -> int:
+        return self.document.txid
+
+    @property
+    def status(self) -> str:
+        """Give its phase while it is open, then its outcome; `UNREADABLE`: its record cannot be read."""
+        return UNREADABLE if self.is_unreadable else self.document.status
+
+    @property
+    def open(self) -> bool:
+        return self.document.end is None
+
+    @property
+    def began(self) -> datetime | None:
+        """Say when the newest attempt began; None: that is forgotten."""
+        return moment(self.document.began)
+
+    @property
+    def created(self) -> datetime | None:
+        """Say when its first attempt began; None: that is not known."""
+        return moment(self.document.created)
+
+    @property
+    def processed(self) -> datetime | None:
+        """Say when the last task acked."""
+        return moment(self.document.processed)
+
+    @property
+    def granted(self) -> datetime | None:
+        """Say when its newest grant was given, while that counts."""
+        own = self.document
+        return moment(own.granted_at) if own.phase is Phase.COMMITTING else None
+
+    @property
+    def ended(self) -> datetime | None:
+        """Say when it became final."""
+        return None if self.open else moment(self.document.final.when)
+
+    @property
+    def readmitted_as(self) -> int | None:
+        """Name the transaction that has its rows now."""
+        return None if self.open else self.document.final.readmitted_as
+
+    @property
+    def skip(self) -> Person | None:
+        """Say who wants it skipped, or did so, when and why."""
+        return person(self.document.skip)
+
+    @property
+    def changed(self) -> tuple[PersonOfAttempt, ...]:
+        """List who let its rows be decided again, when and why, and of which attempt."""
+        return tuple(map(person_of, self.document.changed))
+
+    @property
+    def restate(self) -> Person | None:
+        """Say who wants it restated, or wanted this restatement, when and why."""
+        return self.wish or person(self.document.wish)
+
+    @property
+    def checks(self) -> Mapping[str, CheckNote]:
+        """Give what its checks found, as the receipt keeps it; of an open one, only the failed checks."""
+        receipt = self.document.receipt
+        return {**((receipt and receipt.checks) or {}), **self.document.checks}
+
+    @property
+    def lane(self) -> bool:
+        """Whether a lane works on it, while it is open."""
+        return self.open and of_lane(self.document.request)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run has begun it; else its run is about to be started."""
+        return not self.open or self.document.request != ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether its error is a permanent refusal, which quotes no row."""
+        return self.document.remedy is not None and self.document.for_good > 0
 
     @property
     def waiting_for(self) -> str | None:
@@ -245,23 +279,24 @@ class TransactionView:
     @property
     def cause(self) -> str | None:
         """Say why it has failed; None: it has not, or that is not known."""
-        return self.error or self.run_end
+        return self.document.error or self.run_end
 
     @property
     def said(self) -> str | None:
         """Give its error and what to do about it, as people read it; None: it has none."""
-        return Remedy.behind(self.error, self.remedy) or None
+        return Remedy.behind(self.document.error, self.document.remedy) or None
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
         """List the replays by persons: of which attempt, who, when and why; one that has not begun yet is last."""
+        own = self.document
         found = [
             PersonOfAttempt(attempt=each.attempt, **deed(each.by))
-            for each in self.replays
+            for each in own.replays
             if each.by is not None
         ]
-        if self.asked is not None and self.asked.attempt == self.attempt:
-            found.append(self.asked)
+        if own.asked is not None and own.asked.attempt == own.attempt:
+            found.append(person_of(own.asked))
         return tuple(found)
 
     @property
@@ -291,11 +326,6 @@ class TransactionView:
         return _seconds(self.granted, self.ended)
 
     @property
-    def is_unreadable(self) -> bool:
-        """Whether its record cannot be read: its error says why."""
-        return self.status == UNREADABLE
-
-    @property
     def failed(self) -> bool:
         """Whether its newest attempt has failed, or its committer, or its run is over: no work on it is running."""
         is_known = self.open and not self.is_unreadable
@@ -305,13 +335,13 @@ class TransactionView:
     def needs_run(self) -> bool:
         """Whether it ends only if its run does: it is not to be skipped, and its run has not given up its slot."""
         is_known = self.open and not self.is_unreadable
-        return is_known and self.skip is None and self.yielded is None
+        return is_known and self.document.skip is None and self.document.yielded is None
 
     @property
     def can_be_readmitted(self) -> bool:
         """Whether its rows count nowhere: it was skipped, is not back, and was no restatement of what counts."""
         is_skipped = self.status == Outcome.SKIPPED.value
-        return is_skipped and self.readmitted_as is None and self.restates is None
+        return is_skipped and self.readmitted_as is None and self.document.restates is None
 
 
 def view_open(
@@ -325,43 +355,14 @@ def view_open(
     rows = [entry.rows for entry in acks.values() if entry.rows is not None]
     waiting = _waiting_for(topology, txid, ledger, acks)
     return TransactionView(
-        txid=txid,
-        attempt=record.attempt,
-        status=record.phase.value,
-        run_id=record.run_id,
-        began=moment(record.began),
-        processed=moment(record.processed),
-        granted=moment(record.granted_at) if record.phase is Phase.COMMITTING else None,
-        ended=None,
+        record,
         rows=max(rows, default=None),
         ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
-        failures=record.failures,
-        error=record.error,
         waits=f"{waiting.what}{waiting.error}",
         to_do=waiting.to_do,
-        open=True,
-        pinned=record.pinned,
         stale=txid in ledger.stale,
         blocked=_blocked(txid, ledger),
-        yielded=record.yielded if record.run_id in ledger.topology.yielded else None,
-        replay=record.replay,
-        skip=person(record.skip),
-        size=record.size,
-        lost=tuple(record.lost),
-        changed=tuple(map(person_of, record.changed)),
-        digest=digest_text(record.counted),
-        created=moment(record.created),
-        replays=tuple(record.replays),
-        lane=of_lane(record.request),
-        remedy=record.remedy,
         unproven=_unproven(record, acks),
-        asked=None if record.asked is None else person_of(record.asked),
-        restates=None if record.replaces is None else record.replaces.txid,
-        restate=person(record.wish),
-        key=record.key,
-        begun=record.request != "",
-        checks={**((record.claim and record.claim.checks) or {}), **record.checks},
-        refused=record.remedy is not None and record.for_good > 0,
         unquoted=waiting.what if waiting.error else None,
         unadvised=waiting.unadvised,
         rejected=sum(
@@ -374,7 +375,9 @@ def view_open(
 
 
 def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionRecord:
-    """Leave out what a refusal says to do, if a repair has been made since: it may be done."""
+    """Leave out what holds no longer: a run slot that it has again, and a refusal that a repair may have ended."""
+    if record.run_id not in topology.yielded:
+        record = replace(record, yielded=None)
     if record.remedy is None or record.for_good in (0, topology.generation):
         return record
     return replace(record, error=Remedy.behind(record.error, _REPAIRED), remedy=None)
@@ -394,12 +397,14 @@ def with_run_end(
     if state is None and (view.lane or not view.begun):
         return view  # it has no run yet
     how = "was deleted" if state is None else f"{'is' if strands else 'ended as'} {state}"
-    end = f"its run {view.run_id} {how}"
-    # The error of an earlier attempt is not why it waits: the run was cleared since.
-    view = replace(view, run_end=end, error=None if strands else view.error)
-    named = view.blocked or view.stale or view.remedy
+    own = view.document
+    end = f"its run {own.run_id} {how}"
+    if strands:  # the error of an earlier attempt is not why it waits: the run was cleared since
+        own = replace(own, error=None)
+    view = replace(view, run_end=end, document=own)
+    named = view.blocked or view.stale or own.remedy
     is_over = state is not None and not strands
-    if named or (is_over and (view.error or view.status == Phase.FAILED.value)):
+    if named or (is_over and (own.error or view.status == Phase.FAILED.value)):
         return view
     otherwise = ", or unpause the backfill" if strands else ", or clear the run"
     to_do = replay_of(topology, view.txid) + ("" if state is None else otherwise)
@@ -423,84 +428,42 @@ def view_unreadable(
 
     :param ended: when the store wrote the record last.
     """
-    unknown: dict[str, Any] = dict.fromkeys("began processed granted rows waits".split())
-    return TransactionView(
-        txid=txid,
-        attempt=0,
-        status=UNREADABLE,
-        run_id="",
-        ended=ended,
-        ack_val="0" * 16,
-        failures=0,
-        error=unquoted(error),
-        open=is_open,
-        **unknown,
-    )
+    end = None if is_open else End(Outcome.COMMITTED, "")
+    document = TransactionRecord.unknown(txid, error=unquoted(error), end=end)
+    found = TransactionView(document, is_unreadable=True)
+    return found if is_open else found.ended_by(ended)
 
 
-def view_final(history: History, skipped: Skipped | None) -> TransactionView:
+def view_final(history: TransactionRecord, skipped: Skipped | None) -> TransactionView:
     """Describe a final transaction.
 
     :param skipped: its rows, if it was skipped.
     """
     receipt = history.receipt
+    found: dict[str, Any] = {}
+    if receipt is not None:
+        found = {
+            "batch": batch_in_words(receipt.metadata),
+            "unproven": tuple(receipt.unproven or ()),
+            "rejected": sum(rows for _, rows in rejected_of(receipt.tasks).values()),
+        }
     return TransactionView(
-        txid=history.txid,
-        attempt=history.attempts,
-        status=history.outcome.value,
-        run_id=history.run_id,
-        began=moment(history.began),
-        processed=moment(history.processed),
-        granted=moment(history.granted_at),
-        ended=moment(history.ended),
-        rows=history.rows,
-        ack_val=history.ack_val,
-        failures=history.failures,
-        error=None,
+        history,
+        rows=history.final.rows,
+        ack_val=history.final.ack_val,
         waits=_waiting_for_readmission(skipped),
-        open=False,
-        skip=person(history.skip),
         readmit=None if skipped is None else person(skipped.readmit),
-        readmitted_as=history.readmitted_as,
-        size=history.size,
-        lost=tuple(history.lost),
-        changed=tuple(map(person_of, history.changed)),
-        digest=history.digest,
-        created=moment(history.created),
-        restates=history.restates,
-        **({} if receipt is None else _of_receipt(receipt)),
+        **found,
     )
 
 
-def _of_receipt(receipt: Receipt) -> dict[str, Any]:
-    return {
-        "replays": tuple(receipt.replays),
-        "batch": batch_in_words(receipt.metadata),
-        "unproven": tuple(receipt.unproven or ()),
-        "restate": person(receipt.wish),
-        "key": receipt.key,
-        "checks": receipt.checks or {},
-        "rejected": sum(rows for _, rows in rejected_of(receipt.tasks).values()),
-    }
-
-
-def forgotten(txid: int, skipped: Skipped) -> History:
-    """Give the history of a transaction of which only that it was skipped is remembered."""
+def forgotten(txid: int, skipped: Skipped) -> TransactionRecord:
+    """Give the record of a transaction of which only that it was skipped is remembered."""
     outcome = Outcome.READMITTED if is_back(skipped) else Outcome.SKIPPED
-    unknown: dict[str, Any] = dict.fromkeys(("processed", "granted_at", "rows"))
-    return History(
-        txid=txid,
-        attempts=0,
-        run_id=skipped.run_id,
-        outcome=outcome,
-        began="",
-        ended=skipped.skip.when,
-        ack_val="0" * 16,
-        op=skipped.op,
-        skip=skipped.skip,
-        readmitted_as=skipped.readmitted_as,
-        restates=skipped.replaces,
-        **unknown,
+    end = End(outcome, skipped.skip.when, readmitted_as=skipped.readmitted_as)
+    replaces = None if skipped.replaces is None else Replaced(skipped.replaces, "")
+    return TransactionRecord.unknown(
+        txid, run_id=skipped.run_id, skip=skipped.skip, replaces=replaces, end=end
     )
 
 
@@ -599,8 +562,8 @@ _SKIP = "<airflow tx skip {topology} {txid} --why TEXT>"
 
 
 def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:
-    if record.claim is not None and record.phase is Phase.COMMITTING:
-        return tuple(record.claim.unproven or ())
+    if record.receipt is not None and record.phase is Phase.COMMITTING:
+        return tuple(record.receipt.unproven or ())
     if missing_acks(acks, _must_ack(record, acks)) or record.rows_digest == digest(None):
         return ()
     return unproven_rows(acks, None if record.changed else record.size)

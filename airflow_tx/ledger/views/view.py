@@ -22,7 +22,6 @@ from airflow_tx.ledger.receipt import ASIDE, Outcome, Receipt, rejected_of
 from airflow_tx.ledger.records import (
     Ack,
     AlarmNote,
-    History,
     Metadata,
     Phase,
     RaisedAlarms,
@@ -172,7 +171,7 @@ class LedgerView(ReadOnlyLedger):
         """
         ledger = self._reading()
         views = [self._open_view(txid, ledger) for txid in {*ledger.opened, *ledger.unreadable}]
-        unreadable = [str(each.error) for each in views if each.is_unreadable]
+        unreadable = [str(each.document.error) for each in views if each.is_unreadable]
         skipped = self._readable(Skipped, self.paths.all_skipped, unreadable)
         final = [each for each in self.final_txids() if each not in ledger.opened]
         wanted = {
@@ -248,7 +247,7 @@ class LedgerView(ReadOnlyLedger):
                 batch=batch,
                 acks={instance_name(*key): entry for key, entry in found.items()},
                 partitioned=topology.partitioned,
-                receipt=record.claim,
+                receipt=record.receipt,
                 fenced=tuple(record.fenced),
                 before=topology.origin
                 if before is None or before.position is None
@@ -285,7 +284,7 @@ class LedgerView(ReadOnlyLedger):
 
     def _final_view(self, txid: int) -> TransactionView | None:
         history = self.outcome(txid)
-        if history is not None and history.outcome is Outcome.COMMITTED:
+        if history is not None and history.final.outcome is Outcome.COMMITTED:
             return view_final(history, None)
         skipped = self.skipped(txid)
         if history is None and skipped is not None:
@@ -323,12 +322,13 @@ class LedgerView(ReadOnlyLedger):
 
     def _with_restatement(self, view: TransactionView) -> TransactionView:
         try:
-            binding = self.binding(view.key) if view.key else None
+            key = view.document.key
+            binding = self.binding(key) if key else None
             wish = self.reader.peek_if_any(Wish, self.paths.wish(view.txid))
         except UnreadableRecord as error:
-            return replace(view, error=unquoted(error))
+            return replace(view, document=replace(view.document, error=unquoted(error)))
         if wish is not None:
-            view = replace(view, restate=person(wish))
+            view = replace(view, wish=person(wish))
         # A rebuilt ledger binds a run to what it knows: never to what came later.
         if binding is None or binding.txid <= view.txid:
             return view
@@ -342,7 +342,7 @@ class LedgerView(ReadOnlyLedger):
             )
         return found
 
-    def _history(self, txid: int, skipped: Skipped | None) -> History | None:
+    def _history(self, txid: int, skipped: Skipped | None) -> TransactionRecord | None:
         found = self.outcome(txid)
         return forgotten(txid, skipped) if found is None and skipped is not None else found
 
@@ -515,7 +515,7 @@ def transaction_remedy(name: str, view: TransactionView) -> Remedy | None:
         return view.to_do
     if not view.failed and not view.stale:
         return None
-    return view.to_do or view.remedy or replay_of(name, view.txid)
+    return view.to_do or view.document.remedy or replay_of(name, view.txid)
 
 
 def _ended(sentence: str) -> str:

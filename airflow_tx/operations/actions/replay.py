@@ -123,7 +123,7 @@ class NamedReplay(RunReplay):
         live = state if not self.force and state in LIVE_RUN_STATES else None
         states = self._undoable(txid) if self.changed_rows else None
         if live is None and states is not None:
-            check_changeable(self.ledger.paths, txid, record, states)
+            check_changeable(self.ledger.paths, record, states)
         line = EffectLine(txid, record.run_id, self._outlook(record, state, live))
         deed = partial(self._replay, txid, record, live, states)
         return PlannedEffect([line], deed, is_refused=live is not None and record.skip is None)
@@ -206,17 +206,17 @@ class FailedReplay(RunReplay):
 
     def plan(self) -> ActionPlan:
         view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
-        states = self.target.runs.states(each.run_id for each in view.opened)
+        states = self.target.runs.states(each.document.run_id for each in view.opened)
         effects: list[PlannedEffect] = []
         failed: list[int] = []
         for each in view.opened:
-            state = states.get(each.run_id)
+            state = states.get(each.document.run_id)
             why = self._why_left_alone(each, state, its_turn=each.txid == view.current)
             if why is not None:
-                left = [EffectLine(each.txid, each.run_id, f"left alone: {why}")]
+                left = [EffectLine(each.txid, each.document.run_id, f"left alone: {why}")]
                 effects.append(PlannedEffect(left, partial(_say, left), is_refused=True))
             elif state not in LIVE_RUN_STATES:
-                line = EffectLine(each.txid, each.run_id, _outlook(state))
+                line = EffectLine(each.txid, each.document.run_id, _outlook(state))
                 effects.append(PlannedEffect([line], partial(self._replay, each.txid)))
                 failed.append(each.txid)
         effects += [*self._yielded(view.record), PlannedEffect((), self._unblock)]
@@ -244,7 +244,7 @@ class FailedReplay(RunReplay):
         if view.skip is not None and not view.stale and not its_turn:
             return "it is skipped at its turn; to replay it, name its txid"
         try:
-            self.target.runs.check_state(view.run_id, state)
+            self.target.runs.check_state(view.document.run_id, state)
         except RunForbidden as refused:
             return str(refused)
         return None

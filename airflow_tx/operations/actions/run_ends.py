@@ -17,7 +17,7 @@ def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
     """
     ends = compat.run_ends(
         {
-            (view.record.dag_id, each.run_id)
+            (view.record.dag_id, each.document.run_id)
             for view in views
             for each in view.opened
             if each.needs_run
@@ -29,9 +29,9 @@ def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
 def _with_run_ends(view: TopologyView, ends: Mapping[tuple[str, str], str | None]) -> TopologyView:
     dag_id = view.record.dag_id
     ended = {
-        each.txid: _with_state(view, each, ends[dag_id, each.run_id])
+        each.txid: _with_state(view, each, ends[dag_id, each.document.run_id])
         for each in view.opened
-        if each.needs_run and (dag_id, each.run_id) in ends
+        if each.needs_run and (dag_id, each.document.run_id) in ends
     }
     if not ended:
         return view

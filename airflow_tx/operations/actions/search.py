@@ -205,7 +205,7 @@ class WantedText:
     def _names(self, view: TransactionView, metadata: Any, zone: str) -> Iterator[_Part]:
         if str(view.txid) == self.what:
             yield MatchedPart.TXID, str(view.txid), True
-        for text in filter(self._is_in, (view.run_id, view.key)):
+        for text in filter(self._is_in, (view.document.run_id, view.document.key)):
             yield MatchedPart.RUN, text, text.casefold() == self._folded
         for text in self._shown(batch_texts(metadata, self._folded), self.hide_name):
             yield MatchedPart.BATCH, text, self._is_whole(text)
@@ -220,7 +220,7 @@ class WantedText:
         for text in self._shown(batch_texts(metadata, self._folded, details=True), self.hide_name):
             yield MatchedPart.DETAIL, text, False
         if view.is_unreadable:  # it may be the one: its record hides that
-            yield MatchedPart.DETAIL, self.hide_error(view.error or ""), False
+            yield MatchedPart.DETAIL, self.hide_error(view.document.error or ""), False
 
     def _shown(self, texts: Iterable[str], hide: Callable[[str], str]) -> Iterator[str]:
         """Choose the texts that have the wanted one also where secrets are left out, which takes longer."""
@@ -261,7 +261,7 @@ class WantedText:
 def _errors(view: TransactionView) -> Iterator[str]:
     """List why a transaction, or an earlier attempt of it, has failed."""
     yield from filter(None, (view.said, view.blocked))
-    yield from (each.why for each in view.replays)
+    yield from (each.why for each in view.document.replays)
 
 
 def _moment(text: Any) -> datetime | None:

@@ -90,7 +90,6 @@ class TransactionSkip(TransactionAction):
             return
         check_undoable(
             self.ledger.paths,
-            self.txid,
             record,
             undoable(self.ledger, self._states, self.txid),
             noted=False,

@@ -213,7 +213,7 @@ def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.
         )
         or None,
         "replays": "; ".join(f"{each.attempt}: {each.why}" for each in receipt.replays) or None,
-        "journal": receipt.journal,
+        "journal": receipt.journal or None,
         "hash": receipt.hash,
     }
 
@@ -398,9 +398,9 @@ def _row(each: SearchedTopology, match: TextMatch, what: str, args: Namespace) -
         "status": view.status,
         "matched": match.part.value,
         "text": _shortened(match.text, what) if is_short else match.text,
-        "run_id": view.run_id,
+        "run_id": view.document.run_id,
         "batch": match.batch or None,
-        "restates": view.restates,
+        "restates": view.document.restates,
         "restated_by": view.restated_by,
     }
 

@@ -255,7 +255,7 @@ def _accepted(view: TopologyView) -> Iterator[str]:
 def _problem(view: TopologyView) -> str | None:
     blocked = next((each for each in view.opened if each.blocked), None)
     if blocked is not None:
-        return f"blocked at transaction {blocked.txid}: {Remedy.behind(blocked.blocked, blocked.remedy)}"
+        return f"blocked at transaction {blocked.txid}: {Remedy.behind(blocked.blocked, blocked.document.remedy)}"
     failed = next((each for each in view.opened if each.failed), None)
     return (
         None
@@ -278,9 +278,9 @@ def transaction(view: TransactionView) -> TableRow:
     """One line of `airflow tx list TOPOLOGY`."""
     return {
         "txid": view.txid,
-        "attempt": view.attempt or None,
+        "attempt": view.document.attempt or None,
         "status": view.status,
-        "run_id": view.run_id,
+        "run_id": view.document.run_id,
         "rows": view.rows,
         "size": _size(view),
         "began": _time(view.began),
@@ -289,7 +289,7 @@ def transaction(view: TransactionView) -> TableRow:
         "ended": _time(view.ended),
         "waiting_for": view.waiting_for,
         "note": _note(view),
-        "digest": view.digest.rpartition(":")[2] or None,
+        "digest": view.document.digest.rpartition(":")[2] or None,
     }
 
 
@@ -325,8 +325,8 @@ def wished(view: TopologyView) -> list[TableRow]:
 
 def _restatement(view: TransactionView) -> Iterator[str]:
     by = "" if view.restate is None else f": {_person(view.restate)}"
-    if view.restates is not None:
-        yield f"restates {view.restates}{by}"
+    if view.document.restates is not None:
+        yield f"restates {view.document.restates}{by}"
     elif view.restate is not None:
         yield f"to be restated{by}"
     if view.restated_by is not None:
@@ -336,9 +336,9 @@ def _restatement(view: TransactionView) -> Iterator[str]:
 def _note(view: TransactionView) -> str | None:
     """Describe in a few words what else there is to know of a transaction."""
     notes = [*_restatement(view)]
-    if view.pinned and view.restates is None:
+    if view.document.pinned and view.document.restates is None:
         notes.append("re-admitted: its rows stay")
-    notes += [f"before it, lost: {what}" for what in view.lost]
+    notes += [f"before it, lost: {what}" for what in view.document.lost]
     notes += [
         f"rows of attempt {each.attempt} decided again: {_person(each)}" for each in view.changed
     ]
@@ -351,14 +351,22 @@ def _note(view: TransactionView) -> str | None:
     if view.readmit is not None:
         notes.append(f"wanted back: {_person(view.readmit)}")
     # One of an older attempt was followed by a replay of a person.
-    if view.replay is not None and view.replay.count and view.replay.attempt >= view.attempt - 1:
-        times = "once" if view.replay.count == 1 else f"{view.replay.count} times in a row"
-        notes.append(f"replayed {times} by itself: {view.replay.reason}")
+    if (
+        view.document.replay is not None
+        and view.document.replay.count
+        and view.document.replay.attempt >= view.document.attempt - 1
+    ):
+        times = (
+            "once"
+            if view.document.replay.count == 1
+            else f"{view.document.replay.count} times in a row"
+        )
+        notes.append(f"replayed {times} by itself: {view.document.replay.reason}")
     return "; ".join(notes) or None
 
 
 def _size(view: TransactionView) -> str | None:
-    return None if view.size is None else size_in_words(view.size)
+    return None if view.document.size is None else size_in_words(view.document.size)
 
 
 def _person(by: Person) -> str:
@@ -386,41 +394,43 @@ def details(found: TransactionDetails, output: str = "table") -> TableRow:
     view = found.transaction
     return {
         "txid": view.txid,
-        "attempt": view.attempt or None,
+        "attempt": view.document.attempt or None,
         "status": view.status,
-        "run_id": view.run_id,
+        "run_id": view.document.run_id,
         "began": _time(view.began),
         "processed": _time(view.processed),
         "granted": _time(view.granted),
         "ended": _time(view.ended),
         "rows": view.rows,
-        "digest": view.digest or None,
+        "digest": view.document.digest or None,
         "rejected": "; ".join(map(_rejected, found.rejected.items())) or None,
         "not_proven": "; ".join(view.unproven) or None,
         "checks": "; ".join(check_in_words(name, each) for name, each in view.checks.items())
         or None,
         "size": _size(view),
-        "lost": "; ".join(view.lost) or None,
+        "lost": "; ".join(view.document.lost) or None,
         "changed_rows": _of_attempts(view.changed),
         "ack_val": view.ack_val,
-        "failures": view.failures,
+        "failures": view.document.failures,
         "error": view.said,
         "run_end": view.run_end,
         "waiting_for": view.waiting_for,
         "pinned": "its rows stay: it was skipped and re-admitted"
-        if view.pinned and view.restates is None
+        if view.document.pinned and view.document.restates is None
         else None,
         "stale": f"transaction {view.txid - 1} ended elsewhere than its batch starts"
         if view.stale
         else None,
         "blocked": view.blocked,
-        "yielded": None if view.yielded is None else f"to the run of transaction {view.yielded}",
+        "yielded": None
+        if view.document.yielded is None
+        else f"to the run of transaction {view.document.yielded}",
         "replay": _replay(view),
         "replayed_by": _of_attempts(view.replayed_by),
         "skip": _person_at(view.skip),
         "readmit": _person_at(view.readmit),
         "readmitted_as": view.readmitted_as,
-        "restates": view.restates,
+        "restates": view.document.restates,
         "restated_by": view.restated_by,
         "restate": _person_at(view.restate),
         "batch": named_batch(_batch(found), output),
@@ -455,9 +465,9 @@ def _position(found: TransactionDetails) -> Any:
 
 
 def _replay(view: TransactionView) -> str | None:
-    if view.replay is None:
+    if view.document.replay is None:
         return None
-    noted = view.replay
+    noted = view.document.replay
     return f"of attempt {noted.attempt}, {noted.count} in a row: {noted.reason} ({noted.when})"
 
 

@@ -45,14 +45,14 @@ def read_at(args: Namespace) -> None:
             raise ConfigError(option="TXID", value=txid, remedy=final)
         view = ledger.final_transaction(txid)
     ended = view and view.ended and view.ended.isoformat()
-    told = {"transaction": txid, "ended": ended, "run_id": view and view.run_id}
+    told = {"transaction": txid, "ended": ended, "run_id": view and view.document.run_id}
     rows: list[render.TableRow] = [
         {"state": name, **told, **_reading_of(args, state, record, newest=newest, txid=txid)}
         for name, state in states.items()
     ]
     if args.output != "table":
         return render.print_rows(rows, args.output)
-    of = "" if view is None else f": {view.status} {ended}, run {view.run_id}"
+    of = "" if view is None else f": {view.status} {ended}, run {view.document.run_id}"
     print(without_controls(f"-- {args.topology} as of transaction {txid}{of}"))
     for row in rows:
         print(without_controls(f"-- {row['why'] or row['state']}"))

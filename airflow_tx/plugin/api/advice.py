@@ -106,22 +106,24 @@ def topology_advice(snapshots: Sequence[TopologySnapshot], access: Access) -> Ma
     """Say by name what a person can do about topologies, with a few requests for all of them."""
     in_trouble = {each.name: _first(each) for each in snapshots}
     runs = {
-        (each.record.dag_id, view.run_id)
+        (each.record.dag_id, view.document.run_id)
         for each in snapshots
-        if (view := in_trouble[each.name]) is not None and view.run_id
+        if (view := in_trouble[each.name]) is not None and view.document.run_id
     }
     seen = access.with_logs({dag_id for dag_id, _ in runs})
     failed = failed_tasks({(dag_id, run_id) for dag_id, run_id in runs if dag_id in seen})
     found = {}
     for each in snapshots:
         view = in_trouble[each.name]
-        tries = () if view is None else failed.get((each.record.dag_id, view.run_id), ())
+        tries = () if view is None else failed.get((each.record.dag_id, view.document.run_id), ())
         found[each.name] = _advised(
             each,
             each.health.remedy,
             access,
             about=view,
-            log=None if view is None else failed_log(each.record.dag_id, view.run_id, tries),
+            log=None
+            if view is None
+            else failed_log(each.record.dag_id, view.document.run_id, tries),
         )
     return found
 
@@ -143,7 +145,7 @@ def transaction_advice(
         _remedy_behind(snapshot, view) if view.open else None,
         access,
         about=view if is_failed else None,
-        log=failed_log(snapshot.record.dag_id, view.run_id, failed) if view.open else None,
+        log=failed_log(snapshot.record.dag_id, view.document.run_id, failed) if view.open else None,
     )
     return replace(advice, cause=_cause(snapshot, view))
 
@@ -213,8 +215,8 @@ def _cause(snapshot: TopologySnapshot, view: TransactionView) -> Cause | None:
     """Find the transaction that a transaction waits for, which is the first open one, or the one that it yielded to."""
     if not view.open or snapshot.view is None:
         return None
-    if view.yielded is not None:
-        return waited_for(snapshot, view.yielded)
+    if view.document.yielded is not None:
+        return waited_for(snapshot, view.document.yielded)
     first = snapshot.opened[0] if snapshot.opened else view
     waits = view.status == Phase.PROCESSED.value or view.skip is not None
     if first.txid >= view.txid or not (waits or (_in_trouble(first) and _in_trouble(view))):
@@ -230,11 +232,11 @@ def _remedy_behind(snapshot: TopologySnapshot, view: TransactionView) -> Remedy 
     """Say what to do about a transaction: a repair that the first open one needs is left to that one."""
     remedy = transaction_remedy(snapshot.paths.topology, view)
     first = snapshot.opened[0] if snapshot.opened else view
-    shared = set() if first.remedy is None else set(first.remedy.commands)
+    shared = set() if first.document.remedy is None else set(first.document.remedy.commands)
     if (
         first.txid >= view.txid
-        or view.remedy is None
-        or not shared.intersection(view.remedy.commands)
+        or view.document.remedy is None
+        or not shared.intersection(view.document.remedy.commands)
     ):
         return remedy
     return to_continue(snapshot.paths.topology, view.txid)
@@ -255,7 +257,7 @@ def _advised(
     may_act = access.may_act(snapshot.record.dag_id)
     remedy = (remedy or Remedy()).named(snapshot.paths.topology, snapshot.name)
     steps = _steps(remedy)
-    is_general = about is not None and about.remedy is None
+    is_general = about is not None and about.document.remedy is None
     if about is not None and about.skip is None:
         skip = Command("skip", snapshot.name, (str(about.txid),), ("--why", "TEXT"))
         # A skip gives the rows up: every other step stands before it.

@@ -370,7 +370,9 @@ def jobs_of(snapshot: TopologySnapshot, now: datetime | None = None) -> Jobs:
     views = snapshot.transaction_views(newest)
     found = [*_restatements(snapshot, now), *_backfills(snapshot, now)]
     found.sort(key=attrgetter("since"), reverse=True)
-    is_dated = any(interval_of_key(each.key) is not None for each in views if each.key)
+    is_dated = any(
+        interval_of_key(each.document.key) is not None for each in views if each.document.key
+    )
     return Jobs(jobs=found[:MOST_JOBS], dated=is_dated)
 
 
@@ -418,7 +420,7 @@ def _all_wanted(snapshot: TopologySnapshot) -> Iterator[_Wanted]:
     assert snapshot.view is not None
     finals = (snapshot.final_view(txid) for txid in snapshot.final[-MOST_FINALS:])
     for view in (*finals, *snapshot.opened):
-        if view is not None and view.restates is not None and view.restate is not None:
+        if view is not None and view.document.restates is not None and view.restate is not None:
             by = view.restate
             status = _Status.UNDER_WAY
             if view.failed:
@@ -427,7 +429,7 @@ def _all_wanted(snapshot: TopologySnapshot) -> Iterator[_Wanted]:
                 is_committed = view.status == Outcome.COMMITTED.value
                 status = _Status.DONE if is_committed else _Status.LEFT_OUT
             yield _Wanted(
-                by.who, by.when, by.why, view.restates, view.txid, status, ended=view.ended
+                by.who, by.when, by.why, view.document.restates, view.txid, status, ended=view.ended
             )
     wishes = snapshot.view.wishes
     runs = run_ends_at(snapshot.record.dag_id, [each.run_id for each in wishes]) if wishes else {}
@@ -469,7 +471,7 @@ def _backfills(snapshot: TopologySnapshot, now: datetime) -> Iterator[JobLine]:
     for each in backfills(snapshot.record.dag_id, now - SHOWN_FOR):
         # What failed after the commit of its transaction is no failure of this transaction.
         committed = sum(_is_final(snapshot, run) for run in each.failed)
-        by_run = {view.run_id: view.txid for view in snapshot.opened}
+        by_run = {view.document.run_id: view.txid for view in snapshot.opened}
         failed = [by_run[run.run_id] for run in each.failed if run.run_id in by_run]
         if each.total:
             yield JobLine(

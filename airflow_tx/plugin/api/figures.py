@@ -153,7 +153,9 @@ class _Period:
         sizes = {each.txid: rows for each in committed if (rows := _rows(each)) is not None}
         # The rows of a restatement were counted before.
         counted = [
-            sizes[each.txid] for each in committed if each.txid in sizes and each.restates is None
+            sizes[each.txid]
+            for each in committed
+            if each.txid in sizes and each.document.restates is None
         ]
         return FigurePoint(
             start=start,
@@ -165,7 +167,7 @@ class _Period:
             age=None if self.age is None else self.age.total_seconds(),
             lag=self.lag,
             replays=self.replays,
-            failures=sum(each.failures for each in self.ended),
+            failures=sum(each.document.failures for each in self.ended),
             skipped=len(self.ended) - len(committed),
             rejected=sum(each.rejected for each in committed),
             warnings=sum(len(each.warnings) for each in committed),
@@ -201,8 +203,8 @@ def figures(
         periods[span.index(_ended(each))].ended.append(each)
     for each in [*ended, *later]:
         _note_open(each, span, periods)
-        times = [moment(replay.when) for replay in each.replays]
-        untimed += max(each.attempt - 1 - len(times), 0)
+        times = [moment(replay.when) for replay in each.document.replays]
+        untimed += max(each.document.attempt - 1 - len(times), 0)
         for at in times:
             if at is not None and span.since <= at < span.until:
                 periods[span.index(at)].replays += 1
@@ -271,7 +273,8 @@ def _note_open(each: TransactionView, span: FigureSpan, periods: Sequence[_Perio
 
 
 def _rows(view: TransactionView) -> int | None:
-    return view.rows if view.rows is not None else (view.size or {}).get("rows")
+    counted = (view.document.size or {}).get("rows")
+    return view.rows if view.rows is not None or not isinstance(counted, int) else counted
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:

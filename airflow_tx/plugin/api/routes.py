@@ -22,7 +22,6 @@ from airflow_tx.ledger import (
     Begun,
     Binding,
     HealthCode,
-    History,
     ReadOnlyLedger,
     Store,
     TransactionAttempt,
@@ -166,10 +165,10 @@ def _line(txid: int, view: TransactionView | None) -> FoundLine:
         )
     return FoundLine(
         txid=txid,
-        run_id=view.run_id,
+        run_id=view.document.run_id,
         phase=view.status,
         batch_name=view.batch or None,
-        restates=view.restates,
+        restates=view.document.restates,
         restated_by=view.restated_by,
     )
 
@@ -458,7 +457,7 @@ def run_answer(
 
 def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
     for each in reversed(snapshot.opened):
-        if each.run_id == run_id:
+        if each.document.run_id == run_id:
             return each.txid
     if snapshot.store is None:
         raise LedgerAway(reason=SILENT)
@@ -481,7 +480,7 @@ def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
 def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> bool:
     """Ask whether a transaction of this topology is the one that a run began: another topology has the same txids."""
 
-    def found(store: Store) -> TransactionRecord | History | None:
+    def found(store: Store) -> TransactionRecord | None:
         ledger = ReadOnlyLedger(store, snapshot.paths)
         return ledger.status(begun.txid) or ledger.outcome(begun.txid)
 

@@ -451,7 +451,7 @@ class TopologySnapshot:
         later = map(self._read_final, self.final[bisect_right(self.final, txid) :][:MOST_LATER])
         ends = [each.ended for each in later if each is not None and not each.is_unreadable]
         known = [each for each in (found.ended, *ends) if each is not None]
-        return replace(found, ended=min(known, default=None))
+        return found.ended_by(min(known, default=None))
 
     def _read_final(self, txid: int) -> TransactionView | None:
         found = self.finals.get(txid)

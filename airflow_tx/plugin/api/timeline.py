@@ -155,11 +155,11 @@ def _seconds(view: TransactionView, end: datetime) -> float | None:
 def _is_wanted(view: TransactionView, wanted: RowFilter) -> bool:
     return (
         (not wanted.status or _status(view) in wanted.status)
-        and (not wanted.run or view.run_id == wanted.run)
-        and (RowMark.REPLAYED not in wanted.marks or view.attempt > 1)
+        and (not wanted.run or view.document.run_id == wanted.run)
+        and (RowMark.REPLAYED not in wanted.marks or view.document.attempt > 1)
         and (
             RowMark.RESTATED not in wanted.marks
-            or (view.restates, view.restated_by, view.restate) != (None, None, None)
+            or (view.document.restates, view.restated_by, view.restate) != (None, None, None)
         )
         and (not wanted.text or any(wanted.text in each.lower() for each in _texts(view)))
     )
@@ -182,9 +182,9 @@ def _status(view: TransactionView) -> str:
 
 def _texts(view: TransactionView) -> Iterator[str]:
     """Give the texts of a row that the page shows: a search must not find a text that the page hides."""
-    yield view.run_id
+    yield view.document.run_id
     yield without_credentials(view.batch)
-    errors = (view.error, view.blocked, *(each.why for each in view.replays))
+    errors = (view.document.error, view.blocked, *(each.why for each in view.document.replays))
     period = time.monotonic() // EVERY_SECONDS
     yield from (_shown(each, period) for each in errors if each)
 
@@ -537,11 +537,13 @@ def timeline_rows(
     dag_id: str, views: Sequence[TransactionView], *, with_tasks: bool
 ) -> list[TimelineRow]:
     """Describe these transactions, in this order."""
-    run_ids = {each.run_id for each in views if each.run_id and not each.lane}
+    run_ids = {each.document.run_id for each in views if each.document.run_id and not each.lane}
     runs = compat.runs_of(dag_id, run_ids)
     tries = task_tries(dag_id, run_ids) if with_tasks else {}
     return [
-        timeline_row(each, tries.get(each.run_id, ()), has_run=each.run_id in runs)
+        timeline_row(
+            each, tries.get(each.document.run_id, ()), has_run=each.document.run_id in runs
+        )
         for each in views
     ]
 
@@ -558,10 +560,10 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
     stopped = attempts[-1].failed_at if attempts and view.failed else None
     return TimelineRow(
         txid=view.txid,
-        run_id=view.run_id,
+        run_id=view.document.run_id,
         phase=Phase.FAILED.value if view.failed else view.status,
         open=view.open,
-        attempt=view.attempt,
+        attempt=view.document.attempt,
         attempts=attempts,
         tasks=tasks,
         waiting=_waiting(view, stopped),
@@ -570,11 +572,11 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
         batch_name=view.batch or None,
         waiting_for=view.waiting_for,
         blocked=view.blocked,
-        error=view.error,
+        error=view.document.error,
         to_skip=view.open and view.skip is not None,
-        restates=view.restates,
+        restates=view.document.restates,
         restated_by=view.restated_by,
-        to_restate=view.restates is None and view.restate is not None,
+        to_restate=view.document.restates is None and view.restate is not None,
         lane=view.lane,
         has_run=has_run,
         rejected=view.rejected,
@@ -586,7 +588,7 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
     """List the remembered attempts of a transaction."""
     bars = []
     begun = view.created
-    for replay in view.replays:
+    for replay in view.document.replays:
         ended = moment(replay.when)
         bars.append(
             AttemptBar(
@@ -598,15 +600,15 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
             )
         )
         begun = ended
-    if view.attempt:
+    if view.document.attempt:
         newest = view.began or begun
         bars.append(
             AttemptBar(
-                attempt=view.attempt,
+                attempt=view.document.attempt,
                 begun_at=newest,
                 ended_at=view.ended,
                 outcome=view.status,
-                why=view.error,
+                why=view.document.error,
             )
         )
     return bars

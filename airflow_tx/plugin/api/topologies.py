@@ -271,7 +271,10 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
         losses=[] if view is None else [LossLine(**vars(each)) for each in view.losses],
         skipped=[
             SkippedLine(
-                txid=each.txid, run_id=each.run_id, skip=skip, readmit=deed_line(each.readmit)
+                txid=each.txid,
+                run_id=each.document.run_id,
+                skip=skip,
+                readmit=deed_line(each.readmit),
             )
             for each in skipped
             if (skip := deed_line(each.skip)) is not None
@@ -361,8 +364,8 @@ class FailureCause:
             return cls("stale", ("its predecessor ended elsewhere than its batch starts",), ())
         text = view.cause or view.blocked or ""
         # Only a refusal has a remedy: an error of a task's own code has none.
-        is_refusal = view.refused or view.remedy is not None or view.error is None
-        return cls.read(text, (*own, view.run_id), is_refusal=is_refusal)
+        is_refusal = view.refused or view.document.remedy is not None or view.document.error is None
+        return cls.read(text, (*own, view.document.run_id), is_refusal=is_refusal)
 
     @classmethod
     def read(cls, text: str, own: Sequence[str], *, is_refusal: bool) -> FailureCause:

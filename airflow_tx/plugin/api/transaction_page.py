@@ -113,8 +113,8 @@ def attempt_lines(
 
     :param tries: of its tasks, each with its attempt, if the viewer may see them.
     """
-    sizes = {each.attempt: _size(each.rows, each.size) for each in view.replays}
-    sizes[view.attempt] = _size(view.rows, view.size)
+    sizes = {each.attempt: _size(each.rows, each.size) for each in view.document.replays}
+    sizes[view.document.attempt] = _size(view.rows, view.document.size)
     of_attempt: dict[int | None, list[TaskBar]] = defaultdict(list)
     for each in tries:
         of_attempt[each.attempt].append(each)
@@ -127,7 +127,7 @@ def attempt_lines(
             why=bar.why,
             size=sizes.get(bar.attempt),
             dag_versions=_versions(of_attempt[bar.attempt], versions),
-            tasks=_tasks(dag_id, view.run_id, of_attempt[bar.attempt]),
+            tasks=_tasks(dag_id, view.document.run_id, of_attempt[bar.attempt]),
         )
         for bar in attempts
     ]
@@ -381,12 +381,14 @@ def transaction_page(
     """Describe a transaction."""
     view = snapshot.named(found.transaction)
     dag_id = snapshot.record.dag_id
-    tries = task_tries(dag_id, [view.run_id]).get(view.run_id, [])
+    tries = task_tries(dag_id, [view.document.run_id]).get(view.document.run_id, [])
     seen = tries if access.may(SEE_TASKS, dag_id) else []
-    has_run = bool(compat.runs_of(dag_id, [view.run_id]))
+    has_run = bool(compat.runs_of(dag_id, [view.document.run_id]))
     row = timeline_row(view, seen, has_run=has_run)
     versions = (
-        dag_versions(dag_id, view.run_id) if seen and access.may(SEE_VERSIONS, dag_id) else {}
+        dag_versions(dag_id, view.document.run_id)
+        if seen and access.may(SEE_VERSIONS, dag_id)
+        else {}
     )
     previous, following = snapshot.neighbours(view.txid)
     may_act = access.may_act(dag_id)
@@ -404,22 +406,24 @@ def transaction_page(
         ),
         comparison=attempt_lines(dag_id, view, row.attempts, row.tasks, versions),
         batch=_batch(found),
-        digest=view.digest or None,
+        digest=view.document.digest or None,
         unproven=list(view.unproven),
         ack_val=view.ack_val,
-        failures=view.failures,
+        failures=view.document.failures,
         work=task_work(found),
         checks=check_lines(view),
         states=_states(snapshot, found),
-        new_values=_new_values(dag_id, view.run_id, tries) if access.may(SEE_XCOMS, dag_id) else [],
-        losses=list(view.lost),
+        new_values=_new_values(dag_id, view.document.run_id, tries)
+        if access.may(SEE_XCOMS, dag_id)
+        else [],
+        losses=list(view.document.lost),
         changed=[ChangedLine(**vars(each)) for each in view.changed],
         skip=deed_line(view.skip),
         readmit=deed_line(view.readmit),
         readmitted_as=view.readmitted_as,
-        pinned=view.pinned,
+        pinned=view.document.pinned,
         stale=view.stale,
-        yielded_to=view.yielded,
+        yielded_to=view.document.yielded,
         previous=previous,
         following=following,
         receipt=_receipt(found),
@@ -439,7 +443,7 @@ def _actions(view: TransactionView) -> list[ActionName]:
     if view.can_be_readmitted:
         return [ActionName.READMIT]
     if view.status == Outcome.COMMITTED.value and view.restated_by is None:
-        is_wanted = view.restates is None and view.restate is not None
+        is_wanted = view.document.restates is None and view.restate is not None
         return [ActionName.WITHDRAW if is_wanted else ActionName.RESTATE]
     return []
 
@@ -458,7 +462,7 @@ def _batch(found: TransactionDetails) -> BatchAnswer:
         # One that was skipped keeps its rows alone.
         parts["position_after"] = batch.position if batch.attempt else parts["position_after"]
     return BatchAnswer(
-        words=None if view.size is None else size_in_words(view.size),
+        words=None if view.document.size is None else size_in_words(view.document.size),
         **parts,
         shortened=[name for name, value in parts.items() if is_shortened(value)],
         partitioned=found.partitioned,
@@ -549,7 +553,7 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
         previous=receipt.previous,
         dag_version=receipt.code.dag_version,
         granted=datetime.fromisoformat(receipt.granted),
-        journal=receipt.journal,
+        journal=receipt.journal or None,
     )
 
 
@@ -569,10 +573,12 @@ def audit_lines(view: TransactionView) -> list[AuditLine]:
 
 def _links(dag_id: str, view: TransactionView, tries: list[TaskBar]) -> TransactionLinks:
     dag = f"dags/{quote(dag_id, safe='')}"
-    run = f"{dag}/runs/{quote(view.run_id, safe='')}"
+    run = f"{dag}/runs/{quote(view.document.run_id, safe='')}"
     return TransactionLinks(
         dag=dag,
         run=run,
         audit=f"{run}/events",
-        tasks={each.task_id: task_page(dag_id, view.run_id, each.task_id) for each in tries},
+        tasks={
+            each.task_id: task_page(dag_id, view.document.run_id, each.task_id) for each in tries
+        },
     )

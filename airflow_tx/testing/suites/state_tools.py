@@ -64,22 +64,24 @@ class Grants:
         )
 
     def _claim(self, token: Token) -> Receipt:
-        of_the_token = (
-            token.generation,
-            token.txid,
-            token.attempt,
-            token.epoch,
-            token.nonce,
-            token.birth,
+        return Receipt(
+            txid=token.txid,
+            key=f"run {token.txid}",
+            run_id=f"run {token.txid}",
+            attempt=token.attempt,
+            epoch=token.epoch,
+            birth=token.birth,
+            nonce=token.nonce,
+            topology="suite",
+            incarnation=self.incarnation,
+            generation=token.generation,
+            outcome="COMMITTED",
+            granted="2026-01-01T00:00:00+00:00",
+            metadata=token.txid,
+            before=token.txid - 1,
+            after=token.txid,
+            previous="",
         )
-        of_the_run = (
-            "COMMITTED",
-            f"run {token.txid}",
-            f"run {token.txid}",
-            "2026-01-01T00:00:00+00:00",
-        )
-        where = (token.txid, token.txid - 1, token.txid)
-        return Receipt("suite", self.incarnation, *of_the_token, *of_the_run, *where, previous="")
 
     def final(self, grant: Grant, *states: FencedState) -> None:
         """Note that the transaction of `grant` became final; the next grant knows it."""

@@ -99,7 +99,7 @@ def kind_of(paths: Paths, path: str) -> type[Any] | None:
     known: dict[str, type[Any]] = {
         paths.transactions: records.TransactionRecord,
         paths.metas: Metadata,
-        paths.histories: records.History,
+        paths.histories: records.TransactionRecord,
         paths.runs: Binding,
         paths.all_skipped: Skipped,
         paths.wishes: Wish,

@@ -204,7 +204,7 @@ def a_lost_state_without_a_journal(place: Place) -> None:
 def one_that_is_replayed_no_more(place: Place) -> None:
     a_failed_task(place)
     (first,) = place.view().opened
-    request = ReplayRequest(TransactionAttempt(first.txid, first.attempt), "it broke", counts=True, limit=0)
+    request = ReplayRequest(TransactionAttempt(first.txid, first.document.attempt), "it broke", counts=True, limit=0)
     place.ledger.run(recovery.note_replay, request)
 
 
@@ -438,7 +438,7 @@ def follow(place: Place, ulf: Person | None, done: list[str]) -> bool:
     print(place.board.get(f"topologies/{place.name}", "ulf")["state"]["sentence"])
     print(*(f"  {each['words']} | {each['command']} | {bool(each['action'])}" for each in steps), sep="\n")
     first = next(each for each in steps if each["command"])
-    failed = place.view().opened[0].run_id
+    failed = place.view().opened[0].document.run_id
     done.append(first["command"])
     if ulf is None or first["action"] is None:
         place.type(first["command"])

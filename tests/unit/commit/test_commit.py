@@ -32,7 +32,7 @@ from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.attempt import Grant, TaskTry, Token
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.records import History, Phase, TopologyRecord, decode
+from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.ledger.steps import recovery
 from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
 from airflow_tx.sources.api import Batch, SourceKind
@@ -873,8 +873,8 @@ def test_the_rows_of_a_batch_are_what_the_task_that_read_most_has_counted(make: 
     run.commit_now()
     node = store.get(run.spec.paths.history(1))
     assert node is not None
-    history = decode(History, "", node.data)
-    assert (history.rows, history.ack_val) == (7, "0" * 16)
+    history = decode(TransactionRecord, "", node.data)
+    assert (history.final.rows, history.final.ack_val) == (7, "0" * 16)
     assert history.receipt is not None
     assert history.receipt.rows == 7
 

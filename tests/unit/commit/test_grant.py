@@ -9,7 +9,7 @@ import pytest
 from airflow_tx.base.errors import LedgerBehind
 from airflow_tx.ledger.attempt import Grant, Token
 from airflow_tx.ledger.receipt import Code, Receipt, TaskRows
-from airflow_tx.ledger.records import History, TopologyRecord, decode
+from airflow_tx.ledger.records import TopologyRecord, TransactionRecord, decode
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.stage import update
@@ -23,7 +23,7 @@ def words(name: str) -> MemoryState:
 def receipt(run: Run, txid: int = 1) -> Receipt:
     node = run.spec.memory.get(run.spec.paths.history(txid))
     assert node is not None
-    return Receipt.from_json(decode(History, "", node.data).receipt)
+    return Receipt.from_json(decode(TransactionRecord, "", node.data).receipt)
 
 
 def test_the_receipt_of_a_commit_says_what_was_processed_by_what_and_what_was_written(make: Any) -> None:

@@ -19,7 +19,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.ledger.attempt import Grant, TaskTry, Token
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Receipt
-from airflow_tx.ledger.records import History, decode
+from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.transaction.commit.committer import grant_of, read_shared, write_in_phase, write_under
@@ -65,10 +65,10 @@ def with_c(make: Any, of_b: MemoryState, of_d: MemoryState) -> PhaseRun:
     return PhaseRun(make, update("count", of_b), update("c", of_d), ROWS, between=["c"])
 
 
-def history(phase: PhaseRun) -> History:
+def history(phase: PhaseRun) -> TransactionRecord:
     node = phase.run.spec.memory.get(phase.run.spec.paths.history(1))
     assert node is not None, "it is committed"
-    return decode(History, "", node.data)
+    return decode(TransactionRecord, "", node.data)
 
 
 def is_committed(phase: PhaseRun) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import RowsDiffer, RowsNotProven, SourceError
-from airflow_tx.ledger.records import History, TransactionRecord, decode
+from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.ledger.views.view import TransactionDetails, transaction_details
 from airflow_tx.operations.cli import render
 from airflow_tx.sources.api import Batch, Json
@@ -81,8 +81,8 @@ def test_a_batch_that_all_have_read_is_committed_with_its_count_and_digest(store
     assert run.commit() is None
     node = store.get(run.spec.paths.history(1))
     assert node is not None
-    history = decode(History, "", node.data)
-    assert history.rows == 10
+    history = decode(TransactionRecord, "", node.data)
+    assert history.final.rows == 10
     assert history.digest.startswith("python-2:")
 
 

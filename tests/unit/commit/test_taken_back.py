@@ -11,7 +11,7 @@ from airflow_tx.base.errors import AlreadyFinal, RestateRefused
 from airflow_tx.ledger.audit.rebuild import note_change
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import Binding, History, Skipped
+from airflow_tx.ledger.records import Binding, Skipped, TransactionRecord
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
 from airflow_tx.operations.actions.return_to_transaction import held_by
 from tests.unit.commit.backups import ADA, InSqlite, findings, skipped
@@ -82,8 +82,8 @@ def test_rows_of_a_later_re_admission_can_be_re_admitted_again(place: Any, made:
     assert "3 to 3 are taken back" in taken_back(run, place, 2)
     read, paths = Reader(run.spec.memory), run.spec.paths
     kept = read.peek(Skipped, paths.skipped(1))
-    history = read.peek(History, paths.history(1))
-    assert (kept.readmitted_as, history.outcome, history.readmitted_as) == (None, Outcome.SKIPPED, None)
+    history = read.peek(TransactionRecord, paths.history(1))
+    assert (kept.readmitted_as, history.final.outcome, history.final.readmitted_as) == (None, Outcome.SKIPPED, None)
     assert kept.rows is not None
     assert read.peek(Binding, paths.run(run.run_id)).txid == 1
     assert findings(run, place) == ()

@@ -28,7 +28,7 @@ def line(txid: int, current: int, **ready: bool) -> WaitingLine:
 
 def record(run_id: str, **changes: Any) -> TransactionRecord:
     fields: dict[str, Any] = {
-        "key": run_id, "run_id": run_id, "request": "try", "attempt": 1, "epoch": 1, "op": f"op-{run_id}",
+        "txid": 1, "key": run_id, "run_id": run_id, "request": "try", "attempt": 1, "epoch": 1, "op": f"op-{run_id}",
         "phase": Phase.PROCESSING, "base": "", "ended": "", "rows_digest": "", "tasks": {}, "created": "", "began": "",
     }  # fmt: skip
     return TransactionRecord(**{**fields, **changes})

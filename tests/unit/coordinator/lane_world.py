@@ -28,7 +28,7 @@ from airflow_tx.ledger import LIVE_RUN_STATES
 from airflow_tx.ledger.answers import Begun, WindowFull
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.json_text import replace
-from airflow_tx.ledger.records import History, TransactionRecord, decode
+from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.operators.transaction import defined
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.state import Count, MemoryState, Sum
@@ -319,14 +319,14 @@ class LaneWorld:
         return None if node is None else decode(TransactionRecord, path, node.data)
 
     @property
-    def history(self) -> dict[int, History]:
+    def history(self) -> dict[int, TransactionRecord]:
         children = self.store.children(PATHS.histories)
         found = {}
         for name in children.names if children else ():
             path = PATHS.history(int(name))
             node = self.store.get(path)
             assert node is not None
-            found[int(name)] = decode(History, path, node.data)
+            found[int(name)] = decode(TransactionRecord, path, node.data)
         return dict(sorted(found.items()))
 
     @property
@@ -337,7 +337,7 @@ class LaneWorld:
 
     def assert_exact(self, transactions: int) -> None:
         assert list(self.history) == list(range(1, transactions + 1))
-        assert {entry.outcome.value for entry in self.history.values()} == {"COMMITTED"}
+        assert {entry.final.outcome.value for entry in self.history.values()} == {"COMMITTED"}
         assert self.totals == (10 * transactions, sum(range(10 * transactions)))
 
 

@@ -64,6 +64,7 @@ ENDED = ("failed", "success", "skipped")
 def record(txid: int, **more: Any) -> TransactionRecord:
     """A healthy open transaction which starts where its predecessor ends."""
     fields: dict[str, Any] = {
+        "txid": txid,
         "key": f"r{txid}",
         "run_id": f"r{txid}",
         "request": "try",

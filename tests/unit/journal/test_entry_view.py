@@ -35,7 +35,12 @@ def test_the_entry_that_counts_says_run_and_batch(journal: JournalArea) -> None:
     assert found is not None
     assert found.batch is not None
     view = found.transaction
-    assert (view.txid, view.run_id, view.status, found.batch.rows) == (7, "manual", "COMMITTED", {"files": ["a.csv"]})
+    assert (view.txid, view.document.run_id, view.status, found.batch.rows) == (
+        7,
+        "manual",
+        "COMMITTED",
+        {"files": ["a.csv"]},
+    )
     assert forgotten_details(MemoryStore(), PATHS, journal, 8) is None
 
 
@@ -45,7 +50,7 @@ def test_of_a_restated_transaction_it_says_which_one_counts(journal: JournalArea
     store = bound(19, journal.write(entry(19, replaces={"txid": 12, "entry": second})))
     found = [forgotten_details(store, PATHS, journal, txid) for txid in (7, 12, 19)]
     views = [each.transaction for each in found if each is not None]
-    assert [(each.restates, each.restated_by) for each in views] == [(None, 19), (7, 19), (12, None)]
+    assert [(each.document.restates, each.restated_by) for each in views] == [(None, 19), (7, 19), (12, None)]
 
 
 def test_an_entry_of_a_committer_that_was_outranked_is_never_used(journal: JournalArea) -> None:

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_tx.ledger.api import Paths
-from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import History, TopologyRecord
+from airflow_tx.ledger.records import TopologyRecord
 from airflow_tx.ledger.views.status import view_final
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
 from airflow_tx.plugin.api.timeline import MOST_LOOKED, MOST_STRETCHES, Activity, activity, stretches
+from tests.finals import final_record
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -30,10 +30,10 @@ def ledger(*times: tuple[float, float], waits: float = 0) -> TopologySnapshot:
     for txid, (begun, ended) in enumerate(times, 1):
         at = second(begun).isoformat()
         granted = ended - min(1, ended - begun)
-        history = History(
-            txid=txid, attempts=1, run_id=f"r{txid}", outcome=Outcome.COMMITTED, created=at, began=at,
+        history = final_record(
+            txid=txid, run_id=f"r{txid}", created=at, began=at,
             processed=second(granted - waits).isoformat(), granted_at=second(granted).isoformat(),
-            ended=second(ended).isoformat(), rows=1, ack_val="0" * 16, op="op",
+            ended=second(ended).isoformat(), rows=1, op="op",
         )  # fmt: skip
         finals.note(view_final(history, None))
     place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))

@@ -11,8 +11,8 @@ import pytest
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.json_text import replace
-from airflow_tx.ledger.receipt import CheckNote, Deed, Outcome, Receipt, Replayed, TaskRows
-from airflow_tx.ledger.records import History, Phase, TopologyRecord, encode
+from airflow_tx.ledger.receipt import CheckNote, Deed, Outcome, Replayed, TaskRows
+from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord, encode
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.views.status import TransactionView, view_final, view_unreadable
 from airflow_tx.ledger.views.view import TopologyView
@@ -22,38 +22,39 @@ from airflow_tx.plugin.api.figures import MOST_COUNTED, Figures, FigureSpan, fig
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import TimelineWindow
 from airflow_tx.transaction.alarms import AlarmLimits
+from tests.finals import final_record, plain_receipt
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 SPAN = FigureSpan.between(NOON, NOON + 40 * MINUTE)
 NO_LIMITS = AlarmLimits()
-RECEIPT = Receipt("flights", "life", 1, 1, 1, 1, "n", "b", "COMMITTED", "k", "r", NOON.isoformat(), None, 0, 1, "")
+RECEIPT = plain_receipt(granted=NOON.isoformat())
 
 
-def _history(txid: int, outcome: Outcome = Outcome.COMMITTED, **changes: Any) -> History:
+def _history(txid: int, outcome: Outcome = Outcome.COMMITTED, **changes: Any) -> TransactionRecord:
     """Transaction n ends n minutes after noon, after 10 s of processing and 2 s of commit, with n rows."""
     ended = NOON + txid * MINUTE
     began, processed, granted = (ended - timedelta(seconds=each) for each in (15, 5, 2))
     times = [each.isoformat() for each in (began, processed, granted, ended)]
-    history = History(
-        txid=txid, attempts=1, run_id=f"r{txid}", outcome=outcome, began=times[0], processed=times[1],
-        granted_at=times[2], ended=times[3], rows=txid, ack_val="0" * 16, op="op", created=times[0],
+    history = final_record(
+        txid=txid, run_id=f"r{txid}", outcome=outcome, began=times[0], processed=times[1],
+        granted_at=times[2], ended=times[3], rows=txid, created=times[0],
     )  # fmt: skip
     return replace(history, **changes)
 
 
-def _replayed(txid: int, *times: datetime, attempts: int | None = None, **changes: Any) -> History:
+def _replayed(txid: int, *times: datetime, attempts: int | None = None, **changes: Any) -> TransactionRecord:
     """A transaction that was replayed at these times."""
     replays = [Replayed(number, when.isoformat(), "it failed") for number, when in enumerate(times, start=1)]
     return _history(txid, attempts=attempts or len(times) + 1, receipt=replace(RECEIPT, replays=replays), **changes)
 
 
 def _counted(
-    *histories: History,
+    *histories: TransactionRecord,
     span: FigureSpan = SPAN,
     lags: Sequence[LagPoint] = (),
     limits: AlarmLimits = NO_LIMITS,
-    opened: Sequence[History] = (),
+    opened: Sequence[TransactionRecord] = (),
     damaged: Collection[int] = (),
 ) -> Figures:
     place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
@@ -70,8 +71,9 @@ def _counted(
     return figures(snapshot, span, lags, lag_unit="files", limits=limits)
 
 
-def _open(history: History) -> TransactionView:
-    return replace(view_final(history, None), open=True, status=Phase.FAILED.value, ended=None)
+def _open(history: TransactionRecord) -> TransactionView:
+    final = view_final(history, None)
+    return replace(final, document=replace(final.document, phase=Phase.FAILED, end=None))
 
 
 def _figures(*txids: int, span: FigureSpan = SPAN, lags: Sequence[LagPoint] = (), skipped: int = 0) -> Figures:

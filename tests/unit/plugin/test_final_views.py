@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import History
 from airflow_tx.ledger.views.status import TransactionView, view_final
 from airflow_tx.plugin.api import snapshots
 from airflow_tx.plugin.api.snapshots import FinalViews, RememberedViews
+from tests.finals import final_record
 
 ENDED = "2026-01-01T00:00:00.000+00:00"
 
@@ -18,7 +18,7 @@ ENDED = "2026-01-01T00:00:00.000+00:00"
 def view(txid: int, outcome: Outcome = Outcome.COMMITTED) -> TransactionView:
     times = {"began": ENDED, "processed": ENDED, "granted_at": ENDED, "ended": ENDED}
     run = {"run_id": f"r{txid}", "rows": 1, "ack_val": "0" * 16, "op": "op"}
-    history = History(txid=txid, attempts=1, outcome=outcome, **times, **run)  # type: ignore[arg-type]
+    history = final_record(txid=txid, outcome=outcome, **times, **run)  # type: ignore[arg-type]
     return view_final(history, None)
 
 

@@ -12,8 +12,7 @@ from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import LedgerReading
-from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import AlarmNote, BlockMark, History, Phase, TopologyRecord, TransactionRecord
+from airflow_tx.ledger.records import AlarmNote, BlockMark, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.ledger.views.status import TransactionView, view_final, view_open
 from airflow_tx.ledger.views.view import HealthCode, TopologyView
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
@@ -21,6 +20,7 @@ from airflow_tx.operations.actions.run_ends import with_run_ends
 from airflow_tx.plugin.api.routes import MOST_LINES
 from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
 from airflow_tx.plugin.api.topologies import OverviewPart, shared_causes
+from tests.finals import final_record
 
 
 def snapshot(name: str, **topology: Any) -> TopologySnapshot:
@@ -54,7 +54,7 @@ _NOW = datetime(2013, 1, 1, 12, 30, tzinfo=timezone.utc)
 def committed(txid: int, ended: datetime) -> TransactionView:
     times: dict[str, Any] = dict.fromkeys(("began", "processed", "granted_at", "ended"), ended.isoformat())
     run: dict[str, Any] = {"run_id": f"r{txid}", "rows": 1, "ack_val": "0" * 16, "op": "op"}
-    return view_final(History(txid=txid, attempts=1, outcome=Outcome.COMMITTED, **times, **run), None)
+    return view_final(final_record(txid=txid, **times, **run), None)
 
 
 def _view(name: str, record: TopologyRecord) -> TopologyView:

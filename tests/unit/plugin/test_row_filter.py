@@ -10,13 +10,14 @@ import pytest
 
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.json_text import replace
-from airflow_tx.ledger.receipt import Outcome, Replayed
-from airflow_tx.ledger.records import History, TopologyRecord
+from airflow_tx.ledger.receipt import Replayed
+from airflow_tx.ledger.records import TopologyRecord
 from airflow_tx.ledger.views.status import TransactionView, view_final
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api import timeline as filters
 from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
 from airflow_tx.plugin.api.timeline import MOST_LOOKED, ChosenRows, RowFilter, RowMark, RowStatus, chosen_rows
+from tests.finals import final_record
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -25,9 +26,9 @@ def row(txid: int, seconds: float = 5, **changes: Any) -> TransactionView:
     """Transaction n ends n minutes after noon."""
     ended = NOON + timedelta(minutes=txid)
     began = (ended - timedelta(seconds=seconds)).isoformat()
-    history = History(
-        txid=txid, attempts=1, run_id=f"r{txid}", outcome=Outcome.COMMITTED, created=began, began=began,
-        processed=began, granted_at=began, ended=ended.isoformat(), rows=1, ack_val="0" * 16, op="op",
+    history = final_record(
+        txid=txid, run_id=f"r{txid}", created=began, began=began,
+        processed=began, granted_at=began, ended=ended.isoformat(), rows=1, op="op",
     )  # fmt: skip
     return replace(view_final(history, None), **changes)
 

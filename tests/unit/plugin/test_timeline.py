@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.json_text import replace
-from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import History
 from airflow_tx.ledger.views.status import view_final
 from airflow_tx.operations.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskBar
 from airflow_tx.plugin.api.timeline import TimelineWindow, timeline_row
+from tests.finals import final_record
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -58,7 +57,7 @@ def tries_of(tries: list[TaskBar], *, created: float, ended: float) -> list[tupl
     times = {"began": created, "processed": ended, "granted_at": ended, "ended": ended, "created": created}
     at: dict[str, Any] = {name: second(count).isoformat() for name, count in times.items()}
     run: dict[str, Any] = {"run_id": "r", "rows": 1, "ack_val": "0" * 16, "op": "op"}
-    history = History(txid=1, attempts=1, outcome=Outcome.COMMITTED, **at, **run)
+    history = final_record(**at, **run)
     row = timeline_row(view_final(history, None), tries, has_run=True)
     return [(each.task_id, each.try_number) for each in row.tasks]
 

@@ -23,7 +23,7 @@ import pytest
 from airflow_tx import FileSource, PartitionedFileSource, PartitionedSqlSource, SqlSource
 from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError
 from airflow_tx.base.rows import arrow
-from airflow_tx.ledger.records import History, decode
+from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.ledger.views.view import transaction_details
 from airflow_tx.outputs.staging.area import batches_in
@@ -74,9 +74,9 @@ class Run(StageRun):
         assert commit_in_turn(self.commit_of([update(self.state)]), self.spec.memory, patience=0) is None
 
     @property
-    def history(self) -> History:
+    def history(self) -> TransactionRecord:
         node = self.spec.memory.get(self.spec.paths.history(1))
-        return decode(History, "", node.data)
+        return decode(TransactionRecord, "", node.data)
 
     @property
     def unproven(self) -> tuple[str, ...]:
@@ -309,7 +309,7 @@ def test_an_engine_reads_a_database_to_its_end(
     assert run.work(lambda batch: query(batch.arrow())) == [(4950, 99)]
     run.work(whole, "audit")
     run.commit()
-    assert (run.history.rows, run.unproven) == (99, ())
+    assert (run.history.final.rows, run.unproven) == (99, ())
     assert run.history.digest.startswith("xxh64c-")
 
 
@@ -384,7 +384,7 @@ def test_a_part_of_an_engine_s_frame_of_all_rows_is_proven(store: CountingStore,
     run.work(use)
     run.work(lambda batch: None, "audit")
     run.commit()
-    assert (run.history.rows, run.unproven) == (100_000, ())
+    assert (run.history.final.rows, run.unproven) == (100_000, ())
 
 
 def test_a_task_that_reads_dicts_and_one_that_reads_batches_are_compared_by_their_numbers(store: CountingStore) -> None:
@@ -453,7 +453,7 @@ def test_a_reader_that_has_given_all_batches_and_not_said_so_has_read_the_batch(
     for task in TASKS:
         run.work(one, task)
     run.commit()
-    assert (run.history.rows, run.unproven) == (3, ())
+    assert (run.history.final.rows, run.unproven) == (3, ())
 
 
 def test_what_a_source_has_opened_is_closed_behind_the_last_batch(store: CountingStore) -> None:

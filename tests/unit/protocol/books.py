@@ -10,7 +10,7 @@ from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.audit.chain import LedgerEvidence, StateEvidence, ledger_evidence
 from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.receipt import Receipt
-from airflow_tx.ledger.records import History, decode
+from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum
 from airflow_tx.state.memory import MemoryState
@@ -62,4 +62,4 @@ class Books:
     def receipt(self, txid: int) -> Receipt:
         node = self.store.get(self.history(txid))
         assert node is not None
-        return Receipt.from_json(decode(History, "", node.data).receipt)
+        return Receipt.from_json(decode(TransactionRecord, "", node.data).receipt)

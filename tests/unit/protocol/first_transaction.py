@@ -13,7 +13,8 @@ from airflow_tx.ledger.views.view import TopologyView
 def first_record(**changes: Any) -> TransactionRecord:
     """The record of an open transaction."""
     fields: dict[str, Any] = {
-        "key": "r1", "run_id": "r1", "request": "try", "attempt": 1, "epoch": 1, "op": "op", "base": "", "ended": "",
+        "txid": 1, "key": "r1", "run_id": "r1", "request": "try", "attempt": 1, "epoch": 1, "op": "op", "base": "",
+        "ended": "",
         "rows_digest": "", "tasks": {}, "created": "2013-01-01T00:00:00+00:00", "began": "2013-01-01T00:00:00+00:00",
         "processed": "2013-01-01T00:01:00+00:00", "granted_at": "2013-01-01T00:02:00+00:00", **changes,
     }  # fmt: skip

@@ -25,11 +25,12 @@ from airflow_tx.ledger.receipt import (
 from airflow_tx.ledger.records import Ack, BatchRows, ReplayNote, TransactionRecord, encode
 from airflow_tx.ledger.steps import commit
 from airflow_tx.ledger.steps.commit import AcquireRequest
+from tests.finals import plain_receipt
 from tests.model.driver import Run, Topology
 
 NOW = "2013-01-01T00:00:00.000+00:00"
 ONE_ROW = Written(1, "0" * 16)
-CLAIM = Receipt("trace", "life", 1, 2, 1, 1, "n", "b", "COMMITTED", "k", "r2", NOW, None, None, None, "")
+CLAIM = plain_receipt(txid=2)
 REPLAYED = ReplayNote(1, 1, NOW, "its run failed")
 
 
@@ -79,9 +80,11 @@ def test_a_receipt_says_whose_transaction_it_is_and_what_was_processed(topology:
     topology.ledger().run(commit.commit, grant.token, states=["s"], written={"s": Written(2, "f" * 16)})
     own, life = receipt(topology, 2), topology.topology
     expected = Receipt(
-        "trace", life.incarnation, 1, 2, 1, grant.token.epoch, grant.token.nonce, record.birth, "COMMITTED", "day 2",
-        "r2", NOW, [2, 5], 2, 5, receipt(topology, 1).hash, 3, "python:1", {"p": TaskRows(1, None, {})},
-        Code("v1"), replays=[], skip=None, written={"s": Written(2, "f" * 16)},
+        topology="trace", incarnation=life.incarnation, generation=1, txid=2, attempt=1, epoch=grant.token.epoch,
+        nonce=grant.token.nonce, birth=record.birth, outcome="COMMITTED", key="day 2", run_id="r2", granted=NOW,
+        metadata=[2, 5], before=2, after=5, previous=receipt(topology, 1).hash, rows=3, digest="python:1",
+        tasks={"p": TaskRows(1, None, {})},
+        code=Code("v1"), replays=[], skip=None, written={"s": Written(2, "f" * 16)},
         size=record.size or {}, unproven=[], **told,
     )  # fmt: skip
     assert own == expected.hashed()
@@ -107,7 +110,7 @@ def test_a_state_that_was_given_nothing_is_named(topology: Topology, second: Run
 def test_of_long_rows_and_positions_a_receipt_keeps_the_digests(topology: Topology, second: Run) -> None:
     long = list(range(METADATA_KEPT))
     grant = granted(second, metadata=long, position=long)
-    claim = Receipt.from_json(topology.record(2).claim)  # type: ignore[union-attr]
+    claim = Receipt.from_json(topology.record(2).receipt)  # type: ignore[union-attr]
     assert is_shortened(claim.metadata)
     assert is_shortened(claim.after)
     assert grant.token.txid == 2
@@ -146,7 +149,7 @@ def test_each_attempt_says_why_the_one_before_it_was_replayed(
     record = topology.record(2)
     assert record is not None
     assert record.replays == [Replayed(1, "2013-01-01T00:01:00.000+00:00", why)]
-    assert record.claim is None
+    assert record.receipt is None
     second.process({})
     second.commit()
     assert receipt(topology, 2).replays == record.replays
@@ -159,8 +162,8 @@ def test_each_attempt_says_why_the_one_before_it_was_replayed(
         ({"size": {"rows": 7, "why": "all"}}, {"rows": 7}),
         ({"size": {"files": 2, "why": "all"}}, {"size": {"files": 2}}),
         ({"size": {"rows": 7, "at_most": True}}, {"size": {"rows": 7, "at_most": True}}),
-        ({"size": {"rows": 7, "at_most": True}, "claim": replace(CLAIM, rows=5)}, {"rows": 5}),
-        ({"size": {"files": 2}, "claim": CLAIM}, {"size": {"files": 2}}),
+        ({"size": {"rows": 7, "at_most": True}, "receipt": replace(CLAIM, rows=5)}, {"rows": 5}),
+        ({"size": {"files": 2}, "receipt": CLAIM}, {"size": {"files": 2}}),
         ({"size": {"files": 2}, "counted": BatchRows(5), "processed": NOW}, {"rows": 5}),
         # It was counted for an earlier attempt, and an opaque source has decided again since.
         ({"size": {"files": 2}, "counted": BatchRows(5), "processed": None}, {"size": {"files": 2}}),

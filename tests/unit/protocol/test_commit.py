@@ -188,8 +188,14 @@ def test_what_is_left_of_it_is_its_history(topology: Topology, run: Run) -> None
     topology.ledger().run(commit.commit, token, states=("s",), rows=7, ack_val=3)
     found = topology.history(1)
     assert found is not None
-    assert (found.txid, found.attempts, found.run_id, found.rows, found.ack_val) == (1, 1, "r1", 7, f"{3:016x}")
-    assert (found.began, found.ended) == ("2013-01-01T00:00:00.000+00:00", "2013-01-01T00:01:00.000+00:00")
+    assert (found.txid, found.attempt, found.run_id, found.final.rows, found.final.ack_val) == (
+        1,
+        1,
+        "r1",
+        7,
+        f"{3:016x}",
+    )
+    assert (found.began, found.final.when) == ("2013-01-01T00:00:00.000+00:00", "2013-01-01T00:01:00.000+00:00")
     assert (found.processed, found.granted_at, found.birth) == (found.began, found.began, token.birth)
     assert (topology.topology.states, topology.topology.births) == ({"s": 1}, {"s": token.birth})
     assert topology.store().get(topology.paths.transaction(1)) is None

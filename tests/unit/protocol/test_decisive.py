@@ -163,7 +163,7 @@ def test_rows_of_an_open_transaction_that_are_gone_are_found(books: Books) -> No
 def test_what_the_receipt_of_an_open_transaction_is_going_to_say_is_compared(books: Books, field: str) -> None:
     path = books.pipeline.paths.transaction(7)
     books.change(
-        path, lambda record: record["claim"].update({field: 9 if field in ("attempt", "epoch") else "another"})
+        path, lambda record: record["receipt"].update({field: 9 if field in ("attempt", "epoch") else "another"})
     )
     findings(books, "transaction 7: ", "receipt is going to")
 

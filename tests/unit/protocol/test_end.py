@@ -12,13 +12,13 @@ from airflow_tx.ledger.api import Create, Delete, Put
 from airflow_tx.ledger.attempt import TaskTry, Token
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import BlockMark, History, Phase, TransactionRecord, Waiter, encode
+from airflow_tx.ledger.records import BlockMark, Phase, TransactionRecord, Waiter, encode
 from airflow_tx.ledger.steps import commit, step
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.ledger.steps.end import holds, pace_after
 from airflow_tx.ledger.steps.step import Stamp
 from airflow_tx.ledger.store.memory import MemoryStore
+from tests.finals import final_record
 from tests.model.driver import Run, Topology
 
 NOW = "2013-01-01T00:00:00.000+00:00"
@@ -255,13 +255,19 @@ def test_folders_within_folders_are_emptied_in_portions(monkeypatch: pytest.Monk
 
 
 def test_a_transaction_that_was_never_complete_says_nothing_of_the_pace() -> None:
-    history = History(1, 1, "r", Outcome.COMMITTED, "", None, None, "", None, "", "", size={"rows": 5})
+    history = final_record(
+        size={"rows": 5},
+    )
     assert pace_after([[1, 1.0]], history) == [[1, 1.0]]
 
 
 def test_seconds_are_kept_to_the_millisecond_and_the_second_oldest_may_be_the_largest() -> None:
     began, processed = "2013-01-01T00:00:00+00:00", "2013-01-01T00:00:01.234567+00:00"
-    history = History(1, 1, "r", Outcome.COMMITTED, began, processed, None, "", None, "", "", size={"rows": 5})
+    history = final_record(
+        began=began,
+        processed=processed,
+        size={"rows": 5},
+    )
     assert pace_after([], history) == [[5, 1.235]]
     pace: list[list[float]] = [[8, 1.0], [9, 1.0], *([[1, 1.0]] * 6)]
     assert pace_after(pace, history)[0] == [9, 1.0]

@@ -12,36 +12,25 @@ import pytest
 from airflow_tx.base.errors import ConfigError, TransactionDefinitionError, UnreadableRecord, without_controls
 from airflow_tx.ledger.api import Paths, decode_name, encode_name
 from airflow_tx.ledger.json_text import digest, replace
-from airflow_tx.ledger.receipt import Deed, Outcome, Receipt, Replayed
-from airflow_tx.ledger.records import History, Metadata, Skipped, decode, encode
+from airflow_tx.ledger.receipt import Deed, Outcome, Replayed
+from airflow_tx.ledger.records import Metadata, Skipped, TransactionRecord, decode, encode
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.transaction.spec import TransactionSpec
+from tests.finals import final_record, plain_receipt
 
 HALF = "gr\udcf6sse"
 SHOWN = "gr\\udcf6sse"
 WHEN = "2026-01-01T00:00:00+00:00"
 DEED = Deed(HALF, WHEN, HALF)
 SKIPPED = Skipped(key=HALF, run_id="r1", rows={"files": [{"name": HALF}]}, skip=DEED, op="op")
-RECEIPT = Receipt(
-    "t",
-    "life",
-    1,
-    1,
-    1,
-    1,
-    "n",
-    "b",
-    "SKIPPED",
-    "k",
-    "r1",
-    WHEN,
-    None,
-    None,
-    None,
-    "",
-    replays=[Replayed(1, WHEN, HALF)],
+RECEIPT = plain_receipt(outcome="SKIPPED", run_id="r1", granted=WHEN, replays=[Replayed(1, WHEN, HALF)])
+HISTORY = final_record(
+    run_id="r1",
+    outcome=Outcome.SKIPPED,
+    began=WHEN,
+    ended=WHEN,
+    skip=DEED,
 )
-HISTORY = History(1, 1, "r1", Outcome.SKIPPED, WHEN, None, None, WHEN, None, "0", "op", skip=DEED)
 
 
 def test_half_a_pair_is_shown_as_its_escape() -> None:
@@ -63,13 +52,13 @@ def test_names_and_rows_of_a_batch_are_stored_as_they_are() -> None:
 
 def test_a_receipt_is_stored_as_it_was_hashed() -> None:
     history = replace(HISTORY, receipt=RECEIPT)
-    assert decode(History, "/x", encode(history)).receipt == history.receipt
+    assert decode(TransactionRecord, "/x", encode(history)).receipt == history.receipt
 
 
 @pytest.mark.parametrize("text", [HALF, "a\x00b"])
 def test_a_run_has_no_name_that_the_database_of_airflow_refuses(text: str) -> None:
     record = json.loads(encode(HISTORY)) | {"run_id": text}
-    run_id = decode(History, "/x", json.dumps(record).encode()).run_id
+    run_id = decode(TransactionRecord, "/x", json.dumps(record).encode()).run_id
     assert "\x00" not in run_id
     assert run_id.encode().decode() == run_id != text
 
@@ -127,21 +116,21 @@ def test_the_log_of_a_task_takes_an_error_with_half_a_pair() -> None:
         ("txid", float("nan")),
         ("failures", None),
         ("lost", "text"),
-        ("outcome", "LOST"),
+        ("end", {"outcome": "LOST", "when": WHEN}),
         ("run_id", 5),
     ],
 )
 def test_a_field_of_another_kind_makes_a_record_unreadable(field: str, value: Any) -> None:
     record = json.loads(encode(HISTORY)) | {field: value}
     with pytest.raises(UnreadableRecord, match="/x cannot be read"):
-        decode(History, "/x", json.dumps(record).encode())
+        decode(TransactionRecord, "/x", json.dumps(record).encode())
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("ended", "10000-01-01T00:00:00+00:00"),
-        ("ended", "2026-01-01T00:00:00"),
+        ("end", {"outcome": "SKIPPED", "when": "10000-01-01T00:00:00+00:00"}),
+        ("end", {"outcome": "SKIPPED", "when": "2026-01-01T00:00:00"}),
         ("began", "yesterday"),
         ("skip", {"who": "ada"}),
         ("size", {"rows": 10**400}),
@@ -151,4 +140,4 @@ def test_a_field_of_another_kind_makes_a_record_unreadable(field: str, value: An
 def test_what_a_field_has_within_is_checked_before_it_is_shown(field: str, value: Any) -> None:
     record = json.loads(encode(HISTORY)) | {field: value}
     with pytest.raises(UnreadableRecord, match=f"/x cannot be read: its field {field} does not fit: "):
-        decode(History, "/x", json.dumps(record).encode())
+        decode(TransactionRecord, "/x", json.dumps(record).encode())

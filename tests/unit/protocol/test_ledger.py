@@ -13,11 +13,11 @@ from airflow_tx.ledger.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.ledger.batch import BeginRequest, Outside
 from airflow_tx.ledger.ledger import PASSES, Ledger, ReadOnlyLedger
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import Binding, Counter, History, Metadata, TopologyRecord, encode
+from airflow_tx.ledger.records import Binding, Counter, Metadata, TopologyRecord, encode
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.step import Decision, Stamp, is_another
 from airflow_tx.ledger.store.memory import MemoryStore
+from tests.finals import final_record
 from tests.model.driver import CountedIds, HandClock, Run, Topology
 
 PATHS = Paths("/tx", "t")
@@ -369,7 +369,10 @@ def test_it_asks_after_it_has_caught_up(store: Calls, ledger: Ledger) -> None:
 
 def test_a_number_without_history_is_that_of_another_transaction_up_to_the_last_rebuild(store: Calls) -> None:
     store.put(PATHS.record, TopologyRecord("i", "t", "opaque", 4, rebuilt=5))
-    history = History(4, 1, "r", Outcome.COMMITTED, "", None, None, "", None, "", "", birth="b")
+    history = final_record(
+        txid=4,
+        birth="b",
+    )
     store.multi([], [Create(PATHS.history(4), encode(history))])
     found = [is_another(Reader(store), PATHS, txid, "b") for txid in (4, 5, 6)]
     assert found == [False, True, False]

@@ -28,9 +28,10 @@ from airflow_tx.ledger.life import (
 )
 from airflow_tx.ledger.receipt import Receipt, Written
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord
+from tests.finals import plain_receipt
 from tests.model.mutants import ONE, Mutant, applied
 
-RECEIPT = Receipt("t", "L", 1, 1, 1, 1, "n", "b", "committed", "k", "r", "then", None, None, None, "")
+RECEIPT = plain_receipt()
 NAMES = ["db", "words", "all words, by day", "called x now", "state a"]
 
 

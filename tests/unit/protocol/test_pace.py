@@ -11,21 +11,27 @@ from hypothesis import strategies as st
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import History
+from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps.end import HOURS_KEPT, PACES_KEPT, hours_after, pace_after
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.views.view import LedgerView, topology_view
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from tests.finals import final_record
 from tests.model.driver import Run, Topology
 
 
-def ended(size: dict[str, Any] | None, seconds: int = 5, outcome: Outcome = Outcome.COMMITTED) -> History:
+def ended(size: dict[str, Any] | None, seconds: int = 5, outcome: Outcome = Outcome.COMMITTED) -> TransactionRecord:
     processed = f"2026-01-01T00:{seconds // 60:02}:{seconds % 60:02}+00:00"
-    return History(1, 1, "r", outcome, "2026-01-01T00:00:00+00:00", processed, None, "", None, "", "", size=size)
+    return final_record(
+        outcome=outcome,
+        began="2026-01-01T00:00:00+00:00",
+        processed=processed,
+        size=size,
+    )
 
 
-def of(rows: int, seconds: int = 5) -> History:
+def of(rows: int, seconds: int = 5) -> TransactionRecord:
     return ended({"rows": rows, "why": ""}, seconds)
 
 
@@ -44,7 +50,7 @@ def test_rows_and_seconds_in_process_are_kept() -> None:
     ],
     ids=["of no known size", "empty", "without a count", "skipped"],
 )
-def test_what_says_nothing_of_the_pace_changes_nothing(history: History) -> None:
+def test_what_says_nothing_of_the_pace_changes_nothing(history: TransactionRecord) -> None:
     assert pace_after([[100, 65.0]], history) == [[100, 65.0]]
 
 
@@ -84,7 +90,7 @@ def test_the_transactions_of_each_hour_are_counted_however_short_the_history_is(
     for hour in range(30):
         for minute in range(hour % 3 + 1):
             moment = f"2026-01-0{1 + hour // 24}T{hour % 24:02}:{minute:02}:00.000+00:00"
-            hours = hours_after(hours, replace(ended(None), ended=moment))
+            hours = hours_after(hours, final_record(ended=moment))
     assert len(hours) == HOURS_KEPT
     assert hours["2026-01-02T05"] == 29 % 3 + 1
     assert "2026-01-01T04" not in hours

@@ -16,10 +16,11 @@ from airflow_tx.ledger.audit.rebuild import ledger_lost
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.receipt import Deed, Outcome
-from airflow_tx.ledger.records import Binding, BlockMark, History, Metadata, Skipped, Waiter, encode
+from airflow_tx.ledger.records import Binding, BlockMark, Metadata, Skipped, Waiter, encode
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.state.api import Fence
 from airflow_tx.state.fence import applied
+from tests.finals import final_record
 from tests.model.driver import Run, Topology
 
 PATHS = Paths("/tx", "trace")
@@ -286,7 +287,7 @@ def test_a_readmission_that_is_forgotten_gives_its_rows_back(topology: Topology)
     assert bound(topology, "r1") == 1
     history = topology.history(1)
     assert history is not None
-    assert (history.outcome, history.readmitted_as) == (Outcome.SKIPPED, None)
+    assert (history.final.outcome, history.final.readmitted_as) == (Outcome.SKIPPED, None)
     assert Run(topology, "r1").begin(2).metadata == [0, 2]
 
 
@@ -345,7 +346,10 @@ def test_a_ledger_of_another_life_with_results_of_its_own_stays(topology: Topolo
 
 def test_the_history_of_a_ledger_of_another_life_goes(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
-    old = History(5, 1, "r5", Outcome.COMMITTED, "", None, None, "", None, "", "")
+    old = final_record(
+        txid=5,
+        run_id="r5",
+    )
     paths = topology.paths
     topology.store().multi([], [Create(paths.history(txid), encode(replace(old, txid=txid))) for txid in (1, 5)])
     rebuilt(topology, plan(held("s", 7)))

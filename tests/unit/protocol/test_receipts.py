@@ -31,13 +31,14 @@ from airflow_tx.ledger.receipt import (
     code_digest,
     hash_of,
 )
-from airflow_tx.ledger.records import Ack, Counter, History, Metadata, RepairRecord, encode
+from airflow_tx.ledger.records import Ack, Counter, Metadata, RepairRecord, TransactionRecord, encode
 from airflow_tx.ledger.steps.processing import code_of, tasks_of
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum
 from airflow_tx.state.api import StoredReceipt
 from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.memory import MemoryState
+from tests.finals import plain_receipt
 from tests.integration.pipeline import Pipeline
 from tests.unit.protocol.books import Books
 
@@ -101,8 +102,8 @@ def test_rows_that_can_be_read_once_are_not_read_again_as_none() -> None:
 
 def receipt(**changes: Any) -> Receipt:
     own: dict[str, Any] = {"metadata": [0, 5], "before": 0, "after": 5, "previous": ""}
-    token = ("flights", "life", 1, 1, 2, 3, "nonce", "birth")
-    return Receipt(*token, "COMMITTED", "key", "run", WHEN, **{**own, **changes})
+    who = {"topology": "flights", "key": "key", "run_id": "run", "attempt": 2, "epoch": 3, "nonce": "nonce"}
+    return plain_receipt(**{**who, **own, "birth": "birth", "granted": WHEN, **changes})
 
 
 NAMES = [each.name for each in structs.fields(Receipt) if each.name != "stored_hash"]
@@ -300,10 +301,12 @@ def forged(books: Books, txid: int, **changes: Any) -> Callable[[dict[str, Any]]
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("rows", 2), ("run_id", "x"), ("attempts", 2), ("birth", "x"), ("outcome", "SKIPPED"), ("txid", 4)],
+    [("rows", 2), ("run_id", "x"), ("attempt", 2), ("birth", "x"), ("outcome", "SKIPPED"), ("txid", 4)],
 )
 def test_a_number_in_the_history_is_found(books: Books, name: str, value: Any) -> None:
-    books.change(books.history(3), lambda record: record.update({name: value}))
+    books.change(
+        books.history(3), lambda record: (record["end"] if name in record["end"] else record).update({name: value})
+    )
     (finding,) = books.verify().findings
     assert finding.startswith("transaction 3: the ledger says ")
 
@@ -331,7 +334,9 @@ def test_a_chain_that_is_forged_to_its_end_is_found_by_the_states(books: Books) 
     for txid in (3, 4, 5):
         made = replace(books.receipt(txid), rows=2 if txid == 3 else 1, previous=previous)
         previous = made.hash
-        books.change(books.history(txid), updates(receipt=made.to_json(), rows=made.rows))
+        books.change(books.history(txid), updates(receipt=made.to_json()))
+        end = {"outcome": "COMMITTED", "when": made.granted, "rows": made.rows}
+        books.change(books.history(txid), updates(end=end))
     books.change(books.pipeline.paths.record, lambda value: value.update(receipt=previous))
     assert [each for each in books.verify().findings if "differ in rows" in each]
 
@@ -440,7 +445,7 @@ def test_whatever_stored_leaf_of_a_receipt_is_another_one_it_is_found(data: Any)
     assert books.verify().findings, path
 
 
-def own_receipt(history: History) -> Receipt:
+def own_receipt(history: TransactionRecord) -> Receipt:
     assert history.receipt is not None
     return history.receipt
 

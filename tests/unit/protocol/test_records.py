@@ -17,11 +17,10 @@ from airflow_tx.ledger.api import Paths, SystemClock, SystemIds, ack_element, ac
 from airflow_tx.ledger.attempt import Grant, Token, TransactionAttempt
 from airflow_tx.ledger.batch import Batch, Outside
 from airflow_tx.ledger.json_text import Record, digest, dumps, read_as, replace
-from airflow_tx.ledger.receipt import Deed, DeedOfAttempt, Outcome, Replaced
+from airflow_tx.ledger.receipt import Deed, DeedOfAttempt, Replaced
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
-    History,
     Phase,
     Restating,
     Skipped,
@@ -33,6 +32,7 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.steps.replay import BeginPass
 from airflow_tx.ledger.views.status import view_unreadable
+from tests.finals import final_record
 
 WHEN = "2013-01-01T00:00:00+00:00"
 DEED = Deed("ada", WHEN, "why")
@@ -47,14 +47,48 @@ def test_equal_values_give_equal_text_and_digest() -> None:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     record = TransactionRecord(
-        "k", "r", "t", 1, 1, "o", Phase.COMMITTING, "b", "e", "d", {"p": "1"}, WHEN, WHEN, changed=[AGAIN]
+        txid=1,
+        key="k",
+        run_id="r",
+        request="t",
+        attempt=1,
+        epoch=1,
+        op="o",
+        phase=Phase.COMMITTING,
+        base="b",
+        ended="e",
+        rows_digest="d",
+        tasks={"p": "1"},
+        created=WHEN,
+        began=WHEN,
+        changed=[AGAIN],
     )
     assert decode(TransactionRecord, "/x", encode(record)) == record
     assert record.to_change == AGAIN
 
 
-RECORD = TransactionRecord("k", "r", "t", 1, 1, "o", Phase.PROCESSING, "b", "e", "d", {}, WHEN, WHEN)
-HISTORY = History(7, 1, "r", Outcome.COMMITTED, WHEN, None, None, WHEN, 1, "0", "o")
+RECORD = TransactionRecord(
+    txid=1,
+    key="k",
+    run_id="r",
+    request="t",
+    attempt=1,
+    epoch=1,
+    op="o",
+    phase=Phase.PROCESSING,
+    base="b",
+    ended="e",
+    rows_digest="d",
+    tasks={},
+    created=WHEN,
+    began=WHEN,
+)
+HISTORY = final_record(
+    txid=7,
+    began=WHEN,
+    ended=WHEN,
+    rows=1,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +112,7 @@ def test_a_ledger_that_restates_nothing_has_no_word_of_restating(record: Any) ->
     [
         Binding(7, "2013-01-01/7-ab", Restating(9, "b")),
         replace(RECORD, journal="2013-01-01/9-cd", replaces=Replaced(7, "2013-01-01/7-ab")),
-        replace(HISTORY, restates=7),
+        replace(HISTORY, replaces=Replaced(7, "2013-01-01/7-ab")),
         Skipped("k", "r", None, DEED, "o", replaces=7),
         TopologyRecord("i", "dag", "opaque", 4, renamed={"s": "t"}),
         Wish(7, "k", "r", "ada", WHEN, "a bug", "o", changed_rows=True),
@@ -113,8 +147,8 @@ def test_what_a_record_restates_is_in_its_text() -> None:
 def test_what_is_no_record_of_its_class_is_never_taken_for_one(data: bytes, reason: str) -> None:
     with pytest.raises(UnreadableRecord, match=f"/x.*{reason}"):
         decode(Counter, "/x", data)
-    with pytest.raises(UnreadableRecord, match='/x cannot be read: its field outcome does not fit: .*"LOST"'):
-        decode(History, "/x", b'{"format":1,"outcome":"LOST"}')
+    with pytest.raises(UnreadableRecord, match='/x cannot be read: its field end does not fit: .*"LOST"'):
+        decode(TransactionRecord, "/x", b'{"format":1,"end":{"outcome":"LOST","when":""}}')
 
 
 # --- what is stored has the types of its fields ------------------------------------------------------------------
@@ -199,7 +233,7 @@ def test_a_view_of_a_record_that_does_not_fit_shows_no_value_of_it(name: str, wh
     data = json.dumps(json.loads(encode(RECORD)) | {name: "a private word"}).encode()
     with pytest.raises(UnreadableRecord, match="a private word") as refused:
         decode(TransactionRecord, "/x", data)
-    shown = view_unreadable(1, refused.value).error
+    shown = view_unreadable(1, refused.value).document.error
     assert shown is not None
     assert shown.startswith(f"Record /x cannot be read: its field {name} does not fit: {why}")
     assert "private" not in shown

@@ -154,7 +154,7 @@ def test_verify_adds_differences_up(books: Books) -> None:
 
 
 def test_verify_finds_a_history_that_says_another_thing_than_its_receipt(books: Books) -> None:
-    books.change(books.history(4), lambda value: value.update(restates=2))
+    books.change(books.history(4), lambda value: value["replaces"].update(txid=2))
     assert "transaction 4: the ledger says restates 2, its receipt 1" in books.verify().findings
 
 

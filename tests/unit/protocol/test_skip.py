@@ -165,8 +165,8 @@ def test_one_that_a_person_has_not_noted_yet_is_refused_with_the_word_that_nothi
 ) -> None:
     fenced(run, "s")
     with pytest.raises(SkipRefused, match="Nothing was changed. Replay it"):
-        end.check_undoable(topology.paths, 1, record(topology), {"s": False}, noted=False)
-    end.check_undoable(topology.paths, 1, record(topology), {"s": True}, noted=False)
+        end.check_undoable(topology.paths, record(topology), {"s": False}, noted=False)
+    end.check_undoable(topology.paths, record(topology), {"s": True}, noted=False)
 
 
 # --- the end, and after it ---------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_what_is_skipped_keeps_its_rows_and_is_answered_twice(topology: Topology
     assert (kept.key, kept.run_id, kept.rows, kept.skip, kept.readmit) == ("r1", "r1", [0, 2], NOTED, None)
     history = topology.history(1)
     assert history is not None
-    assert (history.outcome, history.skip, history.rows) == (Outcome.SKIPPED, NOTED, None)
+    assert (history.final.outcome, history.skip, history.final.rows) == (Outcome.SKIPPED, NOTED, None)
     assert (topology.current, topology.topology.skips, topology.topology.states) == (2, [], {"s": 1})
 
 

@@ -9,7 +9,22 @@ from airflow_tx.ledger.records import Phase, TransactionRecord
 
 
 def record(base: str, ended: str) -> TransactionRecord:
-    return TransactionRecord("k", "r", "", 1, 1, "", Phase.PROCESSING, base, ended, "", {}, "", "")
+    return TransactionRecord(
+        txid=1,
+        key="k",
+        run_id="r",
+        request="",
+        attempt=1,
+        epoch=1,
+        op="",
+        phase=Phase.PROCESSING,
+        base=base,
+        ended=ended,
+        rows_digest="",
+        tasks={},
+        created="",
+        began="",
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from airflow_tx.ledger.records import (
     Ack,
     BatchRows,
     BlockMark,
-    History,
     Phase,
     ReplayNote,
     Skipped,
@@ -32,6 +31,7 @@ from airflow_tx.ledger.views.status import (
     view_open,
     with_run_end,
 )
+from tests.finals import final_record
 
 SKIP = Deed("ada", "2013-01-02", "broken")
 AGAIN = DeedOfAttempt("ada", "2013-01-02", "broken", 1)
@@ -44,7 +44,15 @@ def record(txid: int = 2, **changes: Any) -> TransactionRecord:
         "phase": Phase.PROCESSING, "base": "", "ended": "", "rows_digest": "", "tasks": {"count": "0"},
         "created": "", "began": "2013-01-01",
     }  # fmt: skip
-    own: dict[str, Any] = {"key": "key", "run_id": f"r{txid}", "request": "try", "attempt": 1, "epoch": 1, "op": "op"}
+    own: dict[str, Any] = {
+        "txid": txid,
+        "key": "key",
+        "run_id": f"r{txid}",
+        "request": "try",
+        "attempt": 1,
+        "epoch": 1,
+        "op": "op",
+    }
     return TransactionRecord(**{**own, **fields, **changes})
 
 
@@ -159,10 +167,10 @@ def test_an_open_transaction_is_shown_with_all_that_its_record_says_of_it() -> N
     }  # fmt: skip
     counted = BatchRows(5, {"python": "python:02", "xxh64-1": "xxh64-1:01"})
     shown = view(record(counted=counted, **told), {("count", -1): acked(rows=3), ("audit", -1): acked(rows=5)})
-    found = {name: getattr(shown, name) for name in told}
-    assert found == {**told, "lost": ("row 7",), "changed": (CHANGED,), "processed": moment(told["processed"])}
-    assert (shown.rows, shown.digest) == (5, "python:02 xxh64-1:01")
-    assert (view(record()).rows, view(record()).digest) == (None, "")
+    assert {name: getattr(shown.document, name) for name in told} == told
+    assert (shown.changed, shown.processed) == ((CHANGED,), moment(told["processed"]))
+    assert (shown.rows, shown.document.digest) == (5, "python:02 xxh64-1:01")
+    assert (view(record()).rows, view(record()).document.digest) == (None, "")
 
 
 @pytest.mark.parametrize(("phase", "granted"), [(Phase.COMMITTING, "2013-01-03"), (Phase.PROCESSING, None)])
@@ -171,16 +179,21 @@ def test_when_the_turn_was_taken_is_shown_as_long_as_it_is_held(phase: Phase, gr
 
 
 def test_one_that_gave_up_its_run_slot_says_for_whom_until_it_is_started_again() -> None:
-    assert view(record(yielded=1), yielded=YIELDED).yielded == 1
-    assert view(record(yielded=1)).yielded is None
+    assert view(record(yielded=1), yielded=YIELDED).document.yielded == 1
+    assert view(record(yielded=1)).document.yielded is None
 
 
 TIMES = {"began": "2013-01-01", "processed": "2013-01-02", "granted_at": "2013-01-03", "ended": "2013-01-04"}
 
 
-def history(**changes: Any) -> History:
+def history(**changes: Any) -> TransactionRecord:
     fields: dict[str, Any] = {**TIMES, "rows": 5}
-    return History(2, 3, "r2", Outcome.COMMITTED, **{**fields, "ack_val": "0" * 16, "op": "op", **changes})
+    return final_record(
+        txid=2,
+        attempt=3,
+        run_id="r2",
+        **{**fields, "ack_val": "0" * 16, "op": "op", **changes},
+    )
 
 
 def test_a_final_transaction_is_shown_with_all_that_its_history_says_of_it() -> None:
@@ -189,16 +202,12 @@ def test_a_final_transaction_is_shown_with_all_that_its_history_says_of_it() -> 
         "skip": SKIP, "digest": "python:02", "readmitted_as": 9,
     }  # fmt: skip
     shown = view_final(history(**told), None)
-    found = {name: getattr(shown, name) for name in told}
-    assert found == {
-        **told,
-        "lost": ("row 7",),
-        "changed": (CHANGED,),
-        "skip": person(SKIP),
-    }
-    assert (shown.txid, shown.attempt, shown.status, shown.run_id) == (2, 3, "COMMITTED", "r2")
+    own = shown.document
+    assert (own.size, own.lost, own.failures, own.digest) == (told["size"], ["row 7"], 1, "python:02")
+    assert (shown.changed, shown.skip, shown.readmitted_as) == ((CHANGED,), person(SKIP), 9)
+    assert (shown.txid, shown.document.attempt, shown.status, shown.document.run_id) == (2, 3, "COMMITTED", "r2")
     assert [shown.began, shown.processed, shown.granted, shown.ended] == [moment(each) for each in TIMES.values()]
-    assert (shown.waiting_for, shown.open, shown.readmit, shown.error) == (None, False, None, None)
+    assert (shown.waiting_for, shown.open, shown.readmit, shown.document.error) == (None, False, None, None)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +223,12 @@ def test_of_one_that_history_has_forgotten_its_skip_is_remembered(
 ) -> None:
     skipped = Skipped("key", "r2", [0, 5], SKIP, "op", readmit, again)
     found = forgotten(2, skipped)
-    assert (found.outcome, found.ended, found.attempts, found.ack_val) == (outcome, "2013-01-02", 0, "0" * 16)
+    assert (found.final.outcome, found.final.when, found.attempt, found.final.ack_val) == (
+        outcome,
+        "2013-01-02",
+        0,
+        "0" * 16,
+    )
     shown = view_final(found, skipped)
     assert (shown.waiting_for is not None, shown.readmit, shown.readmitted_as) == (waits, person(readmit), again)
 

@@ -13,7 +13,7 @@ from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.json_text import as_kept, replace
 from airflow_tx.ledger.life import RENAMED, STATE_LOST
 from airflow_tx.ledger.receipt import Deed, DeedOfAttempt, Outcome, Receipt, Written
-from airflow_tx.ledger.records import History, RepairRecord
+from airflow_tx.ledger.records import BatchRows, RepairRecord, TransactionRecord
 from airflow_tx.state.api import StoredReceipt
 from tests.unit.protocol.books import Books
 
@@ -46,14 +46,16 @@ def said(found: Verified) -> tuple[list[str], list[str]]:
     return list(found.findings), list(found.notes)
 
 
-def of(found: History) -> Receipt:
+def of(found: TransactionRecord) -> Receipt:
     assert found.receipt is not None
     return found.receipt
 
 
 def history(ledger: LedgerEvidence, number: int, **changes: Any) -> LedgerEvidence:
     """A ledger with another history of one transaction."""
-    own = replace(ledger.histories[min(number, 5)], **changes)
+    own = ledger.histories[min(number, 5)]
+    end = {name: changes.pop(name) for name in ("outcome", "rows", "readmitted_as") if name in changes}
+    own = replace(own, end=replace(own.final, **end), **changes)
     return replace(ledger, histories={**ledger.histories, number: own})
 
 
@@ -77,7 +79,7 @@ def held(state: StateEvidence, txid: int, **changes: Any) -> StateEvidence:
 
 def rechained(ledger: LedgerEvidence, **changes: dict[str, Any]) -> LedgerEvidence:
     """Receipts that say something else, by `t` and their txid; all hashes fit, and there are no states."""
-    histories, previous = dict[int, History](), ""
+    histories, previous = dict[int, TransactionRecord](), ""
     for txid, each in ledger.histories.items():
         made = replace(of(each), previous=previous, written={})
         made = replace(made, **changes.get(f"t{txid}", {}))
@@ -218,7 +220,7 @@ def test_what_was_changed_in_one_place_is_found_once(ledger: LedgerEvidence, sta
     ("change", "said_of_it"),
     [
         ({"attempt": 7}, "it is of 3.1, and 3.7 stands beside it"),
-        ({"text": "{}"}, "it is no Receipt: Object missing required field `topology` ({})"),
+        ({"text": "{}"}, "it is no Receipt: Object missing required field `txid` ({})"),
         ({"text": "nothing"}, 'it is no Receipt: Expected `object`, got `str` ("nothing")'),
     ],
 )
@@ -294,11 +296,11 @@ def test_receipts_that_all_states_have_changed_alike_are_found_by_the_next_one(
     ("name", "value", "kept"),
     [
         ("txid", 4, "txid 4, its receipt 3"),
-        ("attempts", 2, "attempt 2, its receipt 1"),
+        ("attempt", 2, "attempt 2, its receipt 1"),
         ("run_id", "x", 'run "x", its receipt "run 3"'),
         ("outcome", Outcome.SKIPPED, 'outcome "SKIPPED", its receipt "COMMITTED"'),
         ("rows", 2, "rows 2, its receipt 1"),
-        ("digest", "x", 'digest "x", its receipt ""'),
+        ("counted", BatchRows(1, {"": "x"}), 'digest "x", its receipt ""'),
         ("lost", ["y"], 'lost rows ["y"], its receipt []'),
         ("changed", [AGAIN], f'changed rows [{{"attempt":1,{IN_SHORT}}}], its receipt []'),
         ("skip", AUDIT, f"skip {{{IN_SHORT}}}, its receipt null"),

@@ -236,7 +236,10 @@ def test_of_a_skipped_transaction_rows_are_shown_until_it_is_readmitted(topology
     topology.skip(2)
     details = transaction_details(topology.store(), topology.paths, 2)
     assert details.batch == Metadata(0, [2, 4], None)
-    assert (details.transaction.attempt, details.transaction.began) == (1, datetime(2013, 1, 1, tzinfo=timezone.utc))
+    assert (details.transaction.document.attempt, details.transaction.began) == (
+        1,
+        datetime(2013, 1, 1, tzinfo=timezone.utc),
+    )
     topology.readmit(2)
     runs[1].begin(2)
     assert runs[1].attempt.txid == 4

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.ledger.json_text import Size
-from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import History
+from airflow_tx.ledger.records import TransactionRecord
 from airflow_tx.ledger.steps.end import pace_after
 from airflow_tx.sources.api import FIRST_ROWS, GROWTH, LEAST_ROWS, ROWS_SHARE, BatchSize, Limit
+from tests.finals import final_record
 
 AVAILABLE = st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 10**9), max_size=12)
 MEASURED = st.lists(st.tuples(st.integers(1, 10**9), st.floats(0, 10**5)), max_size=8)
@@ -177,12 +177,16 @@ class Pipeline:
         return self.batches[first:]
 
 
-def history(rows: int, seconds: float) -> History:
+def history(rows: int, seconds: float) -> TransactionRecord:
     """What is left of a transaction that committed `rows` rows."""
     began = datetime(2026, 1, 1, tzinfo=timezone.utc)
     processed = (began + timedelta(seconds=seconds)).isoformat()
     size: Size = {"rows": rows, "why": ""}
-    return History(1, 1, "r", Outcome.COMMITTED, began.isoformat(), processed, None, "", None, "", "", size=size)
+    return final_record(
+        began=began.isoformat(),
+        processed=processed,
+        size=size,
+    )
 
 
 SPEEDS = pytest.mark.parametrize(
