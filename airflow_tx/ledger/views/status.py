@@ -177,16 +177,16 @@ class TransactionView:
     attempt: int
     status: str
     run_id: str
-    began: datetime | None
-    processed: datetime | None
-    granted: datetime | None
-    ended: datetime | None
-    rows: int | None
-    ack_val: str
-    failures: int
-    error: str | None
-    waits: str | None
-    open: bool
+    began: datetime | None = None
+    processed: datetime | None = None
+    granted: datetime | None = None
+    ended: datetime | None = None
+    rows: int | None = None
+    ack_val: str = ""
+    failures: int = 0
+    error: str | None = None
+    waits: str | None = None
+    open: bool = False
     pinned: bool = False
     stale: bool = False
     blocked: str | None = None
@@ -332,7 +332,6 @@ def view_open(
         began=moment(record.began),
         processed=moment(record.processed),
         granted=moment(record.granted_at) if record.phase is Phase.COMMITTING else None,
-        ended=None,
         rows=max(rows, default=None),
         ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
         failures=record.failures,
@@ -423,7 +422,6 @@ def view_unreadable(
 
     :param ended: when the store wrote the record last.
     """
-    unknown: dict[str, Any] = dict.fromkeys("began processed granted rows waits".split())
     return TransactionView(
         txid=txid,
         attempt=0,
@@ -431,10 +429,8 @@ def view_unreadable(
         run_id="",
         ended=ended,
         ack_val="0" * 16,
-        failures=0,
         error=unquoted(error),
         open=is_open,
-        **unknown,
     )
 
 
@@ -456,9 +452,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         rows=history.rows,
         ack_val=history.ack_val,
         failures=history.failures,
-        error=None,
         waits=_waiting_for_readmission(skipped),
-        open=False,
         skip=person(history.skip),
         readmit=None if skipped is None else person(skipped.readmit),
         readmitted_as=history.readmitted_as,
@@ -487,20 +481,21 @@ def _of_receipt(receipt: Receipt) -> dict[str, Any]:
 def forgotten(txid: int, skipped: Skipped) -> History:
     """Give the history of a transaction of which only that it was skipped is remembered."""
     outcome = Outcome.READMITTED if is_back(skipped) else Outcome.SKIPPED
-    unknown: dict[str, Any] = dict.fromkeys(("processed", "granted_at", "rows"))
     return History(
         txid=txid,
         attempts=0,
         run_id=skipped.run_id,
         outcome=outcome,
         began="",
+        processed=None,
+        granted_at=None,
         ended=skipped.skip.when,
+        rows=None,
         ack_val="0" * 16,
         op=skipped.op,
         skip=skipped.skip,
         readmitted_as=skipped.readmitted_as,
         restates=skipped.replaces,
-        **unknown,
     )
 
 
