@@ -40,9 +40,7 @@ class GlobalCount(Example):
         airflow.wait_run(self.name, "r4")
         self.say("a fourth run has found no more tuples")
         for entry in history(store, self.paths):
-            self.say(
-                f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}"
-            )
+            self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
 
     def wrong(self) -> list[str]:
         """Compare with the sizes of the partitions."""

@@ -63,9 +63,7 @@ class KafkaCounts(Example):
             for run_id in runs:
                 self._ended(airflow, run_id)
         for entry in history(store, self.paths):
-            self.say(
-                f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}"
-            )
+            self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
 
     def add_connector(self) -> None:
         """Give Spark its connector to Kafka."""

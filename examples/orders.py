@@ -57,9 +57,7 @@ class Orders(Example):
         self.say("region us is back, with more orders")
         self._counted(store, "the rest")
         for entry in history(store, self.paths):
-            self.say(
-                f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}"
-            )
+            self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
 
     def wrong(self) -> list[str]:
         """Compare with the files."""

@@ -61,9 +61,7 @@ class SqlOrders(Example):
             if airflow.states(self.name, f"rest{number}")["begin"] == "skipped":
                 break
         for entry in history(store, self.paths):
-            self.say(
-                f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}"
-            )
+            self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
         self.expected = self._groups("SELECT product, count(*), sum(amount) FROM orders GROUP BY product")
         self.found = self._groups("SELECT product, orders, amount FROM order_totals")
         self._engine.dispose()

@@ -221,11 +221,11 @@ if TYPE_CHECKING:
         TopologyState as TopologyState,
         TopologyView as TopologyView,
         TransactionDetails as TransactionDetails,
+        columns as columns,
         topology_health as topology_health,
         topology_view as topology_view,
         transaction_details as transaction_details,
         transaction_remedy as transaction_remedy,
-        waiting_runs as waiting_runs,
         whole_record as whole_record,
     )
 

@@ -187,7 +187,7 @@ class Grant:
     @property
     def has_journal_entry(self) -> bool:
         """Whether its transaction has a journal entry. Of a look, which has no transaction, it is true."""
-        return not self.claim or self.receipt("", NOTHING_WRITTEN).journal != ""
+        return not self.claim or self.receipt("", NOTHING_WRITTEN).journal is not None
 
     def receipt(self, state: str, written: Written) -> Receipt:
         """Return the receipt that a state keeps once its update is complete.

@@ -158,7 +158,7 @@ class TransactionFacts(Record, frozen=True, kw_only=True):
     :param changed: who let its rows be decided again, when and why, and the attempt whose rows they replace.
     :param skip: who wants it skipped, or skipped it, when and why.
     :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
-    :param journal: name of the journal entry with its contribution; "": there is none.
+    :param journal: name of the journal entry with its contribution; None: there is none.
     :param replaces: the `txid` and the `entry` of the transaction that it restates; None: it is no restatement.
     :param wish: who wanted that restatement, when and why.
     """
@@ -175,7 +175,7 @@ class TransactionFacts(Record, frozen=True, kw_only=True):
     changed: list[DeedOfAttempt] = field(default_factory=list)
     skip: Deed | None = None
     size: Size | None = None
-    journal: str = ""
+    journal: str | None = None
     replaces: Replaced | None = None
     wish: Deed | None = None
 

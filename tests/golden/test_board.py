@@ -16,8 +16,10 @@ from fastapi.testclient import TestClient
 from airflow_tx.operations.cli import context
 from airflow_tx.operations.cli.definition import get_tx_cli_commands
 from airflow_tx.plugin.api import access, app, dag_process
+from tests.golden.all_facts import fill
 from tests.golden.board_world import SAME_ORIGIN, airflow, here, store, topology  # noqa: F401 - fixtures
 from tests.golden.written import check_golden
+from tests.model.driver import Topology
 
 
 @pytest.fixture
@@ -123,8 +125,7 @@ def test_every_command_prints_as_ever(
     monkeypatch.setattr(db, "check_and_run_migrations", lambda: None)
     monkeypatch.setattr(compat, "clear_run", lambda *args, noting=bool, **kwargs: noting() or True)
     monkeypatch.setattr(context, "getuser", lambda: "ada")
-    parser = ArgumentParser()
-    _add(parser, get_tx_cli_commands()[0])
+    parser = _parser()
     done = [f"{line} --why text --yes" if "replay" not in line else line for line in DONE]
     found = {}
     for line in (*READS, *(f"{line} --dry-run" for line in DEEDS), *done):
@@ -139,6 +140,48 @@ def test_every_command_prints_as_ever(
         out = json.loads(printed.out) if is_read else printed.out.splitlines()
         found[line] = {"out": known(out), "err": known(printed.err).splitlines(), "code": known(code)}
     check_golden(f"commands_{output}", found)
+
+
+ROWS = (
+    "list", "list trace", "list trace --wide", "list trace --status committed", "show trace",
+    *(f"show trace {txid}" for txid in range(1, 8)),
+    "receipts trace", "receipts trace --wide", "find trace 1", "find trace 1 --wide", "find r", "find lost --wide",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("output", ["json", "yaml", "plain", "table"])
+def test_every_fact_of_a_transaction_is_printed_as_ever(
+    here: None,  # noqa: F811
+    topology: Topology,  # noqa: F811
+    output: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow.utils import db
+
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr(db, "check_and_run_migrations", lambda: None)
+    fill(topology)
+    found = {}
+    for line in ROWS:
+        args, _ = _parser().parse_known_args([*line.split(), "--output", output])
+        args.func(args)
+        # Every character counts, and the order of columns: neither is sorted or read as JSON.
+        found[line] = known(capsys.readouterr().out).splitlines()
+    check_golden(f"rows_{output}", found)
+
+
+def test_every_fact_of_a_transaction_is_on_its_page_as_ever(client: TestClient, topology: Topology) -> None:  # noqa: F811
+    fill(topology)
+    paths = ["transactions", *(f"transactions/{txid}" for txid in range(1, 8))]
+    found = {path: known(client.get(f"/api/v1/topologies/trace/{path}").text) for path in paths}
+    check_golden("rows_page", {path: [text] for path, text in found.items()})
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser()
+    _add(parser, get_tx_cli_commands()[0])
+    return parser
 
 
 def _add(parser: ArgumentParser, command: Any) -> None:

@@ -616,12 +616,12 @@ MUTANTS = (
     ),
     Mutant(
         "a grant keeps the entry of the one before it",
-        ((commit.acquire, "journal=request.journal,", "journal=record.journal or request.journal,"),),
+        ((commit.acquire, "journal=request.journal or None,", "journal=record.journal or request.journal or None,"),),
         _restated(test_restatements.TestRestatement, "test_an_output_that_is_acked_again_has_an_entry_of_its_own"),
     ),
     Mutant(
         "an attempt keeps the entry of the one before it",
-        ((replay._next_attempt, 'receipt=None, journal=""', "receipt=None"),),
+        ((replay._next_attempt, "receipt=None, journal=None", "receipt=None"),),
         _restated(test_restatements.TestRestatement, "test_an_attempt_after_a_grant_forgets_the_entry_of_that_grant"),
     ),
     Mutant(

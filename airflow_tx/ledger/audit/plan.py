@@ -197,7 +197,7 @@ class RemadeTransaction:
             changed=self.receipt.changed,
             acks=acks_of(stamp, token.txid, token.attempt),
             counted=counted_of(self.receipt.rows, self.receipt.digest),
-            journal=batch.get("journal", ""),
+            journal=batch.get("journal"),
             replaces=Replaced(**batch["replaces"]),
             wish=self.receipt.wish,
         )

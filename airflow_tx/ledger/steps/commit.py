@@ -138,7 +138,7 @@ def acquire(
         remedy=None,
         for_good=0,
         repairable=False,
-        journal=request.journal,
+        journal=request.journal or None,
         checks=record.accepted_checks,
         op=stamp.op,
     )

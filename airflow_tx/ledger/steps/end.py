@@ -275,7 +275,7 @@ def ended(
         *_forgotten_history(read, paths, txid - stamp.history),
     )
     if outcome is Outcome.COMMITTED and (record.journal or record.replaces is not None):
-        bound = encode(Binding(txid, record.journal))
+        bound = encode(Binding(txid, record.journal or ""))
         writes = (*writes, put_or_create(read, paths.run(record.key), bound, old=True))
     return Decision(Committed.first(topology, txid), writes, paths.history(txid))
 
@@ -477,7 +477,7 @@ def grant_skip(
         phase=Phase.COMMITTING,
         epoch=record.epoch + 1,
         nonce=stamp.op,
-        journal="",
+        journal=None,
         op=stamp.op,
     )
     batch = {"rows": meta.rows, "position": meta.position, "prev": before}

@@ -210,7 +210,7 @@ def _next_attempt(
         acks=step.acks_of(stamp, txid, attempt.attempt),
         replays=[*map(_earlier, record.replays), _replayed(record, stamp)][-REPLAYS_KEPT:],
         receipt=None,
-        journal="",
+        journal=None,
         checks=record.accepted_checks,
     )
     writes: tuple[Write, ...] = (

@@ -90,6 +90,32 @@ class TransactionDetails:
         }
         return rejected_of((self.receipt and self.receipt.tasks) or tasks_of(acks))
 
+    @property
+    def metadata(self) -> Any:
+        """Give the metadata of the batch: a final transaction has it in its receipt."""
+        return (self.receipt and self.receipt.metadata) if self.batch is None else self.batch.rows
+
+    @property
+    def position(self) -> Any:
+        """Give the position after the batch, while the ledger keeps it: a skipped transaction keeps its rows alone."""
+        return self.batch.position if self.batch is not None and self.batch.attempt else None
+
+
+def columns(facts: object, names: Iterable[str], /, **spelled: Any) -> dict[str, Any]:
+    """Give the columns of one row, for commands and for the Transactions page alike.
+
+    :param facts: such as a `TransactionView` or a `Receipt`: a column is the fact of the same name, of a view also one
+        of its record.
+    :param names: of the columns, in the order of the row.
+    :param spelled: the columns that are no fact, or that are shown in other words.
+    """
+    record = facts.document if isinstance(facts, TransactionView) else facts
+
+    def fact(name: str) -> Any:
+        return getattr(facts if hasattr(facts, name) else record, name)
+
+    return {name: spelled[name] if name in spelled else fact(name) for name in names}
+
 
 @dataclass(frozen=True)
 class TopologyView:
@@ -133,18 +159,18 @@ class TopologyView:
             for each, repair in found
         )
 
-
-def waiting_runs(record: TopologyRecord) -> tuple[WaitingRun, ...]:
-    """List the runs that gave up their run slots before they had a transaction."""
-    return tuple(
-        WaitingRun(
-            run_id=run_id,
-            waiting_for=f"the run of transaction {entry.blocking}; then it is started again",
-            since=datetime.fromisoformat(entry.when),
+    @property
+    def waiting_runs(self) -> tuple[WaitingRun, ...]:
+        """List the runs that gave up their run slots before they had a transaction."""
+        return tuple(
+            WaitingRun(
+                run_id=run_id,
+                waiting_for=f"the run of transaction {entry.blocking}; then it is started again",
+                since=datetime.fromisoformat(entry.when),
+            )
+            for run_id, entry in self.record.yielded.items()
+            if entry.txid is None
         )
-        for run_id, entry in record.yielded.items()
-        if entry.txid is None
-    )
 
 
 @contextmanager

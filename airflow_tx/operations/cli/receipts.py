@@ -30,6 +30,7 @@ from airflow_tx.ledger import (
     Store,
     TransactionAttempt,
     Verified,
+    columns,
     counted,
     dumps,
     is_shortened,
@@ -198,24 +199,17 @@ def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.
 
     :param restated: by transaction that was restated, the one that counts now.
     """
-    return {
-        "txid": receipt.txid,
-        "attempt": receipt.attempt,
-        "outcome": receipt.outcome,
-        "run_id": receipt.run_id,
-        "restates": receipt.replaces and receipt.replaces.txid,
-        "restated_by": restated.get(receipt.txid),
-        "granted": receipt.granted,
-        "rows": receipt.rows,
-        "metadata": render.named_batch(receipt.metadata, output),
-        "written": ", ".join(
-            f"{name}: {each.keys} keys" for name, each in sorted(receipt.written.items())
-        )
-        or None,
-        "replays": "; ".join(f"{each.attempt}: {each.why}" for each in receipt.replays) or None,
-        "journal": receipt.journal or None,
-        "hash": receipt.hash,
-    }
+    written = (f"{name}: {each.keys} keys" for name, each in sorted(receipt.written.items()))
+    replays = (f"{each.attempt}: {each.why}" for each in receipt.replays)
+    return columns(
+        receipt,
+        render.RECEIPT_COLUMNS,
+        restates=receipt.replaces and receipt.replaces.txid,
+        restated_by=restated.get(receipt.txid),
+        metadata=render.named_batch(receipt.metadata, output),
+        written=", ".join(written) or None,
+        replays="; ".join(replays) or None,
+    )
 
 
 # --- the journal -------------------------------------------------------------------------------------------------
@@ -303,7 +297,6 @@ def _read_again(source: Source, receipt: Receipt) -> RowsDigest:
 # `airflow tx find WHAT`: the transactions of all topologies that have a text, by the records of their ledgers.
 
 
-FOUND_IN_SHORT = "topology txid status matched text".split()
 _LONGEST = 90
 _BEFORE = 20
 
@@ -339,7 +332,7 @@ def find_anywhere(args: Namespace) -> None:
     rows = [_row(each, match, what, args) for each in searched for match in each.found.matches]
     if not rows:
         raise SystemExit(_nothing(searched, what))
-    print_table(args, rows, FOUND_IN_SHORT)
+    print_table(args, rows, render.FOUND_COLUMNS[:5])
 
 
 @dataclass(frozen=True)
@@ -391,18 +384,14 @@ def _nothing(searched: list[SearchedTopology], what: str) -> str:
 
 def _row(each: SearchedTopology, match: TextMatch, what: str, args: Namespace) -> render.TableRow:
     is_short = args.output == "table" and not args.wide
-    view = match.view
-    return {
-        "topology": each.name,
-        "txid": view.txid,
-        "status": view.status,
-        "matched": match.part.value,
-        "text": _shortened(match.text, what) if is_short else match.text,
-        "run_id": view.document.run_id,
-        "batch": match.batch or None,
-        "restates": view.document.restates,
-        "restated_by": view.restated_by,
-    }
+    return columns(
+        match.view,
+        render.FOUND_COLUMNS,
+        topology=each.name,
+        matched=match.part.value,
+        text=_shortened(match.text, what) if is_short else match.text,
+        batch=match.batch or None,
+    )
 
 
 def _shortened(text: str, what: str) -> str:

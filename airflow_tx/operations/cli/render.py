@@ -26,11 +26,11 @@ from airflow_tx.ledger import (
     TransactionView,
     batch_in_words,
     check_in_words,
+    columns,
     dumps,
     pace_in_words,
     size_in_words,
     topology_health,
-    waiting_runs,
 )
 from airflow_tx.operations.actions.action import EffectLine
 from airflow_tx.sources import Lag, LagUnknown
@@ -41,9 +41,33 @@ _TOPOLOGY_COLUMNS = (
     "dag_id state source next_commit allocated open failed max_pending lag states repairs".split()
 )
 _RARE_COLUMNS = ("digest", "restates", "restated_by", "journal")
-_UNKNOWN = dict.fromkeys(
-    "txid attempt status run_id rows size began processing commit ended waiting_for note digest".split()
-)
+
+TRANSACTION_COLUMNS = """
+    txid attempt status run_id rows size
+    began processing commit ended
+    waiting_for note digest
+""".split()
+"""Of `airflow tx list TOPOLOGY`."""
+DETAIL_COLUMNS = [
+    *"txid attempt status run_id began processed granted ended".split(),
+    *"rows digest rejected not_proven checks size lost".split(),
+    *"changed_rows ack_val failures error run_end".split(),
+    *"waiting_for pinned stale blocked yielded".split(),
+    *"replay replayed_by skip readmit readmitted_as".split(),
+    *"restates restated_by restate".split(),
+    *"batch position partitions acks".split(),
+]
+"""Of `airflow tx show TOPOLOGY TXID`."""
+RECEIPT_COLUMNS = """
+    txid attempt outcome run_id restates restated_by
+    granted rows metadata written replays journal hash
+""".split()
+"""Of `airflow tx receipts` and of `airflow tx find TOPOLOGY WHAT`."""
+FOUND_COLUMNS = """
+    topology txid status matched text
+    run_id batch restates restated_by
+""".split()
+"""Of `airflow tx find WHAT`; the first five in short."""
 
 IN_SHORT = 80
 """Columns of a terminal that a list in short takes."""
@@ -276,34 +300,22 @@ def unreadable(name: str, problem: str) -> TableRow:
 
 def transaction(view: TransactionView) -> TableRow:
     """One line of `airflow tx list TOPOLOGY`."""
-    return {
-        "txid": view.txid,
-        "attempt": view.document.attempt or None,
-        "status": view.status,
-        "run_id": view.document.run_id,
-        "rows": view.rows,
-        "size": _size(view),
-        "began": _time(view.began),
-        "processing": _seconds(view.processing_seconds),
-        "commit": _seconds(view.commit_seconds),
-        "ended": _time(view.ended),
-        "waiting_for": view.waiting_for,
-        "note": _note(view),
-        "digest": view.document.digest.rpartition(":")[2] or None,
-    }
+    spelled = _spelled(TransactionDetails(view, None))
+    spelled["digest"] = view.document.digest.rpartition(":")[2] or None
+    return columns(view, TRANSACTION_COLUMNS, **spelled)
 
 
 def waiters(view: TopologyView) -> list[TableRow]:
     """The lines of runs that gave up their run slots before they had a transaction."""
     return [
         {
-            **_UNKNOWN,
+            **dict.fromkeys(TRANSACTION_COLUMNS),
             "status": "YIELDED",
             "run_id": each.run_id,
             "waiting_for": each.waiting_for,
             "note": f"gave up its run slot {_time(each.since)}",
         }
-        for each in waiting_runs(view.record)
+        for each in view.waiting_runs
     ]
 
 
@@ -312,7 +324,7 @@ def wished(view: TopologyView) -> list[TableRow]:
     listed = {each.txid for each in view.transactions}
     return [
         {
-            **_UNKNOWN,
+            **dict.fromkeys(TRANSACTION_COLUMNS),
             "txid": each.txid,
             "status": Outcome.COMMITTED.value,
             "run_id": each.run_id,
@@ -351,22 +363,11 @@ def _note(view: TransactionView) -> str | None:
     if view.readmit is not None:
         notes.append(f"wanted back: {_person(view.readmit)}")
     # One of an older attempt was followed by a replay of a person.
-    if (
-        view.document.replay is not None
-        and view.document.replay.count
-        and view.document.replay.attempt >= view.document.attempt - 1
-    ):
-        times = (
-            "once"
-            if view.document.replay.count == 1
-            else f"{view.document.replay.count} times in a row"
-        )
-        notes.append(f"replayed {times} by itself: {view.document.replay.reason}")
+    last = view.document.replay
+    if last is not None and last.count and last.attempt >= view.document.attempt - 1:
+        times = "once" if last.count == 1 else f"{last.count} times in a row"
+        notes.append(f"replayed {times} by itself: {last.reason}")
     return "; ".join(notes) or None
-
-
-def _size(view: TransactionView) -> str | None:
-    return None if view.document.size is None else size_in_words(view.document.size)
 
 
 def _person(by: Person) -> str:
@@ -391,37 +392,36 @@ def named_batch(metadata: Any, output: str) -> Any:
 
 def details(found: TransactionDetails, output: str = "table") -> TableRow:
     """`airflow tx show`."""
+    return columns(found.transaction, DETAIL_COLUMNS, **_spelled(found, output))
+
+
+def _spelled(found: TransactionDetails, output: str = "table") -> TableRow:
+    """Give the columns of commands that do not show a fact as the view of a transaction has it."""
     view = found.transaction
     return {
-        "txid": view.txid,
         "attempt": view.document.attempt or None,
-        "status": view.status,
-        "run_id": view.document.run_id,
+        "size": None if view.document.size is None else size_in_words(view.document.size),
         "began": _time(view.began),
+        "processing": _seconds(view.processing_seconds),
+        "commit": _seconds(view.commit_seconds),
+        "note": _note(view),
         "processed": _time(view.processed),
         "granted": _time(view.granted),
         "ended": _time(view.ended),
-        "rows": view.rows,
         "digest": view.document.digest or None,
         "rejected": "; ".join(map(_rejected, found.rejected.items())) or None,
         "not_proven": "; ".join(view.unproven) or None,
         "checks": "; ".join(check_in_words(name, each) for name, each in view.checks.items())
         or None,
-        "size": _size(view),
         "lost": "; ".join(view.document.lost) or None,
         "changed_rows": _of_attempts(view.changed),
-        "ack_val": view.ack_val,
-        "failures": view.document.failures,
         "error": view.said,
-        "run_end": view.run_end,
-        "waiting_for": view.waiting_for,
         "pinned": "its rows stay: it was skipped and re-admitted"
         if view.document.pinned and view.document.restates is None
         else None,
         "stale": f"transaction {view.txid - 1} ended elsewhere than its batch starts"
         if view.stale
         else None,
-        "blocked": view.blocked,
         "yielded": None
         if view.document.yielded is None
         else f"to the run of transaction {view.document.yielded}",
@@ -429,14 +429,16 @@ def details(found: TransactionDetails, output: str = "table") -> TableRow:
         "replayed_by": _of_attempts(view.replayed_by),
         "skip": _person_at(view.skip),
         "readmit": _person_at(view.readmit),
-        "readmitted_as": view.readmitted_as,
-        "restates": view.document.restates,
-        "restated_by": view.restated_by,
         "restate": _person_at(view.restate),
-        "batch": named_batch(_batch(found), output),
-        "position": _position(found),
+        "batch": named_batch(found.metadata, output),
+        "position": found.position,
         "partitions": _partitions(found),
-        "acks": _acks(found) if view.open else None,
+        "acks": ", ".join(
+            f"{task}: {'acked' if ack.done else 'started'}"
+            for task, ack in sorted(found.acks.items())
+        )
+        if view.open
+        else None,
     }
 
 
@@ -447,28 +449,13 @@ def _rejected(found: tuple[str, tuple[int | None, int]]) -> str:
     return f"{task}: {rejected} of {read} rows, it used {read - rejected}"
 
 
-def _acks(found: TransactionDetails) -> str:
-    return ", ".join(
-        f"{task}: {'acked' if ack.done else 'started'}" for task, ack in sorted(found.acks.items())
-    )
-
-
-def _batch(found: TransactionDetails) -> Any:
-    """Give the metadata of the batch: a final transaction has it in its receipt."""
-    return (found.receipt and found.receipt.metadata) if found.batch is None else found.batch.rows
-
-
-def _position(found: TransactionDetails) -> Any:
-    batch = found.batch
-    # A skipped one keeps its rows alone.
-    return None if batch is None or batch.attempt == 0 else batch.position
-
-
 def _replay(view: TransactionView) -> str | None:
-    if view.document.replay is None:
-        return None
     noted = view.document.replay
-    return f"of attempt {noted.attempt}, {noted.count} in a row: {noted.reason} ({noted.when})"
+    return (
+        None
+        if noted is None
+        else f"of attempt {noted.attempt}, {noted.count} in a row: {noted.reason} ({noted.when})"
+    )
 
 
 def _partitions(found: TransactionDetails) -> str | None:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
@@ -29,8 +29,11 @@ from pydantic import AfterValidator, GetCoreSchemaHandler, SerializationInfo, Ty
 from pydantic_core import PydanticSerializationError
 from pydantic_core.core_schema import wrap_serializer_function_ser_schema
 
-from airflow_tx.ledger import Person, RepairRecord, Words
+from airflow_tx.ledger import Person, RepairRecord, Words, columns
 from airflow_tx.plugin.api.redaction import fit
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # --- access -------------------------------------------------------------------------------------------------------
 
@@ -64,6 +67,7 @@ SEE_VERSIONS = Right("GET", DagAccessEntity.VERSION)
 PARTS = (SEE_TASKS, SEE_LOGS, SEE_XCOMS, SEE_AUDIT, SEE_VERSIONS)
 """The rights by which answers about one topology differ."""
 Rights = frozenset[Right]
+_A = TypeVar("_A", bound="DataclassInstance")
 
 
 _ANYBODY = "anonymous"
@@ -327,6 +331,15 @@ Why = Annotated[Words | None, OnlyFor(SEE_AUDIT)]
 """The reason of a person."""
 
 
+def answer_of(kind: type[_A], facts: object, **spelled: Any) -> _A:
+    """Make an answer, or a part of an answer: a field that is not given is the fact of the same name.
+
+    :param kind: a dataclass: its fields are the columns that the page shows, each with the type of its fact.
+    :param facts: such as a `TransactionView`, or a record.
+    """
+    return kind(**columns(facts, kind.__dataclass_fields__, **spelled))
+
+
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
@@ -393,12 +406,4 @@ def deed_line(done: Person | None) -> DeedLine | None:
 
 def repair_line(record: RepairRecord) -> RepairLine:
     """Describe what a person did to the ledger."""
-    when = datetime.fromisoformat(record.when)
-    return RepairLine(
-        who=record.who,
-        when=when,
-        why=record.why,
-        number=record.number,
-        what=record.what,
-        done=record.told,
-    )
+    return answer_of(RepairLine, record, when=datetime.fromisoformat(record.when), done=record.told)

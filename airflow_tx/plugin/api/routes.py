@@ -49,6 +49,7 @@ from airflow_tx.plugin.api.access import (
     Name,
     Visit,
     VisitDep,
+    answer_of,
     body,
     sent,
 )
@@ -163,14 +164,7 @@ def _line(txid: int, view: TransactionView | None) -> FoundLine:
             restates=None,
             restated_by=None,
         )
-    return FoundLine(
-        txid=txid,
-        run_id=view.document.run_id,
-        phase=view.status,
-        batch_name=view.batch or None,
-        restates=view.document.restates,
-        restated_by=view.restated_by,
-    )
+    return answer_of(FoundLine, view, phase=view.status, batch_name=view.batch or None)
 
 
 # --- all topologies ----------------------------------------------------------------------------------------------
@@ -349,9 +343,11 @@ class _SearchOfAll:
 
 
 def _match_line(topology: str, match: TextMatch) -> FoundAnywhere:
-    line = vars(_line(match.view.txid, match.view))
-    return FoundAnywhere(
-        **{**line, "batch_name": match.batch or None},
+    return answer_of(
+        FoundAnywhere,
+        match.view,
+        phase=match.view.status,
+        batch_name=match.batch or None,
         topology=topology,
         matched=match.part,
         text=match.text,

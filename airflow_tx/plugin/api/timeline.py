@@ -18,7 +18,7 @@ from fastapi import Depends, Query
 from airflow_tx.base import compat
 from airflow_tx.ledger import Outcome, Phase, TransactionView, Words, moment
 from airflow_tx.operations import BEGIN
-from airflow_tx.plugin.api.access import SEE_TASKS, OnlyFor
+from airflow_tx.plugin.api.access import SEE_TASKS, OnlyFor, answer_of
 from airflow_tx.plugin.api.airflow_runs import TaskBar, task_tries
 from airflow_tx.plugin.api.redaction import EVERY_SECONDS, BatchName, redacted, without_credentials
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
@@ -558,29 +558,18 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
     attempts = [replace(each, failed_at=_failed_at(each, tasks)) for each in attempts]
     # The bars of a failed transaction end when it failed.
     stopped = attempts[-1].failed_at if attempts and view.failed else None
-    return TimelineRow(
-        txid=view.txid,
-        run_id=view.document.run_id,
+    return answer_of(
+        TimelineRow,
+        view,
         phase=Phase.FAILED.value if view.failed else view.status,
-        open=view.open,
-        attempt=view.document.attempt,
         attempts=attempts,
         tasks=tasks,
         waiting=_waiting(view, stopped),
         commit=_commit(view, stopped),
-        rows=view.rows,
         batch_name=view.batch or None,
-        waiting_for=view.waiting_for,
-        blocked=view.blocked,
-        error=view.document.error,
         to_skip=view.open and view.skip is not None,
-        restates=view.document.restates,
-        restated_by=view.restated_by,
         to_restate=view.document.restates is None and view.restate is not None,
-        lane=view.lane,
         has_run=has_run,
-        rejected=view.rejected,
-        warnings=view.warnings,
     )
 
 

@@ -17,7 +17,6 @@ from airflow_tx.ledger import (
     WaitingRun,
     Words,
     digest,
-    waiting_runs,
 )
 from airflow_tx.operations import ledger_places
 from airflow_tx.plugin.api.access import (
@@ -25,6 +24,7 @@ from airflow_tx.plugin.api.access import (
     DeedLine,
     LossLine,
     RepairLine,
+    answer_of,
     deed_line,
     repair_line,
 )
@@ -260,11 +260,11 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     view = snapshot.view
     paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
     skipped = [] if view is None else [each for each in view.transactions if each.can_be_readmitted]
-    return TopologyPage(
+    return answer_of(
+        TopologyPage,
+        record,
         **vars(_line(snapshot, access, paused, topology_advice([snapshot], access)[snapshot.name])),
         ackers=lag_board().ackers_line(snapshot),
-        incarnation=record.incarnation,
-        generation=record.generation,
         states=[
             StateLine(name=name, last_txid=txid) for name, txid in sorted(record.states.items())
         ],
@@ -280,7 +280,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
             if (skip := deed_line(each.skip)) is not None
         ],
         repairs=[] if view is None else [repair_line(each) for each in view.repairs],
-        waiting_runs=waiting_runs(record),
+        waiting_runs=[] if view is None else view.waiting_runs,
         causes=transaction_causes(snapshot),
     )
 

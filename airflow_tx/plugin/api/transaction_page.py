@@ -41,6 +41,7 @@ from airflow_tx.plugin.api.access import (
     OnlyFor,
     Who,
     Why,
+    answer_of,
     deed_line,
 )
 from airflow_tx.plugin.api.advice import (
@@ -119,12 +120,9 @@ def attempt_lines(
     for each in tries:
         of_attempt[each.attempt].append(each)
     return [
-        AttemptLine(
-            attempt=bar.attempt,
-            begun_at=bar.begun_at,
-            ended_at=bar.ended_at,
-            outcome=bar.outcome,
-            why=bar.why,
+        answer_of(
+            AttemptLine,
+            bar,
             size=sizes.get(bar.attempt),
             dag_versions=_versions(of_attempt[bar.attempt], versions),
             tasks=_tasks(dag_id, view.document.run_id, of_attempt[bar.attempt]),
@@ -392,15 +390,15 @@ def transaction_page(
     )
     previous, following = snapshot.neighbours(view.txid)
     may_act = access.may_act(dag_id)
-    return TransactionPage(
+    return answer_of(
+        TransactionPage,
+        view,
         **vars(row),
         topology=snapshot.name,
         dag_id=dag_id,
         may_act=may_act,
         actions=_actions(view) if may_act else [],
-        waits=view.waits,
         reason=reason(view),
-        refused=view.refused,
         advice=transaction_advice(
             snapshot, view, access, _of_newest(row) if access.with_logs([dag_id]) else ()
         ),
@@ -408,8 +406,6 @@ def transaction_page(
         batch=_batch(found),
         digest=view.document.digest or None,
         unproven=list(view.unproven),
-        ack_val=view.ack_val,
-        failures=view.document.failures,
         work=task_work(found),
         checks=check_lines(view),
         states=_states(snapshot, found),
@@ -420,9 +416,6 @@ def transaction_page(
         changed=[ChangedLine(**vars(each)) for each in view.changed],
         skip=deed_line(view.skip),
         readmit=deed_line(view.readmit),
-        readmitted_as=view.readmitted_as,
-        pinned=view.document.pinned,
-        stale=view.stale,
         yielded_to=view.document.yielded,
         previous=previous,
         following=following,
@@ -450,17 +443,12 @@ def _actions(view: TransactionView) -> list[ActionName]:
 
 def _batch(found: TransactionDetails) -> BatchAnswer:
     view = found.transaction
-    batch = found.batch
     receipt = found.receipt
     parts = {
-        "metadata": receipt and receipt.metadata,
+        "metadata": found.metadata,
         "position_before": receipt.before if receipt and found.before is None else found.before,
-        "position_after": receipt and receipt.after,
+        "position_after": receipt and receipt.after if found.position is None else found.position,
     }
-    if batch is not None:
-        parts["metadata"] = batch.rows
-        # One that was skipped keeps its rows alone.
-        parts["position_after"] = batch.position if batch.attempt else parts["position_after"]
     return BatchAnswer(
         words=None if view.document.size is None else size_in_words(view.document.size),
         **parts,
@@ -483,14 +471,12 @@ def task_work(found: TransactionDetails) -> list[TaskWork]:
             code = {**code, task: ack.code} if ack.code else code
     rejected = found.rejected
     return [
-        TaskWork(
+        answer_of(
+            TaskWork,
+            each,
             task_id=task,
-            instances=each.instances,
             acked=acked.get(task),
-            rows=each.rows,
             rejected=rejected[task][1] if task in rejected else 0,
-            outputs=each.outputs,
-            digests=each.digests,
             code=code.get(task),
         )
         for task, each in sorted(tasks.items())
@@ -548,12 +534,12 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
     receipt = found.receipt
     if receipt is None or found.transaction.open:
         return None
-    return ReceiptLine(
+    return answer_of(
+        ReceiptLine,
+        receipt,
         hash=receipt.stored_hash,
-        previous=receipt.previous,
         dag_version=receipt.code.dag_version,
         granted=datetime.fromisoformat(receipt.granted),
-        journal=receipt.journal or None,
     )
 
 
@@ -565,10 +551,8 @@ def audit_lines(view: TransactionView) -> list[AuditLine]:
     noted += [("readmit", view.readmit)] if view.readmit else []
     noted += [("restate", view.restate)] if view.restate else []
     noted += [(f"accept check {name}", by) for name, by in view.accepted_checks.items()]
-    lines = [
-        AuditLine(what=what, who=each.who, when=each.when, why=each.why) for what, each in noted
-    ]
-    return sorted(lines, key=lambda each: each.when)
+    ordered = sorted(noted, key=lambda each: each[1].when)
+    return [answer_of(AuditLine, each, what=what) for what, each in ordered]
 
 
 def _links(dag_id: str, view: TransactionView, tries: list[TaskBar]) -> TransactionLinks:

@@ -201,7 +201,7 @@ def test_the_entry_of_an_attempt_that_is_outranked_counts_for_nothing(
     assert again.begun.attempt.attempt == 2
     replayed = record(store, 1)
     assert replayed is not None
-    assert replayed.journal == ""
+    assert replayed.journal is None
     again.commit_now()
     assert counts(state) == {"c": 7}
     assert named(again) != old.journal
@@ -253,7 +253,7 @@ def test_a_commit_phase_writes_the_entry_of_all_committers_before_it_begins(make
     phase.acquire()
     open_one = record(store, 1)
     assert open_one is not None
-    entry = journal_of(phase.run).read(open_one.journal)
+    entry = journal_of(phase.run).read(open_one.journal or "")
     assert [list(entry.contributions[name].rows()) for name in ("words", "others")] == [
         [{"word": "a", "count": 4}, {"word": "b", "count": 2}]
     ] * 2
