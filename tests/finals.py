@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_tx.ledger.receipt import Outcome, Receipt, Replaced
-from airflow_tx.ledger.records import BatchRows, End, TransactionRecord
+from airflow_tx.ledger.records import BatchRows, End, Phase, TransactionRecord
 
 
 def final_record(
@@ -27,7 +27,7 @@ def final_record(
     end = End(outcome, ended, rows=rows, ack_val=ack_val, readmitted_as=readmitted_as)
     counted = BatchRows(rows or 0, {"": digest}) if digest else None
     replaces = None if restates is None else Replaced(restates, "")
-    fields = {"attempt": 1, "run_id": "r", "counted": counted, "replaces": replaces, **known}
+    fields = {"attempt": 1, "run_id": "r", "phase": Phase.COMMITTING, "counted": counted, "replaces": replaces, **known}
     return TransactionRecord.unknown(txid, end=end, **fields)
 
 

@@ -46,7 +46,7 @@ def _history(txid: int, outcome: Outcome = Outcome.COMMITTED, **changes: Any) ->
 def _replayed(txid: int, *times: datetime, attempts: int | None = None, **changes: Any) -> TransactionRecord:
     """A transaction that was replayed at these times."""
     replays = [Replayed(number, when.isoformat(), "it failed") for number, when in enumerate(times, start=1)]
-    return _history(txid, attempts=attempts or len(times) + 1, receipt=replace(RECEIPT, replays=replays), **changes)
+    return _history(txid, attempt=attempts or len(times) + 1, replays=replays, receipt=RECEIPT, **changes)
 
 
 def _counted(

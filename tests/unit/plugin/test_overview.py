@@ -63,7 +63,7 @@ def _view(name: str, record: TopologyRecord) -> TopologyView:
 
 def _with_first(found: TopologySnapshot, **changes: Any) -> TopologySnapshot:
     first = TransactionRecord(
-        key="key", run_id="r1", request="try", attempt=1, epoch=1, op="op", base="", ended="", rows_digest="",
+        txid=1, key="key", run_id="r1", request="try", attempt=1, epoch=1, op="op", base="", ended="", rows_digest="",
         tasks={}, created="", began="2013-01-01", **changes,
     )  # fmt: skip
     assert found.view is not None

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.json_text import replace
-from airflow_tx.ledger.receipt import Replayed
-from airflow_tx.ledger.records import TopologyRecord
+from airflow_tx.ledger.receipt import Outcome, Replaced, Replayed
+from airflow_tx.ledger.records import End, Phase, TopologyRecord
 from airflow_tx.ledger.views.status import TransactionView, view_final
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api import timeline as filters
@@ -30,7 +30,17 @@ def row(txid: int, seconds: float = 5, **changes: Any) -> TransactionView:
         txid=txid, run_id=f"r{txid}", created=began, began=began,
         processed=began, granted_at=began, ended=ended.isoformat(), rows=1, op="op",
     )  # fmt: skip
-    return replace(view_final(history, None), **changes)
+    of_view = {name: changes.pop(name) for name in ("batch", "blocked", "restated_by") if name in changes}
+    return replace(view_final(replace(history, **changes), None), **of_view)
+
+
+def open_row(txid: int, phase: Phase, **changes: Any) -> TransactionView:
+    view = row(txid, **changes)
+    return replace(view, document=replace(view.document, phase=phase, end=None))
+
+
+def skipped(txid: int, seconds: float = 5) -> TransactionView:
+    return row(txid, seconds, end=End(Outcome.SKIPPED, (NOON + timedelta(minutes=txid)).isoformat()))
 
 
 def chosen(views: Sequence[TransactionView], **wanted: Any) -> ChosenRows:
@@ -46,11 +56,9 @@ def chosen(views: Sequence[TransactionView], **wanted: Any) -> ChosenRows:
 
 
 def test_each_status_is_that_which_the_timeline_shows() -> None:
-    opened: dict[str, Any] = {"open": True, "ended": None}
     views = [
-        row(1), row(2, status="SKIPPED"), row(3, status="PROCESSING", **opened),
-        row(4, status="PROCESSING", error="it broke", **opened),
-        row(5, status="FAILED", blocked="the same again", **opened),
+        row(1), skipped(2), open_row(3, Phase.PROCESSING), open_row(4, Phase.PROCESSING, error="it broke"),
+        open_row(5, Phase.FAILED, blocked="the same again"),
     ]  # fmt: skip
     found = {status.value: chosen(views, status=frozenset({status})).txids for status in RowStatus}
     none: dict[str, list[int]] = {"PROCESSED": [], "COMMITTING": [], "READMITTED": []}
@@ -94,7 +102,7 @@ def test_a_run_id_is_asked_for_as_a_whole() -> None:
 
 
 def test_restated_are_the_ones_that_restate_and_the_ones_that_are_restated() -> None:
-    views = [row(1, restated_by=4), row(2), row(3, attempt=2), row(4, restates=1)]
+    views = [row(1, restated_by=4), row(2), row(3, attempt=2), row(4, replaces=Replaced(1, ""))]
     assert chosen(views, marks=frozenset({RowMark.RESTATED})).txids == [1, 4]
     assert chosen(views, marks=frozenset({RowMark.REPLAYED})).txids == [3]
     assert chosen(views, marks=frozenset(RowMark)).txids == []
@@ -102,14 +110,14 @@ def test_restated_are_the_ones_that_restate_and_the_ones_that_are_restated() -> 
 
 def test_slow_is_what_takes_longer_than_95_of_100_committed_ones() -> None:
     views = [row(txid, seconds=txid) for txid in range(1, 101)]
-    views += [row(101, 96, status="SKIPPED"), row(102, open=True, ended=None, created=NOON - timedelta(seconds=94))]
+    views += [skipped(101, 96), open_row(102, Phase.PROCESSING, created=(NOON - timedelta(seconds=94)).isoformat())]
     found = chosen(views, marks=frozenset({RowMark.SLOW}))
     assert found.slow == 95
     assert found.txids == [96, 97, 98, 99, 100, 101]
 
 
 def test_nothing_is_slow_where_nothing_is_committed() -> None:
-    found = chosen([row(1, 99, status="SKIPPED")], marks=frozenset({RowMark.SLOW}))
+    found = chosen([skipped(1, 99)], marks=frozenset({RowMark.SLOW}))
     assert (found.txids, found.slow) == ([], None)
 
 

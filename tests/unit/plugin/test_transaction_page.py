@@ -76,7 +76,7 @@ def failing(*errors: str) -> TopologySnapshot:
     """A topology whose open transactions have failed by these errors."""
     topology = TopologyRecord("life", "dag", "opaque", 99)
     opened = {
-        txid: first_record(phase=Phase.FAILED, run_id=f"r{txid}", error=error)
+        txid: first_record(txid=txid, phase=Phase.FAILED, run_id=f"r{txid}", error=error)
         for txid, error in enumerate(errors, start=1)
     }
     ledger = LedgerReading(topology=topology, allocated=len(errors), opened=opened, base="")
