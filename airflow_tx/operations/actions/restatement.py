@@ -27,6 +27,7 @@ from airflow_tx.ledger import (
     Audit,
     LedgerReader,
     Outcome,
+    ReadOnlyLedger,
     RepairRecord,
     TopologyRecord,
     Wish,
@@ -518,7 +519,7 @@ class TransactionRestatement(PersonalAction):
         return JournalArea(self._spec.staging(), self._topology.incarnation)
 
 
-def find_run(ledger: Any, journal: JournalArea, txid: int) -> RestatedRun:
+def find_run(ledger: ReadOnlyLedger, journal: JournalArea, txid: int) -> RestatedRun:
     """Find the run of a transaction, and which transaction counts for it: by the history, else by the journal.
 
     Of a transaction that is open, or skipped, the ledger itself says why it cannot be restated.
@@ -533,7 +534,7 @@ def find_run(ledger: Any, journal: JournalArea, txid: int) -> RestatedRun:
             key = entry.key
             run_id = entry.run_id
     binding = ledger.binding(key) if key else None
-    if binding is None or (history is not None and history.outcome is not Outcome.COMMITTED):
+    if binding is None or (history is not None and history.final.outcome is not Outcome.COMMITTED):
         return RestatedRun(txid, txid, key, run_id)
     begun = ledger.restating(binding)
     return RestatedRun(txid, binding.txid, key, run_id, begun)

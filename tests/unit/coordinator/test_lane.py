@@ -84,7 +84,7 @@ def test_what_goes_well_is_committed_in_order_without_a_run(make: Any) -> None:
     world.assert_exact(5)
     assert world.runs == {}
     assert [entry.run_id for entry in world.history.values()] == [f"tx-{txid}" for txid in range(1, 6)]
-    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert {entry.attempt for entry in world.history.values()} == {1}
     assert all(entry.receipt is not None for entry in world.history.values())
     assert world.store.shown == {}
 
@@ -193,7 +193,7 @@ def test_one_that_fails_becomes_a_run_and_the_others_go_on_in_order(make: Any, s
     world.assert_exact(5)
     assert world.runs == {"tx-2": "success"}
     assert world.conf["tx-2"] == {"airflow_tx": {"key": "tx-2"}}
-    assert [entry.attempts for entry in world.history.values()] == [1, 2, 1, 1, 1]
+    assert [entry.attempt for entry in world.history.values()] == [1, 2, 1, 1, 1]
     (why,) = [line for line in world.log.lines if "is replayed" in line]
     assert "not counted" in why
     assert f"task count: {type(error).__name__}" in why
@@ -349,7 +349,7 @@ def test_a_task_that_takes_too_long_leaves_the_lane(make: Any) -> None:
     with world.executing():
         world.settle()
     world.assert_exact(1)
-    assert world.history[1].attempts == 2
+    assert world.history[1].attempt == 2
     assert any(
         "count: AirflowTaskTimeout: it takes longer than processing_timeout, 0.2 s" in line for line in world.log.lines
     )
@@ -361,7 +361,7 @@ def test_after_some_failures_in_a_row_it_makes_runs_at_once(make: Any, monkeypat
     with world.executing():
         world.settle()
     world.assert_exact(6)
-    assert [entry.attempts for entry in world.history.values()] == [2, 2, 1, 1, 1, 1]
+    assert [entry.attempt for entry in world.history.values()] == [2, 2, 1, 1, 1, 1]
     assert (
         "2 transactions in a row have left the lane: it begins no more, and the next ones are runs" in world.log.lines
     )
@@ -554,7 +554,7 @@ def test_a_skip_takes_effect_in_the_lane_at_its_turn(make: Any) -> None:
 
     world.on_batch = is_not_wanted
     world.coordinate()
-    outcomes = [entry.outcome.value for entry in world.history.values()]
+    outcomes = [entry.status for entry in world.history.values()]
     assert outcomes == ["COMMITTED", "SKIPPED", "COMMITTED", "COMMITTED"]
     assert world.totals == (30, sum(range(40)) - sum(range(10, 20)))
     assert world.runs == {}
@@ -608,7 +608,7 @@ def test_whichever_reply_is_lost_it_goes_on_by_itself(make: Any, pending: int, a
         world.settle(store=LossyStore(world.store, number, kind, arrives=arrives), **pace)
         world.assert_exact(3)
         assert world.runs == {}
-        assert {entry.attempts for entry in world.history.values()} == {1}
+        assert {entry.attempt for entry in world.history.values()} == {1}
 
 
 def test_of_a_transaction_that_a_run_has_taken_over_the_lane_writes_nothing(make: Any) -> None:
@@ -621,7 +621,7 @@ def test_of_a_transaction_that_a_run_has_taken_over_the_lane_writes_nothing(make
     world.on_batch = is_taken_over
     world.coordinate()
     world.assert_exact(1)
-    assert world.history[1].attempts == 2
+    assert world.history[1].attempt == 2
 
 
 def test_a_committer_that_waits_for_a_transaction_of_a_lane_says_so(make: Any) -> None:

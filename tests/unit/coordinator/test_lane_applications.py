@@ -156,13 +156,13 @@ def test_applications_are_committed_in_order_without_a_run_in_warm_sessions_each
     world.coordinate()
     world.assert_exact(12)
     assert world.runs == {}
-    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert {entry.attempt for entry in world.history.values()} == {1}
     assert server.opened <= 4
     # A session that no batch has needed may still be on its way when the lane has ended.
     eventually(lambda: len(server.urls) == server.opened, LONG, "each address that was asked for is that of a session")
     assert set(server.urls) == {"spark_connect_default"}
     assert len(tags) == len(set(tags)) == 12
-    assert all(entry.rows == 10 for entry in world.history.values())
+    assert all(entry.final.rows == 10 for entry in world.history.values())
 
 
 def test_a_session_in_which_something_is_left_is_not_that_of_another_batch(make: Any, server: Server) -> None:
@@ -286,7 +286,7 @@ def test_one_that_fails_becomes_a_run_and_the_next_ones_have_new_sessions(
         world.settle()
     world.assert_exact(5)
     assert world.runs == {"tx-2": "success"}
-    assert [entry.attempts for entry in world.history.values()] == [1, 2, 1, 1, 1]
+    assert [entry.attempt for entry in world.history.values()] == [1, 2, 1, 1, 1]
     assert server.opened >= 2
     assert any(f"task count: {type(error).__name__}" in line for line in world.log.lines)
 
@@ -317,7 +317,7 @@ def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(
     with world.executing():
         world.settle()
     world.assert_exact(1)
-    assert world.history[1].attempts == 2
+    assert world.history[1].attempt == 2
     assert interrupted.wait(LONG)
     assert any(f"count: AirflowTaskTimeout: it takes longer than {name}, 600 s" in line for line in world.log.lines)
 
@@ -330,7 +330,7 @@ def test_a_server_that_is_down_lets_transactions_be_runs_at_once_after_some(
     with world.executing():
         world.settle()
     world.assert_exact(4)
-    assert [entry.attempts for entry in world.history.values()] == [2, 1, 1, 1]
+    assert [entry.attempt for entry in world.history.values()] == [2, 1, 1, 1]
 
 
 def test_when_the_lane_ends_nothing_of_it_runs_on_the_server(make: Any, server: Server) -> None:
@@ -364,7 +364,7 @@ def test_an_application_has_no_context_of_a_run(make: Any, server: Server) -> No
     with world.executing():
         world.settle()
     assert any("the context of a DAG run is asked for, and there is no run" in line for line in world.log.lines)
-    assert world.history[1].attempts == 2
+    assert world.history[1].attempt == 2
 
 
 # --- before the first batch
@@ -442,7 +442,7 @@ def test_what_prevents_a_session_from_being_prepared_is_said_once_and_changes_no
             lane.work(0.0)
             lane.wait(0.1)
     world.assert_exact(6)
-    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert {entry.attempt for entry in world.history.values()} == {1}
     assert sum(told in line for line in world.log.lines) == 1
 
 
@@ -470,7 +470,7 @@ def test_a_batch_that_waits_for_a_session_which_cannot_be_prepared_has_another_o
         while lane.working:
             lane.wait(1.0)
     world.assert_exact(4)
-    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert {entry.attempt for entry in world.history.values()} == {1}
     assert not any("could not be prepared" in line for line in world.log.lines)
 
 

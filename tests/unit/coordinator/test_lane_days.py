@@ -100,7 +100,7 @@ def test_a_day_that_fails_becomes_the_run_of_its_dates_and_those_behind_it_wait_
     world.assert_exact(6)
     assert world.runs == {name_of(2): "success"}
     assert world.dates == {name_of(2): (FIRST + 2 * DAY, FIRST + 3 * DAY)}
-    assert [entry.attempts for entry in world.history.values()] == [1, 1, 2, 1, 1, 1]
+    assert [entry.attempt for entry in world.history.values()] == [1, 1, 2, 1, 1, 1]
 
 
 def test_a_lane_that_begins_no_more_makes_the_runs_of_the_days_that_follow(make: Any, monkeypatch: Any) -> None:
@@ -190,7 +190,7 @@ def test_a_day_is_skipped_in_the_lane_and_brought_back_by_its_run(make: Any) -> 
 
     world.on_batch = is_not_wanted
     world.coordinate()
-    assert [entry.outcome.value for entry in world.history.values()] == ["COMMITTED", "SKIPPED", "COMMITTED"]
+    assert [entry.status for entry in world.history.values()] == ["COMMITTED", "SKIPPED", "COMMITTED"]
     world.spec.ledger(world.store).run(note_readmission, 2, AUDIT)
     assert world.execute(world.run_of_day(1)).txid == 4
     assert world.totals == (30, sum(range(30)))
@@ -281,7 +281,7 @@ def test_a_day_that_ends_when_the_clocks_go_forward_leaves_the_lane_as_a_run_wit
     world = make(ClockChangeWorld, last=2, on_batch=fails(1))
     with world.executing():
         world.settle()
-    assert [entry.attempts for entry in world.history.values()] == [1, 2, 1]
+    assert [entry.attempt for entry in world.history.values()] == [1, 2, 1]
     assert world.runs == {"scheduled__2025-03-30T01:00:00+00:00": "success"}
     assert world.totals[0] == 30
 

@@ -844,7 +844,7 @@ def test_a_run_that_its_dag_forbids_is_blocked_after_max_replays_with_the_reason
     coordination.step()
     assert world.seen.topology.blocked is None
     (begun,) = topology_view(world.store, world.spec.paths).opened
-    assert (begun.attempt, begun.waiting_for) == (2, "an ack of count")
+    assert (begun.document.attempt, begun.waiting_for) == (2, "an ack of count")
 
 
 def test_a_deleted_run_that_its_dag_forbids_is_blocked_after_max_replays_with_the_reason(world: World) -> None:
