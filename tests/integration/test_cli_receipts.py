@@ -119,10 +119,13 @@ def test_what_was_changed_in_the_database_is_found(airflow: Commands, root: str,
     assert found.startswith(finding)
 
 
+END = {"outcome": "COMMITTED", "when": "2026-01-01T00:00:00+00:00", "rows": 2}
+
+
 @pytest.mark.parametrize(
     ("path", "change", "finding"),
     [
-        ("history/3", {"rows": 2}, "transaction 3: the ledger says rows 2, its receipt 1"),
+        ("history/3", {"end": END}, "transaction 3: the ledger says rows 2, its receipt 1"),
         ("coordinator/meta/5", {"position": 4}, "ledger: it continues at 4, and transaction 5 ended at 5"),
         ("topology", {"receipt": "0"}, "ledger: the last receipt is of transaction 5"),
     ],
@@ -138,7 +141,7 @@ def test_what_was_changed_in_zookeeper_is_found(
 
 
 DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "of another type": (lambda data: data.replace(b'"attempts":1', b'"attempts":"two"'), 'attempts = "two"'),
+    "of another type": (lambda data: data.replace(b'"attempt":1', b'"attempt":"two"'), 'attempt = "two"'),
     "not known": (lambda data: data[:-1] + b',"later":5}', '{"later":5}'),
     "cut off": (lambda data: data[:-9], "it is not a record"),
 }

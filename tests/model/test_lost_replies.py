@@ -185,7 +185,8 @@ def seen(topology: Topology) -> dict[str, Any]:
     for path in topology.tree():
         data = store.get(path).data
         value = json.loads(data) if data else {}
-        for record in (value, value.get("receipt") or {}):
+        receipt = value.get("receipt")
+        for record in (value, receipt if isinstance(receipt, dict) else {}):
             for name in ("op", "nonce", "request", "incarnation", "tasks", "birth", "acks"):
                 record.pop(name, None)
         found[re.sub(r"/acks/([0-9.]+)-[0-9a-f]+", r"/acks/\1", path)] = value
