@@ -14,7 +14,6 @@ def final_record(
     outcome: Outcome = Outcome.COMMITTED,
     ended: str = "",
     rows: int | None = None,
-    ack_val: str = "0" * 16,
     readmitted_as: int | None = None,
     restates: int | None = None,
     digest: str = "",
@@ -24,7 +23,9 @@ def final_record(
 
     :param digest: of its rows, as Python hashes them.
     """
-    end = End(outcome, ended, rows=rows, ack_val=ack_val, readmitted_as=readmitted_as)
+    end = End(outcome, ended, readmitted_as=readmitted_as)
+    if rows is not None:
+        known.setdefault("receipt", plain_receipt(txid=txid, rows=rows))
     counted = BatchRows(rows or 0, {"": digest}) if digest else None
     replaces = None if restates is None else Replaced(restates, "")
     fields = {"attempt": 1, "run_id": "r", "phase": Phase.COMMITTING, "counted": counted, "replaces": replaces, **known}

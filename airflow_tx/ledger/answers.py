@@ -180,7 +180,6 @@ class Processed:
 
     epoch: int
     acks: Mapping[tuple[str, int], Ack] = field(hash=False)
-    ack_val: int = 0
     unproven: tuple[str, ...] = ()
     key: str = ""
     began: str = ""

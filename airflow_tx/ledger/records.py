@@ -241,14 +241,11 @@ class Metadata(Record, frozen=True):
 class End(Record, frozen=True, omit_defaults=True):
     """How a transaction became final.
 
-    :param rows: how many rows of the batch its tasks read, if they counted.
     :param readmitted_as: of a skipped one, the txid that has its rows now.
     """
 
     outcome: Outcome
     when: Moment
-    rows: Int | None = None
-    ack_val: str = "0" * 16
     readmitted_as: Int | None = None
 
 
@@ -323,7 +320,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
     def final(self) -> End:
         """Give how it became final.
 
-        :raises UnreadableRecord: it is in the history, and does not say so.
+        :raises UnreadableRecord: it is in the history, and has no end.
         """
         if self.end is None:
             raise UnreadableRecord(path=f"history/{self.txid}", reason="it is still open")
@@ -333,6 +330,11 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         """Give a final transaction another outcome: its rows are in another one, or count no longer."""
         end = replace(self.final, outcome=outcome, readmitted_as=readmitted_as)
         return replace(self, end=end)
+
+    @property
+    def rows(self) -> int | None:
+        """Give how many rows of the batch its tasks read; None: it has no receipt yet, or they did not count."""
+        return None if self.receipt is None else self.receipt.rows
 
     @property
     def digest(self) -> str:

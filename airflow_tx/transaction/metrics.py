@@ -85,8 +85,8 @@ def send_commit(ledger: Ledger, txid: int) -> None:
         return
     if own.restates is not None:
         Metric.RESTATED.send(ledger.paths)
-    elif own.final.rows:
-        Metric.ROWS.send(ledger.paths, own.final.rows)
+    elif own.rows:
+        Metric.ROWS.send(ledger.paths, own.rows)
         tasks = {} if own.receipt is None else own.receipt.tasks
         if rejected := max((count for _, count in rejected_of(tasks).values()), default=0):
             Metric.REJECTED.send(ledger.paths, rejected)

@@ -132,7 +132,7 @@ class CommitsProducer(SharedStreamProducer):
             "first": self._read + 1,
             "last": last,
             "committed": sum(each.status == "COMMITTED" for each in known),
-            "rows": sum(each.final.rows or 0 for each in known if not _restates(each)),
+            "rows": sum(each.rows or 0 for each in known if not _restates(each)),
             "restates": restated,
         }
 

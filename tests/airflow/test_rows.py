@@ -35,4 +35,4 @@ def test_tasks_that_read_a_part_are_refused_with_nothing_written_and_exact_when_
     airflow.wait_run(DAG, "r1", timeout=600)
     stack.assert_counted_once(DAG, NUMBERS_A_FILE)
     history = stack.ledger(DAG).read("history/1")
-    assert history["end"]["rows"] == NUMBERS_A_FILE
+    assert history["receipt"]["rows"] == NUMBERS_A_FILE

@@ -75,7 +75,7 @@ def fill(topology: Topology) -> None:
     change(
         TransactionRecord, paths.history(1), receipt=first, failures=3, size={"rows": 2, "why": "few"},
         counted=BatchRows(2, {"py": "py:1234567890abcdef"}), lost=["rows 8 to 9"], changed=[OF_ATTEMPT], attempt=3,
-        processed=WHEN, granted_at=LATER, end=End(Outcome.COMMITTED, Moment("2013-01-01T00:01:00.250+00:00"), rows=2),
+        processed=WHEN, granted_at=LATER, end=End(Outcome.COMMITTED, Moment("2013-01-01T00:01:00.250+00:00")),
         replays=REPLAYS, wish=DEED,
     )  # fmt: skip
     second = receipt(2, replaces=Replaced(1, "2013-01-01/1-ab"), metadata=FILE, wish=DEED)

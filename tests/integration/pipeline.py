@@ -161,7 +161,7 @@ class Pipeline:
     def mark(self, grant: Grant, ledger: Ledger | None = None) -> None:
         """Make the transaction final."""
         names = [state.name for state in self.states]
-        (ledger or self.ledger).run(commit, grant.token, states=names, rows=1, written=self.written)
+        (ledger or self.ledger).run(commit, grant.token, states=names, written=self.written)
 
     def run(self, run: str) -> int:
         """A whole run; its txid."""

@@ -462,6 +462,7 @@ class Committer:
                 tuple(state.name for state in self.states),
                 metadata=self.begun.metadata,
                 position=self.begun.position,
+                rows=sum(self.output.values()),
                 journal=self.topology.entry(self.begun.txid, self.begun.metadata, self.output),
                 taken_back=self.taken_back,
                 held=self.held,
@@ -503,7 +504,6 @@ class Committer:
             commit.commit,
             self.grant.token,
             states=[state.name for state in self.states],
-            rows=sum(self.output.values()),
             columns={state.name: columns for state in self.states},
         )
 

@@ -191,7 +191,7 @@ def ending(world: World) -> Any:
         if path.startswith(PATHS.histories + "/")
     ]
     values = [[(key, stored.value) for key, stored in rows if stored.value is not None] for _, rows, _ in world.states]
-    return frozenset((h.txid, h.attempt, h.final.rows) for h in histories), tuple(frozenset(found) for found in values)
+    return frozenset((h.txid, h.attempt, h.rows) for h in histories), tuple(frozenset(found) for found in values)
 
 
 def check(shape: Shape, world: World) -> None:

@@ -228,7 +228,7 @@ class StoresAgree(RuleBasedStateMachine):
     def commit(self, pick: int, age: int, process: str) -> None:
         run = self.run(pick)
         if token := _aged(self.tokens.get(run), age):
-            answer = self.both(f"{run}{process}", lambda ledger: ledger.run(commit.commit, token, states=["s"], rows=3))
+            answer = self.both(f"{run}{process}", lambda ledger: ledger.run(commit.commit, token, states=["s"]))
             if answer is not None:
                 self.committed.add(run)
             assert len({side.ledger("look").holds(token) for side in self.sides}) == 1

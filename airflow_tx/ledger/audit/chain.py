@@ -360,7 +360,6 @@ class Chain:
             "run": (history.run_id, receipt.run_id),
             "birth": (history.birth, receipt.birth),
             "outcome": ("SKIPPED" if skipped else "COMMITTED", receipt.outcome),
-            "rows": (history.final.rows, receipt.rows),
             "digest": (history.digest, receipt.digest),
             "lost rows": (history.lost, receipt.lost),
             "changed rows": (history.changed, receipt.changed),

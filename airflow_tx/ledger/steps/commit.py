@@ -271,8 +271,6 @@ def commit(
     token: Token,
     *,
     states: Collection[str],
-    rows: int | None = None,
-    ack_val: int = 0,
     written: Mapping[str, Written] | None = None,
     columns: Mapping[str, Collection[str]] | None = None,
     began: Mapping[str, bool] | None = None,
@@ -280,7 +278,6 @@ def commit(
     """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
 
     :param states: names of the states whose fence its grant has raised.
-    :param rows: rows of the batch, if counted.
     :param written: per state what it was given.
     :param columns: per state with columns, its value columns.
     :param began: per state whose first transaction this is, whether its place was empty.
@@ -304,8 +301,6 @@ def commit(
         topology,
         outcome=Outcome.COMMITTED,
         states=states,
-        rows=rows,
-        ack_val=ack_val,
         written=written,
         columns=columns,
         began=began,

@@ -231,8 +231,6 @@ def ended(
     *,
     outcome: Outcome,
     states: Collection[str],
-    rows: int | None = None,
-    ack_val: int = 0,
     written: Mapping[str, Written] | None = None,
     columns: Mapping[str, Collection[str]] | None = None,
     began: Mapping[str, bool] | None = None,
@@ -249,7 +247,7 @@ def ended(
     assert record.receipt is not None, "its grant has noted it"
     given = {state: (written or {}).get(state, NOTHING_WRITTEN) for state in states}
     receipt = record.receipt.with_written(given)
-    end = End(outcome, stamp.now, rows=rows, ack_val=f"{ack_val:016x}")
+    end = End(outcome, stamp.now)
     history = record.at_end(stamp.op, end, receipt)
     after = _topology_after(topology, history, states, stamp)
     grants = {**after.grants, **{state: [record.attempt, record.epoch] for state in states}}

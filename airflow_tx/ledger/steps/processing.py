@@ -576,7 +576,7 @@ def processed(
     if unproven and proven:
         problem = "; ".join(shortened(list(unproven)))
         raise RowsNotProven(txid=attempt.txid, attempt=attempt.attempt, problem=problem)
-    result = Processed(record.epoch, acks, value, unproven, key=record.key, began=record.began)
+    result = Processed(record.epoch, acks, unproven, key=record.key, began=record.began)
     if record.phase is not Phase.PROCESSING:
         return Decision(result)
     _check_trees(attempt, found, emitted or {})

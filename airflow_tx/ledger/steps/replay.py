@@ -730,7 +730,7 @@ class Restatement:
         found = self._entry(begins)
         if history is None or self.wish.changed_rows or not found.same:
             return None
-        return counted_of(history.final.rows, history.digest)
+        return counted_of(history.rows, history.digest)
 
     def _entry(self, begins: BeginPass) -> RestatedBatch:
         ask = partial(begins.outside.read_entry, self.replaces, self.wish.changed_rows)

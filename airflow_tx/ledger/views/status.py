@@ -449,8 +449,7 @@ def view_final(history: TransactionRecord, skipped: Skipped | None) -> Transacti
         }
     return TransactionView(
         history,
-        rows=history.final.rows,
-        ack_val=history.final.ack_val,
+        rows=history.rows,
         waits=_waiting_for_readmission(skipped),
         readmit=None if skipped is None else person(skipped.readmit),
         **found,

@@ -493,8 +493,6 @@ def mark_step(
     return case.ledger.commit.bind(
         token=grant.token,
         states=list(case.states),
-        rows=processed.rows,
-        ack_val=processed.ack_val,
         written=written,
         columns={
             name: list(state.columns.values)

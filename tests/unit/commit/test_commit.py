@@ -874,7 +874,7 @@ def test_the_rows_of_a_batch_are_what_the_task_that_read_most_has_counted(make: 
     node = store.get(run.spec.paths.history(1))
     assert node is not None
     history = decode(TransactionRecord, "", node.data)
-    assert (history.final.rows, history.final.ack_val) == (7, "0" * 16)
+    assert history.rows == 7
     assert history.receipt is not None
     assert history.receipt.rows == 7
 

@@ -82,7 +82,7 @@ def test_a_batch_that_all_have_read_is_committed_with_its_count_and_digest(store
     node = store.get(run.spec.paths.history(1))
     assert node is not None
     history = decode(TransactionRecord, "", node.data)
-    assert history.final.rows == 10
+    assert history.rows == 10
     assert history.digest.startswith("python-2:")
 
 

@@ -162,7 +162,7 @@ def test_applications_are_committed_in_order_without_a_run_in_warm_sessions_each
     eventually(lambda: len(server.urls) == server.opened, LONG, "each address that was asked for is that of a session")
     assert set(server.urls) == {"spark_connect_default"}
     assert len(tags) == len(set(tags)) == 12
-    assert all(entry.final.rows == 10 for entry in world.history.values())
+    assert all(entry.rows == 10 for entry in world.history.values())
 
 
 def test_a_session_in_which_something_is_left_is_not_that_of_another_batch(make: Any, server: Server) -> None:

@@ -17,7 +17,7 @@ ENDED = "2026-01-01T00:00:00.000+00:00"
 
 def view(txid: int, outcome: Outcome = Outcome.COMMITTED) -> TransactionView:
     times = {"began": ENDED, "processed": ENDED, "granted_at": ENDED, "ended": ENDED}
-    run = {"run_id": f"r{txid}", "rows": 1, "ack_val": "0" * 16, "op": "op"}
+    run = {"run_id": f"r{txid}", "rows": 1, "op": "op"}
     history = final_record(txid=txid, outcome=outcome, **times, **run)  # type: ignore[arg-type]
     return view_final(history, None)
 

@@ -53,7 +53,7 @@ _NOW = datetime(2013, 1, 1, 12, 30, tzinfo=timezone.utc)
 
 def committed(txid: int, ended: datetime) -> TransactionView:
     times: dict[str, Any] = dict.fromkeys(("began", "processed", "granted_at", "ended"), ended.isoformat())
-    run: dict[str, Any] = {"run_id": f"r{txid}", "rows": 1, "ack_val": "0" * 16, "op": "op"}
+    run: dict[str, Any] = {"run_id": f"r{txid}", "rows": 1, "op": "op"}
     return view_final(final_record(txid=txid, **times, **run), None)
 
 

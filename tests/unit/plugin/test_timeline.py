@@ -56,7 +56,7 @@ def tries_of(tries: list[TaskBar], *, created: float, ended: float) -> list[tupl
     """The tries of a committed transaction, by the timeline."""
     times = {"began": created, "processed": ended, "granted_at": ended, "ended": ended, "created": created}
     at: dict[str, Any] = {name: second(count).isoformat() for name, count in times.items()}
-    run: dict[str, Any] = {"run_id": "r", "rows": 1, "ack_val": "0" * 16, "op": "op"}
+    run: dict[str, Any] = {"run_id": "r", "rows": 1, "op": "op"}
     history = final_record(**at, **run)
     row = timeline_row(view_final(history, None), tries, has_run=True)
     return [(each.task_id, each.try_number) for each in row.tasks]

@@ -309,7 +309,7 @@ def test_an_engine_reads_a_database_to_its_end(
     assert run.work(lambda batch: query(batch.arrow())) == [(4950, 99)]
     run.work(whole, "audit")
     run.commit()
-    assert (run.history.final.rows, run.unproven) == (99, ())
+    assert (run.history.rows, run.unproven) == (99, ())
     assert run.history.digest.startswith("xxh64c-")
 
 
@@ -384,7 +384,7 @@ def test_a_part_of_an_engine_s_frame_of_all_rows_is_proven(store: CountingStore,
     run.work(use)
     run.work(lambda batch: None, "audit")
     run.commit()
-    assert (run.history.final.rows, run.unproven) == (100_000, ())
+    assert (run.history.rows, run.unproven) == (100_000, ())
 
 
 def test_a_task_that_reads_dicts_and_one_that_reads_batches_are_compared_by_their_numbers(store: CountingStore) -> None:
@@ -453,7 +453,7 @@ def test_a_reader_that_has_given_all_batches_and_not_said_so_has_read_the_batch(
     for task in TASKS:
         run.work(one, task)
     run.commit()
-    assert (run.history.final.rows, run.unproven) == (3, ())
+    assert (run.history.rows, run.unproven) == (3, ())
 
 
 def test_what_a_source_has_opened_is_closed_behind_the_last_batch(store: CountingStore) -> None:

@@ -113,7 +113,7 @@ class Process:
 
     def mark(self, txid: int, *, following: bool = False) -> Any:
         token = self.granted[txid].grant.token
-        mark: BoundStep[Committed] = partial(commit.commit, token=token, states=["s0"], rows=2)
+        mark: BoundStep[Committed] = partial(commit.commit, token=token, states=["s0"])
         if not (self.joins and following):
             marked = self.ledger.run(mark)
             if following:

@@ -189,7 +189,7 @@ def test_the_next_attempt_begins_with_nothing_of_the_one_before(topology: Topolo
         processed=None,
         error=None,
         acks=after.acks,
-        replays=[Replayed(1, "2013-01-01T00:01:00.000+00:00", "no disk")],
+        replays=[Replayed(1, "2013-01-01T00:01:00.000+00:00", "no disk", rows=before.rows)],
         receipt=None,
     )
     assert after.ended != before.ended

@@ -182,7 +182,7 @@ def test_what_is_skipped_keeps_its_rows_and_is_answered_twice(topology: Topology
     assert (kept.key, kept.run_id, kept.rows, kept.skip, kept.readmit) == ("r1", "r1", [0, 2], NOTED, None)
     history = topology.history(1)
     assert history is not None
-    assert (history.final.outcome, history.skip, history.final.rows) == (Outcome.SKIPPED, NOTED, None)
+    assert (history.final.outcome, history.skip, history.rows) == (Outcome.SKIPPED, NOTED, None)
     assert (topology.current, topology.topology.skips, topology.topology.states) == (2, [], {"s": 1})
 
 

@@ -54,7 +54,7 @@ def of(found: TransactionRecord) -> Receipt:
 def history(ledger: LedgerEvidence, number: int, **changes: Any) -> LedgerEvidence:
     """A ledger with another history of one transaction."""
     own = ledger.histories[min(number, 5)]
-    end = {name: changes.pop(name) for name in ("outcome", "rows", "readmitted_as") if name in changes}
+    end = {name: changes.pop(name) for name in ("outcome", "readmitted_as") if name in changes}
     own = replace(own, end=replace(own.final, **end), **changes)
     return replace(ledger, histories={**ledger.histories, number: own})
 
@@ -299,7 +299,6 @@ def test_receipts_that_all_states_have_changed_alike_are_found_by_the_next_one(
         ("attempt", 2, "attempt 2, its receipt 1"),
         ("run_id", "x", 'run "x", its receipt "run 3"'),
         ("outcome", Outcome.SKIPPED, 'outcome "SKIPPED", its receipt "COMMITTED"'),
-        ("rows", 2, "rows 2, its receipt 1"),
         ("counted", BatchRows(1, {"": "x"}), 'digest "x", its receipt ""'),
         ("lost", ["y"], 'lost rows ["y"], its receipt []'),
         ("changed", [AGAIN], f'changed rows [{{"attempt":1,{IN_SHORT}}}], its receipt []'),
