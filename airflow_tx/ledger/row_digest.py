@@ -75,16 +75,15 @@ def form_of_columns(names: Iterable[str]) -> str:
     return f"xxh64c-{hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:8]}"
 
 
-def column_marks(name: str, kind: str) -> tuple[int | None, int]:
+def column_marks(name: str, hashed: str) -> tuple[int | None, int]:
     """Give the numbers that stand before a value of a column, and in place of a NULL: signed, of 64 bits.
 
     Spark's hash passes over NULL, and takes true, 1 and the second day of 1970 for one value. Whole numbers have no
     mark: every other type has one.
 
-    :param kind: which of the types that hash alike.
+    :param hashed: the mark of the column's type, which types that hash alike share; "": whole numbers have none.
     """
-    null = _mark(name)
-    return (None if kind in ("int", "bigint") else _mark(f"{kind} {name}")), null
+    return (_mark(f"{hashed} {name}") if hashed else None), _mark(name)
 
 
 def _mark(text: str) -> int:

@@ -37,7 +37,7 @@ from airflow_tx.ledger import (
     encode,
 )
 from airflow_tx.outputs.staging.area import JOURNAL, StagingArea, batches_in, quoted
-from airflow_tx.state import CONVERT, Columns, from_arrow, from_plain, to_plain, type_of
+from airflow_tx.state import STATE_TYPES, Columns, from_arrow, from_plain, to_plain, type_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -59,7 +59,6 @@ _ABSENT = object()
 """A row does not have the column. A column of several kinds has `[]` for it, and a pair for each value."""
 _AS_IS = frozenset((bool, float, int, str, type(None)))
 """Types whose values are written unchanged: most columns have no others."""
-_OF_JSON = frozenset(("bigint", "boolean", "double", "text", "json"))
 
 
 def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -104,12 +103,12 @@ def _kind_of(value: Any) -> Any:
     if value is _ABSENT:
         return value
     if isinstance(value, (list, dict)):
-        kept = repr(json.loads(dumps(CONVERT["json"](value))))
+        kept = repr(json.loads(dumps(STATE_TYPES["json"].convert(value))))
         return PLAIN if kept == repr(value) else ORDERED
     kind = type_of(value)
     if kind is None:
         raise TypeError(f"a value is a {type(value).__name__}, which no column takes")
-    return PLAIN if kind in _OF_JSON else kind
+    return PLAIN if STATE_TYPES[kind].plain is None else kind
 
 
 def _encoded(kind: str, values: Sequence[Any]) -> list[Any]:
@@ -125,11 +124,11 @@ def _named(value: Any) -> list[Any]:
 
 def _as_json(kind: str, value: Any) -> Any:
     if kind == ORDERED and value is not None:
-        return json.dumps(CONVERT["json"](value))
+        return json.dumps(STATE_TYPES["json"].convert(value))
     if value is None or kind != PLAIN:
         return to_plain(kind, value)
     if isinstance(value, (list, dict)):
-        return CONVERT["json"](value)
+        return STATE_TYPES["json"].convert(value)
     found = type_of(value)
     assert found is not None
     return to_plain(found, value)

@@ -22,6 +22,7 @@ from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
     WRITES,
     check_settings,
+    ddl_of,
     dicts_of,
     python_frame,
     spark_reader,
@@ -60,6 +61,7 @@ from airflow_tx.spark.new_values import hidden_in, pickled, revealed
 from airflow_tx.spark.observed import RowsObserver, is_connect
 from airflow_tx.state import (
     REJECTED_COLUMNS,
+    STATE_TYPES,
     TXID,
     MapGet,
     Misfit,
@@ -472,16 +474,6 @@ def write_appended(
 
 
 _OPTION = "batch.look_up"
-# As Spark names what Arrow's types become; a numeric or json column is a text.
-_IN_SPARK = {
-    "bigint": "bigint",
-    "double": "double",
-    "boolean": "boolean",
-    "date": "date",
-    "timestamp": "timestamp_ntz",
-    "timestamptz": "timestamp",
-    "bytes": "binary",
-}
 
 
 def look_up(
@@ -565,8 +557,9 @@ def _types(state: Any, function: Any) -> dict[str, str]:
 
 
 def _ddl(types: Mapping[str, str]) -> str:
-    quoted = {name.replace("`", "``"): kind for name, kind in types.items()}
-    return ", ".join(f"`{name}` {_IN_SPARK.get(kind, 'string')}" for name, kind in quoted.items())
+    # As in `to_arrow`, a type that is not in the table is a text.
+    text = STATE_TYPES["text"]
+    return ddl_of({name: STATE_TYPES.get(kind, text).column for name, kind in types.items()})
 
 
 def _struct(spark: SparkSession, fields: str) -> StructType:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base.rows import COLUMN_TYPES
 from airflow_tx.ledger import (
     COUNT,
     OutputName,
@@ -44,14 +45,7 @@ _ROW_BITS = 33
 # Rows of more partitions are not known.
 _PARTITIONS = 128
 _LOW = 0xFFFFFFFF
-_HASHED = frozenset(
-    "boolean tinyint smallint int bigint float double string binary date timestamp timestamp_ntz".split()
-)
-_KINDS = {
-    **dict.fromkeys(("tinyint", "smallint", "int"), "int"),
-    **dict.fromkeys(("timestamp", "timestamp_ntz"), "timestamp"),
-    **dict.fromkeys(("string", "binary"), "bytes"),
-}
+_MARKS = {each.ddl.lower(): each.hashed for each in COLUMN_TYPES.values()}
 # Words of an executed plan: a sample of the rows is taken before they are read; what is cached may be computed again.
 _REPEATED = ("rangepartitioning", "InMemoryTableScan")
 # Words of a plan, of Spark or of a client: beside nothing a join needs no rows. What SQL says only the server knows.
@@ -382,7 +376,7 @@ def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]
     for name in names:
         column = F.col("`" + name.replace("`", "``") + "`")
         marks = [
-            F.lit(mark).cast("bigint") for mark in column_marks(name, _kind(types[name.lower()]))
+            F.lit(mark).cast("bigint") for mark in column_marks(name, _hashed(types[name.lower()]))
         ]
         parts += [F.when(column.isNull(), marks[1]).otherwise(marks[0]), column]
     hashed = F.xxhash64(*parts)
@@ -395,12 +389,12 @@ def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]
     ]
 
 
-def _kind(kind: DataType) -> str:
+def _hashed(kind: DataType) -> str:
     """Name a type as `column_marks` takes it: a reader of the rows may have a narrower type, or one without a zone."""
     name = kind.simpleString()
     if name.startswith("decimal("):
         return f"decimal {name.rstrip(')').partition(',')[2]}"
-    return _KINDS.get(name, name.partition("<")[0])
+    return _MARKS.get(name, name.partition("<")[0])
 
 
 def _is_hashed(kind: DataType) -> bool:
@@ -411,7 +405,7 @@ def _is_hashed(kind: DataType) -> bool:
     if isinstance(kind, StructType):
         return all(_is_hashed(field.dataType) for field in kind)
     name = kind.simpleString()
-    return name in _HASHED or name.startswith("decimal(")
+    return name in _MARKS or name.startswith("decimal(")
 
 
 def _digest(metrics: Metrics, form: str) -> RowsDigest:

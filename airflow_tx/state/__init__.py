@@ -108,7 +108,7 @@ if TYPE_CHECKING:
         to_arrow as to_arrow,
     )
     from airflow_tx.state.column_types import (
-        CONVERT as CONVERT,
+        STATE_TYPES as STATE_TYPES,
         converted as converted,
         from_plain as from_plain,
         json_text as json_text,

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeGuard, TypeVar
 
 from airflow_tx.base.errors import ConfigError, StateError
 from airflow_tx.state.column_types import (
-    CONVERT,
     KEY_TYPES,
+    STATE_TYPES,
     converted,
     json_text,
     largest,
@@ -299,7 +299,7 @@ class Count:
 class _Chosen(_Typed):
     """Of two values one is kept; NULL never is, if there is another."""
 
-    allowed: ClassVar[tuple[str, ...]] = tuple(CONVERT)
+    allowed: ClassVar[tuple[str, ...]] = tuple(STATE_TYPES)
 
     def zero(self) -> None:
         return None
@@ -418,7 +418,7 @@ class CollectSet:
 def _scalar(value: Any) -> Any:
     if isinstance(value, (list, dict, tuple, set, frozenset)):
         raise TypeError("holds a value that is no text, number or boolean")
-    plain = CONVERT["json"](value)
+    plain = STATE_TYPES["json"].convert(value)
     # -0.0 and 0.0 are one number with two texts.
     return plain + 0.0 if type(plain) is float else plain
 
@@ -673,8 +673,10 @@ def _unusable(values: Mapping[str, Any]) -> str:
             return f"column {name!r} has {given!r}, which is no aggregator: it has no combine(a, b) and no reduce"
         if missing := [each for each in ("name", "type") if not hasattr(given, each)]:
             return f"column {name!r} has {given!r}, which needs attributes of its own: {' and '.join(missing)}"
-        if aggregator.type not in CONVERT:
-            return f"column {name!r} has type {aggregator.type!r}, not one of {', '.join(CONVERT)}"
+        if aggregator.type not in STATE_TYPES:
+            return (
+                f"column {name!r} has type {aggregator.type!r}, not one of {', '.join(STATE_TYPES)}"
+            )
         if aggregator.name in PUSHED_DOWN and not type(given).__module__.startswith("airflow_tx."):
             return f"column {name!r} has an aggregator of your own named {aggregator.name!r}; give it another name"
     return ""

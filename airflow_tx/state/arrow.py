@@ -6,34 +6,22 @@ A value without an Arrow type is a text, and the field notes this.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import marshal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.rows import is_frame, lacking
 from airflow_tx.ledger import Written
-from airflow_tx.state.column_types import CONVERT, json_text
+from airflow_tx.state.column_types import STATE_TYPES, StateType
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 _Row = dict[str, Any]
 _Columns = Mapping[str, Sequence[Any]]
-# A decimal of Arrow has a fixed number of digits. Ours is a text of its digits, and CAST makes a DECIMAL of it.
-_TO_TEXT: Mapping[str, Callable[[Any], Any]] = {
-    "numeric": lambda value: format(value, "f"),
-    "json": json_text,
-}
-_BACK: Mapping[bytes, Callable[[Any], Any]] = {
-    b"numeric": Decimal,
-    b"json": json.loads,
-    b"timestamptz": CONVERT["timestamptz"],
-}
 _KIND = b"airflow_tx"
 _EPOCH = dt.datetime(1970, 1, 1)
 
@@ -42,21 +30,19 @@ def schema_of(types: Mapping[str, str]) -> pa.Schema:
     """Make the schema of columns that have our types."""
     import pyarrow as pa
 
-    known = {
-        "bigint": pa.int64(),
-        "double": pa.float64(),
-        "boolean": pa.bool_(),
-        "date": pa.date32(),
-        "timestamp": pa.timestamp("us"),
-        "timestamptz": pa.timestamp("us", tz="UTC"),
-        "bytes": pa.binary(),
-    }
+    from airflow_tx.base.rows import COLUMN_TYPES
+
     return pa.schema(
         [
-            pa.field(name, known.get(kind, pa.string()), metadata={_KIND: kind})
+            pa.field(name, COLUMN_TYPES[_type(kind).column].arrow_type(), metadata={_KIND: kind})
             for name, kind in types.items()
         ]
     )
+
+
+def _type(kind: str) -> StateType:
+    """Find a type by its name; a name that is not in the table is a text."""
+    return STATE_TYPES.get(kind, STATE_TYPES["text"])
 
 
 def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.Table:
@@ -67,8 +53,8 @@ def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.
     columns = []
     for field, (name, kind) in zip(schema, types.items(), strict=True):
         values = [row.get(name) for row in rows]
-        if kind in _TO_TEXT:
-            values = [None if value is None else _TO_TEXT[kind](value) for value in values]
+        if write := _type(kind).to_arrow:
+            values = [None if value is None else write(value) for value in values]
         columns.append(pa.array(values, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -92,7 +78,7 @@ def columns_from_arrow(table: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]
             if str(field.type) == "timestamp[us]"
             else column.to_pylist(maps_as_pydicts="strict")
         )
-        back = _BACK.get((field.metadata or {}).get(_KIND, b""))
+        back = _type((field.metadata or {}).get(_KIND, b"").decode()).from_arrow
         columns[field.name] = (
             values if back is None else [None if value is None else back(value) for value in values]
         )

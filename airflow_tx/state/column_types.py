@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from operator import attrgetter, index
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_tx.base.errors import ConfigError
 
@@ -155,70 +155,7 @@ def _json(value: Any, depth: int = 0) -> Any:
     raise TypeError(f"is not plain JSON (a {type(value).__name__} is in it)")
 
 
-CONVERT: Mapping[str, Callable[[Any], Any]] = {
-    "bigint": _bigint,
-    "double": _double,
-    "numeric": _numeric,
-    "text": _text,
-    "boolean": _exactly(bool),
-    "date": _exactly(dt.date),
-    "timestamp": _timestamp,
-    "timestamptz": _timestamptz,
-    "bytes": _bytes,
-    "json": _json,
-}
-KEY_TYPES: tuple[str, ...] = tuple(name for name in CONVERT if name != "json")
-
-
-_CLASSES: dict[str, type] = {"boolean": bool, "text": str, "numeric": Decimal, "date": dt.date}
-_CLASSES |= {"double": float, "bytes": bytes}
-
-
-def type_of(value: Any) -> str | None:
-    """Find the column type that fits a key value; None if there is none."""
-    if isinstance(value, dt.datetime):
-        return "timestamp" if value.tzinfo is None else "timestamptz"
-    for name, kind in _CLASSES.items():
-        if isinstance(value, kind):
-            return name
-    return "bigint" if hasattr(value, "__index__") else None
-
-
-def _all_text(values: Sequence[str]) -> bool:
-    joined = "".join(values)
-    return "\x00" not in joined and _encodable(joined)
-
-
-_NONE = type(None)
-# The type whose values need no conversion, and what has to hold for all of them at once.
-_AS_IS: Mapping[str, tuple[type, Callable[[Sequence[Any]], bool]]] = {
-    "bigint": (int, lambda values: -_BIGINT <= min(values) and max(values) < _BIGINT),
-    "double": (float, lambda values: all(map(math.isfinite, values))),
-    "text": (str, _all_text),
-    "boolean": (bool, bool),
-    "date": (dt.date, bool),
-    "timestamp": (dt.datetime, lambda values: set(map(attrgetter("tzinfo"), values)) == {None}),
-    "bytes": (bytes, bool),
-}
-
-
-def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Bring a column of values into a type; None stays None.
-
-    :raises ValueError, TypeError, OverflowError: one of them does not fit; `CONVERT` says which and why.
-    """
-    if kind in _AS_IS:
-        # A check of the whole column costs a tenth of a check of each value, and nearly always suffices.
-        plain, holds = _AS_IS[kind]
-        found = set(map(type, values))
-        present = [value for value in values if value is not None] if _NONE in found else values
-        if not present or (found - {_NONE} == {plain} and holds(present)):
-            return values
-    fit = CONVERT[kind]
-    return [None if value is None else fit(value) for value in values]
-
-
-# --- plain forms -------------------------------------------------------------------------------------------------
+# --- types --------------------------------------------------------------------------------------------------------
 
 
 def json_text(value: Any) -> str:
@@ -233,36 +170,175 @@ def _iso(value: Any) -> str:
     return text
 
 
-_TO_PLAIN: Mapping[str, Callable[[Any], Any]] = {
-    "bigint": int,
-    "double": float,
-    "numeric": str,
-    "text": str,
-    "boolean": bool,
-    "date": _iso,
-    "timestamp": _iso,
-    "timestamptz": _iso,
-    "bytes": lambda value: base64.b64encode(value).decode(),
-    "json": lambda value: value,
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _all_text(values: Sequence[str]) -> bool:
+    joined = "".join(values)
+    return "\x00" not in joined and _encodable(joined)
+
+
+_Function = Callable[[Any], Any]
+
+
+class StateType(NamedTuple):
+    """A type of the columns of states: a row of `STATE_TYPES`.
+
+    :param name: the word that users write, such as ``bigint``.
+    :param column: the type of the column in Arrow and Spark, by its DDL: a row of `airflow_tx.base.rows.COLUMN_TYPES`.
+    :param made: the class of its values.
+    :param convert: makes a value of the type; it raises ValueError, TypeError or OverflowError if no value is equal.
+    :param holds: asks whether a column of values of this class needs no conversion; None: each value is converted.
+    :param size: counts the bytes of a value; None: each value has eight.
+    :param plain: writes a value as plain JSON; None: JSON has such values, and the class makes them.
+    :param read: reads what `plain` wrote; None: the class does.
+    :param to_arrow: makes the value in Arrow; None: it is the same.
+    :param from_arrow: makes a value of the value in Arrow; None: it is the same.
+    """
+
+    name: str
+    column: str
+    made: type[Any]
+    convert: _Function
+    holds: Callable[[Sequence[Any]], bool] | None = None
+    size: Callable[[Any], int] | None = None
+    plain: _Function | None = None
+    read: _Function | None = None
+    to_arrow: _Function | None = None
+    from_arrow: _Function | None = None
+
+
+STATE_TYPES: Mapping[str, StateType] = {
+    each.name: each
+    for each in (
+        StateType(
+            "bigint",
+            "BIGINT",
+            int,
+            _bigint,
+            holds=lambda values: -_BIGINT <= min(values) and max(values) < _BIGINT,
+        ),
+        StateType(
+            "double", "DOUBLE", float, _double, holds=lambda values: all(map(math.isfinite, values))
+        ),
+        StateType(
+            "numeric",
+            "STRING",
+            Decimal,
+            _numeric,
+            size=lambda value: len(value.as_tuple().digits),
+            plain=str,
+            # A decimal of Arrow has a fixed number of digits. Ours is a text, and CAST makes a DECIMAL of it.
+            to_arrow=lambda value: format(value, "f"),
+            from_arrow=Decimal,
+        ),
+        StateType(
+            "text", "STRING", str, _text, holds=_all_text, size=lambda value: len(value.encode())
+        ),
+        StateType("boolean", "BOOLEAN", bool, _exactly(bool), holds=bool),
+        StateType(
+            "date",
+            "DATE",
+            dt.date,
+            _exactly(dt.date),
+            holds=bool,
+            plain=_iso,
+            read=dt.date.fromisoformat,
+        ),
+        StateType(
+            "timestamp",
+            "TIMESTAMP_NTZ",
+            dt.datetime,
+            _timestamp,
+            holds=lambda values: set(map(attrgetter("tzinfo"), values)) == {None},
+            plain=_iso,
+            read=dt.datetime.fromisoformat,
+        ),
+        StateType(
+            "timestamptz",
+            "TIMESTAMP",
+            dt.datetime,
+            _timestamptz,
+            plain=_iso,
+            read=dt.datetime.fromisoformat,
+            from_arrow=_timestamptz,
+        ),
+        StateType(
+            "bytes",
+            "BINARY",
+            bytes,
+            _bytes,
+            holds=bool,
+            size=len,
+            plain=lambda value: base64.b64encode(value).decode(),
+            read=base64.b64decode,
+        ),
+        StateType(
+            "json",
+            "STRING",
+            object,
+            _json,
+            size=lambda value: len(json_text(value).encode()),
+            plain=_unchanged,
+            read=_unchanged,
+            to_arrow=json_text,
+            from_arrow=json.loads,
+        ),
+    )
 }
-_FROM_PLAIN: Mapping[str, Callable[[Any], Any]] = {
-    **_TO_PLAIN,
-    "numeric": Decimal,
-    "date": dt.date.fromisoformat,
-    "timestamp": dt.datetime.fromisoformat,
-    "timestamptz": dt.datetime.fromisoformat,
-    "bytes": base64.b64decode,
-}
+"""The types of the columns of states, by their names. The types of a database are in its `Dialect.types`."""
+KEY_TYPES = tuple(name for name in STATE_TYPES if name != "json")
+_OF_CLASS = {STATE_TYPES[name].made: name for name in KEY_TYPES}
+_WRITE = {name: each.plain or each.made for name, each in STATE_TYPES.items()}
+_READ = {name: each.read or each.made for name, each in STATE_TYPES.items()}
+_NONE = type(None)
+
+
+def type_of(value: Any) -> str | None:
+    """Find the column type that fits a key value; None if there is none."""
+    made = type(value)
+    found = _OF_CLASS.get(made) or next(filter(None, map(_OF_CLASS.get, made.__mro__)), None)
+    if found == "timestamptz":
+        return "timestamp" if value.tzinfo is None else found
+    return "bigint" if found is None and hasattr(value, "__index__") else found
+
+
+def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Bring a column of values into a type; None stays None.
+
+    :raises ValueError, TypeError, OverflowError: one of them does not fit; `StateType.convert` says which and why.
+    """
+    own = STATE_TYPES[kind]
+    if own.holds is not None:
+        # A check of the whole column costs a tenth of a check of each value, and nearly always suffices.
+        found = set(map(type, values))
+        present = [value for value in values if value is not None] if _NONE in found else values
+        if not present or (found - {_NONE} == {own.made} and own.holds(present)):
+            return values
+    fit = own.convert
+    return [None if value is None else fit(value) for value in values]
+
+
+def converted_keys(kind: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Bring a column of keys into a type, as `converted` does; -0.0 becomes 0.0, since equal keys are one key."""
+    fitting = converted(kind, values)
+    if kind != "double":
+        return fitting
+    return [value if value is None else value + 0.0 for value in fitting]
+
+
+# --- plain forms -------------------------------------------------------------------------------------------------
 
 
 def to_plain(kind: str, value: Any) -> Any:
     """Write a value of a column, already in its type, as plain JSON: exact, and the same for the same value."""
-    return None if value is None else _TO_PLAIN[kind](value)
+    return None if value is None else _WRITE[kind](value)
 
 
 def from_plain(kind: str, plain: Any) -> Any:
     """Read the value that `to_plain` made `plain` from; a number may also come as its text, as some stores keep it."""
-    return None if plain is None else _FROM_PLAIN[kind](plain)
+    return None if plain is None else _READ[kind](plain)
 
 
 # --- sizes -------------------------------------------------------------------------------------------------------
@@ -272,13 +348,8 @@ _FIXED = 8
 
 def size_of(kind: str, value: Any) -> int:
     """Count the bytes of a value: a text in UTF-8, a JSON value as text, a number of any length by its digits."""
-    if value is None or kind not in ("text", "bytes", "json", "numeric"):
-        return _FIXED
-    if kind == "bytes":
-        return len(value)
-    if kind == "numeric":
-        return len(value.as_tuple().digits)
-    return len((value if kind == "text" else json_text(value)).encode())
+    size = STATE_TYPES[kind].size
+    return _FIXED if value is None or size is None else size(value)
 
 
 def largest(kind: str, values: Sequence[Any]) -> int:
@@ -286,6 +357,6 @@ def largest(kind: str, values: Sequence[Any]) -> int:
     if kind == "text":
         present = [value for value in values if value is not None] if None in values else values
         return 4 * max(map(len, present), default=0)
-    if kind in ("bytes", "json", "numeric"):
-        return max((size_of(kind, value) for value in values), default=0)
-    return _FIXED
+    if STATE_TYPES[kind].size is None:
+        return _FIXED
+    return max((size_of(kind, value) for value in values), default=0)

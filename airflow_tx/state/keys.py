@@ -17,7 +17,13 @@ from zoneinfo import ZoneInfo
 
 from airflow_tx.base.errors import StateError
 from airflow_tx.state.aggregators import Columns
-from airflow_tx.state.column_types import CONVERT, converted, from_plain, json_text, to_plain
+from airflow_tx.state.column_types import (
+    STATE_TYPES,
+    converted_keys,
+    from_plain,
+    json_text,
+    to_plain,
+)
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -177,11 +183,9 @@ def wanted_keys(
     ):
         kind = key_types[name]
         try:
-            fitting = converted(kind, values)
+            found.append(converted_keys(kind, values))
         except (ValueError, TypeError, ArithmeticError):
             raise _misfit(columns, name, kind, whole, values) from None
-        # As with rows of an update: 0.0 and -0.0 are one key.
-        found.append([value + 0.0 for value in fitting] if kind == "double" else fitting)
     return list(zip([number for number, _ in whole], zip(*found, strict=True), strict=True))
 
 
@@ -194,7 +198,7 @@ def _misfit(
 ) -> StateError:
     for (number, key), value in zip(keys, values, strict=True):
         try:
-            CONVERT[kind](value)
+            STATE_TYPES[kind].convert(value)
         except (ValueError, TypeError, ArithmeticError) as error:
             return _no_key(
                 columns, number, key, f"{name} = {value!r} {error}", f"The column is a {kind}."

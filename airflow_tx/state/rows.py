@@ -16,7 +16,7 @@ from typing import Any
 from airflow_tx.base.errors import StateError
 from airflow_tx.state.aggregators import REFUSALS, Columns, Reduced, as_delta
 from airflow_tx.state.api import FencedState
-from airflow_tx.state.column_types import converted, largest, size_of, type_of
+from airflow_tx.state.column_types import converted, converted_keys, largest, size_of, type_of
 
 # --- checked rows -------------------------------------------------------------------------------------------------
 
@@ -164,13 +164,7 @@ class CheckedRows:
 
     def _converted(self, name: str, kind: str, values: Sequence[Any]) -> Sequence[Any]:
         if name in self.columns.keys:
-            fitting = converted(kind, values)
-            # -0.0 and 0.0 are equal, so they are one key.
-            return (
-                [value if value is None else value + 0.0 for value in fitting]
-                if kind == "double"
-                else fitting
-            )
+            return converted_keys(kind, values)
         aggregator = self.columns.values[name]
         if hasattr(aggregator, "delta"):
             values = [as_delta(aggregator, value) for value in values]

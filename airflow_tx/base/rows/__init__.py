@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     )
     from airflow_tx.base.rows.types import (
         BLANKS as BLANKS,
+        COLUMN_TYPES as COLUMN_TYPES,
         ColumnType as ColumnType,
-        DecimalType as DecimalType,
-        StringType as StringType,
         UnfitText as UnfitText,
         arrow_types_of as arrow_types_of,
         batch_rows as batch_rows,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
         columns_of as columns_of,
         ddl_of as ddl_of,
         found_columns_of as found_columns_of,
-        kind_of as kind_of,
         nested_columns_of as nested_columns_of,
         object_values as object_values,
         parsed_object as parsed_object,

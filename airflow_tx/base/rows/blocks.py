@@ -233,7 +233,7 @@ def objects_batch(block: bytes, columns: Mapping[str, ColumnType]) -> pa.RecordB
     first, last = _lines(block)
     if not len(first):
         return pa.RecordBatch.from_pylist([], schema=pa.schema(arrow_types_of(columns)))
-    if any(map(_has_decimals, columns.values())) and _matches(block, _EXPONENT):
+    if any("DECIMAL(" in kind.ddl for kind in columns.values()) and _matches(block, _EXPONENT):
         raise NotProven("an exponent")
     try:
         return _typed(_read(block, len(first), asked, others="error"), columns, block)
@@ -257,15 +257,7 @@ def _asked(kind: ColumnType) -> pa.DataType:
     if isinstance(kind, DecimalType):
         # The reader adds zeros behind the point, and does not look whether they fit.
         return pa.decimal256(kind.precision, kind.scale)
-    return arrow_types_of({"": kind})[""]
-
-
-def _has_decimals(kind: ColumnType) -> bool:
-    if isinstance(kind, ArrayType):
-        return _has_decimals(kind.element)
-    if isinstance(kind, StructType):
-        return any(_has_decimals(each) for _, each in kind.fields)
-    return isinstance(kind, DecimalType)
+    return kind.arrow_type()
 
 
 # --- json: bytes -------------------------------------------------------------------------------------------------

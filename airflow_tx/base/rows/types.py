@@ -84,9 +84,60 @@ class ColumnType:
             return self.of_text(value)
         raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
 
+    def arrow_type(self) -> pa.DataType:
+        """Give the type that Arrow has for a column."""
+        raise NotImplementedError
+
+    @staticmethod
+    def named(name: str) -> PlainType:
+        """Find a type by its name in Spark's DDL or in Delta.
+
+        :raises ValueError: no row without Spark can have the type, or the type has parts.
+        """
+        (found,) = columns_of(f"c {name}").values()
+        return found
+
+    @staticmethod
+    def of_value(value: Any) -> PlainType:
+        """Find a type that holds a value of Python exactly."""
+        if isinstance(value, datetime):
+            return COLUMN_TYPES["TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ"]
+        if isinstance(value, Decimal):
+            return DecimalType.of(38, max(0, -int(value.as_tuple().exponent)))
+        kinds = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", date: "DATE"}
+        return COLUMN_TYPES[kinds.get(type(value), "STRING")]
+
+    @staticmethod
+    def of_arrow(kind: pa.DataType) -> PlainType | None:
+        """Find the type of an Arrow column; None: the column has parts, or no type has its values unchanged."""
+        if pa.types.is_decimal128(kind):
+            return DecimalType.of(kind.precision, kind.scale)
+        if pa.types.is_timestamp(kind) and kind.unit == "us":
+            return COLUMN_TYPES["TIMESTAMP" if kind.tz else "TIMESTAMP_NTZ"]
+        return _OF_ARROW.get(str(kind).removeprefix("large_").removesuffix("_view"))
+
 
 @dataclass(frozen=True)
-class IntegerType(ColumnType):
+class PlainType(ColumnType):
+    """A type without parts: a row of `COLUMN_TYPES`, with the name that each room has for the type.
+
+    :param arrow: its name in Arrow, such as ``int64``.
+    :param delta: its name in Delta and in the JSON of a Spark schema, such as ``long``.
+    :param hashed: the mark that `column_marks` hashes before a value; types with one mark hash alike. "": no mark.
+    :param takes: other Arrow types that a column of a Parquet file may have, since this type has all their values.
+    """
+
+    arrow: str
+    delta: str
+    hashed: str
+    takes: tuple[str, ...] = ()
+
+    def arrow_type(self) -> pa.DataType:
+        return pa.type_for_alias(self.arrow)
+
+
+@dataclass(frozen=True)
+class IntegerType(PlainType):
     """TINYINT, SMALLINT, INT, BIGINT.
 
     :param bits: its size.
@@ -115,7 +166,7 @@ class IntegerType(ColumnType):
 
 
 @dataclass(frozen=True)
-class FloatType(ColumnType):
+class FloatType(PlainType):
     """FLOAT, DOUBLE: the nearest number of the type.
 
     :param single: whether it has 32 bits.
@@ -147,11 +198,26 @@ class FloatType(ColumnType):
 
 
 @dataclass(frozen=True)
-class DecimalType(ColumnType):
+class DecimalType(PlainType):
     """DECIMAL of so many digits, so many of them behind the point."""
 
     precision: int = 10
     scale: int = 0
+
+    @classmethod
+    def of(cls, precision: int, scale: int) -> DecimalType:
+        """Make the type of a size."""
+        return cls(
+            f"DECIMAL({precision},{scale})",
+            f"decimal128({precision}, {scale})",
+            f"decimal({precision},{scale})",
+            f"decimal {scale}",
+            precision=precision,
+            scale=scale,
+        )
+
+    def arrow_type(self) -> pa.DataType:
+        return pa.decimal128(self.precision, self.scale)
 
     def of_text(self, text: str) -> Decimal:
         found = re.fullmatch(DECIMAL, text)
@@ -182,7 +248,7 @@ class DecimalType(ColumnType):
 
 
 @dataclass(frozen=True)
-class BooleanType(ColumnType):
+class BooleanType(PlainType):
     """BOOLEAN: true or false, in letters of any case."""
 
     def of_text(self, text: str) -> bool:
@@ -198,7 +264,7 @@ class BooleanType(ColumnType):
 
 
 @dataclass(frozen=True)
-class DateType(ColumnType):
+class DateType(PlainType):
     """DATE: ``2013-01-31``, of the years 1 to 9999."""
 
     def of_text(self, text: str) -> date:
@@ -208,7 +274,7 @@ class DateType(ColumnType):
 
 
 @dataclass(frozen=True)
-class TimestampType(ColumnType):
+class TimestampType(PlainType):
     """TIMESTAMP, a moment: of a text without a zone, in UTC; TIMESTAMP_NTZ, the time of some clock.
 
     :param zoned: whether it is a moment.
@@ -216,6 +282,9 @@ class TimestampType(ColumnType):
 
     zoned: bool = True
     forms: ClassVar[str] = "2013-01-31 23:59:59.123456"
+
+    def arrow_type(self) -> pa.DataType:
+        return pa.timestamp("us", "UTC" if self.zoned else None)
 
     def of_text(self, text: str) -> datetime:
         found = re.fullmatch(rf"{MOMENT}{ZONE}?", text)
@@ -232,13 +301,15 @@ class TimestampType(ColumnType):
 
 
 @dataclass(frozen=True)
-class StringType(ColumnType):
+class StringType(PlainType):
     """STRING, VARCHAR(n), CHAR(n).
 
     :param longest: in characters; None: any length.
+    :param only_texts: whether it refuses JSON values other than texts, for a column that no schema declares.
     """
 
     longest: int | None = None
+    only_texts: bool = False
 
     def of_text(self, text: str) -> str:
         if self.longest is not None and len(text) > self.longest:
@@ -246,26 +317,53 @@ class StringType(ColumnType):
         return text
 
     def of_json(self, value: Any) -> str:
+        if self.only_texts and not isinstance(value, str):
+            raise ValueError(f"a {type(value).__name__} is no {self.ddl}")
         return self.of_text(value if isinstance(value, str) else text_of_json(value))
 
 
-_INTEGERS = {
-    **dict.fromkeys(("TINYINT", "BYTE"), ("TINYINT", 8)),
-    **dict.fromkeys(("SMALLINT", "SHORT"), ("SMALLINT", 16)),
-    **dict.fromkeys(("INT", "INTEGER"), ("INT", 32)),
-    **dict.fromkeys(("BIGINT", "LONG"), ("BIGINT", 64)),
+_STRING = StringType("STRING", "string", "string", "bytes", ("large_string", "string_view"))
+COLUMN_TYPES: Mapping[str, PlainType] = {
+    each.ddl: each
+    for each in (
+        IntegerType("TINYINT", "int8", "byte", "", bits=8),
+        IntegerType("SMALLINT", "int16", "short", "", ("int8",), bits=16),
+        IntegerType("INT", "int32", "integer", "", ("int8", "int16"), bits=32),
+        IntegerType("BIGINT", "int64", "long", "", ("int8", "int16", "int32")),
+        FloatType("FLOAT", "float", "float", "float", single=True),
+        FloatType("DOUBLE", "double", "double", "double", ("float",)),
+        DecimalType.of(10, 0),
+        BooleanType("BOOLEAN", "bool", "boolean", "boolean"),
+        DateType("DATE", "date32[day]", "date", "date"),
+        TimestampType(
+            "TIMESTAMP",
+            "timestamp[us, tz=UTC]",
+            "timestamp",
+            "timestamp",
+            ("timestamp[ms, tz=UTC]",),
+        ),
+        TimestampType(
+            "TIMESTAMP_NTZ",
+            "timestamp[us]",
+            "timestamp_ntz",
+            "timestamp",
+            ("timestamp[ms]",),
+            zoned=False,
+        ),
+        _STRING,
+        PlainType("BINARY", "binary", "binary", "bytes"),
+    )
 }
-_SIMPLE: Mapping[str, ColumnType] = {
-    **{name: IntegerType(ddl, bits) for name, (ddl, bits) in _INTEGERS.items()},
-    **dict.fromkeys(("FLOAT", "REAL"), FloatType("FLOAT", single=True)),
-    "DOUBLE": FloatType("DOUBLE"),
-    "BOOLEAN": BooleanType("BOOLEAN"),
-    "DATE": DateType("DATE"),
-    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_LTZ"), TimestampType("TIMESTAMP")),
-    "TIMESTAMP_NTZ": TimestampType("TIMESTAMP_NTZ", zoned=False),
-    "STRING": StringType("STRING"),
+"""The types of columns, by their DDL. DECIMAL is here in one size. A schema cannot declare BINARY: no text is one."""
+_OF_ARROW = {each.arrow: each for each in COLUMN_TYPES.values()}
+_SIMPLE: Mapping[str, PlainType] = {
+    word: each
+    for each in COLUMN_TYPES.values()
+    if each.ddl != "BINARY"
+    for word in (each.ddl, each.delta.upper())
 }
-_SIZED: Mapping[str, Callable[[list[int]], ColumnType | None]] = {
+_OTHER_WORDS = {"REAL": "FLOAT", "TIMESTAMP_LTZ": "TIMESTAMP"}
+_SIZED: Mapping[str, Callable[[list[int]], PlainType | None]] = {
     **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC"), lambda sizes: _decimal(*sizes)),
     **dict.fromkeys(("VARCHAR", "CHARACTER", "CHAR"), lambda sizes: _string(*sizes)),
 }
@@ -276,12 +374,12 @@ _COLUMN = re.compile(
 )
 
 
-def columns_of(schema: str) -> dict[str, ColumnType]:
+def columns_of(schema: str) -> dict[str, PlainType]:
     """Read the columns of Spark's DDL, such as ``day INT, carrier STRING``.
 
     :raises ValueError: one has a type that rows without Spark cannot have.
     """
-    columns: list[tuple[str, ColumnType]] = []
+    columns: list[tuple[str, PlainType]] = []
     at = 0
     while at <= len(schema):
         found = _COLUMN.match(schema, at)
@@ -317,16 +415,6 @@ def says_not_null(schema: str | None) -> bool:
     return _NOT_NULL.search(_QUOTED.sub("", schema or "")) is not None
 
 
-def kind_of(value: Any) -> ColumnType:
-    """Find a type that holds a value of Python exactly."""
-    if isinstance(value, datetime):
-        return _SIMPLE["TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ"]
-    if isinstance(value, Decimal):
-        return DecimalType("DECIMAL", 38, max(0, -int(value.as_tuple().exponent)))
-    kinds = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", date: "DATE"}
-    return _SIMPLE[kinds.get(type(value), "STRING")]
-
-
 def ddl_of(columns: Mapping[str, str]) -> str:
     """Write columns and their types as Spark's DDL."""
     return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns.items())
@@ -354,21 +442,21 @@ def _written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _type_of(name: str, sizes: list[int]) -> ColumnType | None:
+def _type_of(name: str, sizes: list[int]) -> PlainType | None:
     sized = _SIZED.get(name)
     if sized is not None:
         return sized(sizes)
-    return None if sizes else _SIMPLE.get(name)
+    return None if sizes else _SIMPLE.get(_OTHER_WORDS.get(name, name))
 
 
-def _decimal(precision: int = 10, scale: int = 0) -> ColumnType | None:
+def _decimal(precision: int = 10, scale: int = 0) -> PlainType | None:
     if not 0 < precision <= 38 or scale > precision:
         return None
-    return DecimalType(f"DECIMAL({precision},{scale})", precision, scale)
+    return DecimalType.of(precision, scale)
 
 
-def _string(longest: int | None = None) -> ColumnType | None:
-    return None if longest is None else StringType("STRING", longest)
+def _string(longest: int | None = None) -> PlainType | None:
+    return None if longest is None else replace(_STRING, longest=longest)
 
 
 def _json_name(value: Any) -> str:
@@ -521,6 +609,9 @@ class ArrayType(ColumnType):
 
     element: ColumnType
 
+    def arrow_type(self) -> pa.DataType:
+        return pa.list_(self.element.arrow_type())
+
     def of_json(self, value: Any) -> list[Any]:
         if type(value) is not list:
             raise ValueError(f"it is no {self.ddl}")
@@ -535,6 +626,9 @@ class MapType(ColumnType):
     """
 
     element: ColumnType
+
+    def arrow_type(self) -> pa.DataType:
+        return pa.map_(pa.string(), self.element.arrow_type())
 
     def of_json(self, value: Any) -> dict[str, Any]:
         if type(value) is not dict:
@@ -551,6 +645,9 @@ class StructType(ColumnType):
 
     fields: tuple[tuple[str, ColumnType], ...]
 
+    def arrow_type(self) -> pa.DataType:
+        return pa.struct(list(arrow_types_of(dict(self.fields)).items()))
+
     def of_json(self, value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise ValueError(f"it is no {self.ddl}")
@@ -563,16 +660,6 @@ def nested_columns_of(schema: str) -> dict[str, ColumnType]:
     :raises ValueError: one has a type that no JSON value has.
     """
     return dict(_fields(_parts(schema)))
-
-
-@dataclass(frozen=True)
-class PlainText(StringType):
-    """STRING of a column that no one has declared: a text, and no other value."""
-
-    def of_json(self, value: Any) -> str:
-        if isinstance(value, str):
-            return value
-        raise ValueError(f"a {type(value).__name__} is no {self.ddl}")
 
 
 def found_columns_of(schema: str) -> dict[str, ColumnType]:
@@ -588,7 +675,7 @@ def _plain(kind: ColumnType) -> ColumnType:
         return replace(kind, element=_plain(kind.element))
     if isinstance(kind, StructType):
         return replace(kind, fields=tuple((name, _plain(each)) for name, each in kind.fields))
-    return PlainText("STRING") if isinstance(kind, StringType) else kind
+    return replace(_STRING, only_texts=True) if isinstance(kind, StringType) else kind
 
 
 def object_values(found: Mapping[str, Any], columns: Mapping[str, ColumnType]) -> dict[str, Any]:
@@ -668,36 +755,9 @@ def _divided(text: str) -> Iterator[str]:
 # --- arrow --------------------------------------------------------------------------------------------------------
 
 
-_ARROW: Mapping[str, str] = {
-    "TINYINT": "int8",
-    "SMALLINT": "int16",
-    "INT": "int32",
-    "BIGINT": "int64",
-    "FLOAT": "float",
-    "DOUBLE": "double",
-    "BOOLEAN": "bool",
-    "DATE": "date32",
-    "STRING": "string",
-}
-
-
 def arrow_types_of(columns: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
     """Give the types that Arrow has for columns."""
-    return {name: _of_arrow(kind) for name, kind in columns.items()}
-
-
-def _of_arrow(kind: ColumnType) -> pa.DataType:
-    if isinstance(kind, ArrayType):
-        return pa.list_(_of_arrow(kind.element))
-    if isinstance(kind, MapType):
-        return pa.map_(pa.string(), _of_arrow(kind.element))
-    if isinstance(kind, StructType):
-        return pa.struct(list(arrow_types_of(dict(kind.fields)).items()))
-    if isinstance(kind, DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, TimestampType):
-        return pa.timestamp("us", "UTC" if kind.zoned else None)
-    return pa.type_for_alias(_ARROW[kind.ddl])
+    return {name: kind.arrow_type() for name, kind in columns.items()}
 
 
 def batch_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -23,14 +23,12 @@ from airflow_tx.operations.cli.context import (
     store_of,
 )
 from airflow_tx.state import (
-    CONVERT,
+    STATE_TYPES,
     Fence,
     FencedState,
     QueryableState,
     from_plain,
 )
-
-_AS_JSON = ("bigint", "double", "boolean")
 
 
 @command
@@ -161,11 +159,9 @@ def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
 def _value(text: str, name: str, kind: str, part: Any) -> Any:
     try:
         if isinstance(part, str):
-            if kind in _AS_JSON or (kind == "text" and part.startswith('"')):
-                part = json.loads(part)
-            elif kind != "text":
-                part = from_plain(kind, part)
-        return None if part is None else CONVERT[kind](part)
+            is_json = STATE_TYPES[kind].plain is None and (kind != "text" or part.startswith('"'))
+            part = json.loads(part) if is_json else from_plain(kind, part)
+        return None if part is None else STATE_TYPES[kind].convert(part)
     except (ValueError, TypeError, ArithmeticError):
         remedy = f"{name} is a {kind}."
         raise ConfigError(option="KEY", value=text, remedy=remedy) from None

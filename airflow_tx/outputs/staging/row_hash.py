@@ -30,33 +30,23 @@ _LOW = 0xFFFFFFFF
 _LONG_DIGITS = 18
 _DTYPES = {"int8": "i1", "int32": "i4", "int64": "i8", "float": "f4", "double": "f8"}
 """Of numpy, by the names of Arrow."""
-_KINDS = {"bool": "boolean", "date32[day]": "date", "float": "float", "double": "double"}
-"""Names of types, by the names of Arrow."""
 
 
 def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
     """Digest the rows of a batch, with all of its columns; only count them if one has a type that is not covered."""
+    from airflow_tx.base.rows import ColumnType
+
     names = sorted(batch.schema.names)
     hashes: Hashes = np.full(batch.num_rows, _SEED, dtype=np.uint64)
     for name in names:
         column = batch.column(name)
-        found = _column(column, _marked(column, hashes, *column_marks(name, _kind(column.type))))
+        kind = ColumnType.of_arrow(column.type)
+        marks = column_marks(name, "" if kind is None else kind.hashed)
+        found = _column(column, _marked(column, hashes, *marks))
         if found is None:
             return RowsDigest(batch.num_rows)
         hashes = found
     return RowsDigest(batch.num_rows, int(hashes.sum(dtype=np.uint64)), form_of_columns(names))
-
-
-def _kind(kind: pa.DataType) -> str:
-    """Name a type as `column_marks` takes it: what Spark reads from a file may be wider, or without its zone."""
-    types = pa.types
-    if types.is_timestamp(kind):
-        return "timestamp"
-    if types.is_decimal(kind):
-        return f"decimal {kind.scale}"
-    if types.is_signed_integer(kind):
-        return "bigint" if types.is_int64(kind) else "int"
-    return _KINDS.get(str(kind), "bytes")
 
 
 def _marked(column: pa.Array, seeds: Hashes, value: int | None, null: int) -> Hashes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
+    COLUMN_TYPES,
     ColumnType,
-    DecimalType,
-    StringType,
     UnfitText,
     arrow_types_of,
     batch_rows,
@@ -25,7 +24,6 @@ from airflow_tx.base.rows import (
     columns_of,
     ddl_of,
     found_columns_of,
-    kind_of,
     nested_columns_of,
     plain_type,
     says_not_null,
@@ -72,26 +70,6 @@ else:
 
 # --- records ------------------------------------------------------------------------------------------------------
 # Rows of a file as Python dicts, for tasks that run without Spark; the same options and schema as Spark's.
-
-
-_TYPES: Mapping[str, list[str]] = {
-    "int8": ["TINYINT", "SMALLINT", "INT", "BIGINT"],
-    "int16": ["SMALLINT", "INT", "BIGINT"],
-    "int32": ["INT", "BIGINT"],
-    "int64": ["BIGINT"],
-    "float": ["FLOAT", "DOUBLE"],
-    "double": ["DOUBLE"],
-    "bool": ["BOOLEAN"],
-    "string": ["STRING"],
-    "large_string": ["STRING"],
-    "string_view": ["STRING"],
-    "date32[day]": ["DATE"],
-    "timestamp[ms, tz=UTC]": ["TIMESTAMP"],
-    "timestamp[us, tz=UTC]": ["TIMESTAMP"],
-    "timestamp[ms]": ["TIMESTAMP_NTZ"],
-    "timestamp[us]": ["TIMESTAMP_NTZ"],
-}
-"""The types of a schema that a column of a Parquet file may have, by its type in Arrow: none changes a value."""
 
 
 def check_options(file_format: str, options: Mapping[str, Any]) -> None:
@@ -150,18 +128,10 @@ def check_declared(path: FilePath, schema: str) -> None:
     spelled = {name.lower(): name for name in found}
     for name, kind in columns_of(schema).items():
         if name in found:
-            types = _TYPES.get(found[name], [])
-            if kind.ddl not in types and found[name] != _decimal_name(kind):
+            if found[name] not in (kind.arrow, *kind.takes):
                 raise Misfit(f"column {name} is {found[name]}, and {kind.ddl} in the schema")
         elif name.lower() in spelled:
             raise Misfit(f"column {spelled[name.lower()]} is called {name} in the schema")
-
-
-def _decimal_name(kind: ColumnType) -> str:
-    """Return what Arrow calls a type with decimals."""
-    if not isinstance(kind, DecimalType):
-        return ""
-    return f"decimal128({kind.precision}, {kind.scale})"
 
 
 def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -> None:
@@ -379,7 +349,7 @@ class BatchFiles:
         return {}
 
     def _declared_kinds(self) -> Mapping[str, ColumnType]:
-        read = columns_of
+        read: Callable[[str], Mapping[str, ColumnType]] = columns_of
         if self.format == "json":
             read = nested_columns_of if self.declared else found_columns_of
         return read(self.schema) if self.schema else {}
@@ -401,8 +371,10 @@ class BatchFiles:
         if own is None and (kind or not has_own or text is None):
             return text if kind is None or text is None else kind.of_text(text)
         with suppress(ValueError):
-            if own is not None and text is not None and (kind or kind_of(own)).of_text(text) == own:
-                return own
+            if own is not None and text is not None:
+                held = (kind or ColumnType.of_value(own)).of_text(text)
+                if held == own:
+                    return own
         raise UnfitText(
             f"column {name} is {str(own)!r:.100}, and {text!r:.100} in the name of its folder",
             place=f"column {name}",
@@ -601,7 +573,7 @@ def _valid_text(rows: DataFrame) -> DataFrame:
 def _in_spark(text: str, kind: ColumnType) -> Column:
     """Give the value of a text to Spark; ValueError: it has none."""
     value = kind.of_text(text)
-    if isinstance(kind, StringType):
+    if kind.ddl == "STRING":
         return F.lit(text)
     # Of a moment, a session would take another one, by its zone.
     return F.lit(value.isoformat() if isinstance(value, date) else str(value)).cast(kind.ddl)
@@ -702,7 +674,7 @@ def _argument(schema: str | None) -> str:
     return f"schema={schema[:LONGEST_SHOWN]!r}... with all {len(columns_of(schema))} columns"
 
 
-def _columns(schema: str | None) -> dict[str, ColumnType] | None:
+def _columns(schema: str | None) -> Mapping[str, ColumnType] | None:
     """Return the columns of a schema whose types Python has, too."""
     with suppress(ValueError):
         return columns_of(schema) if schema else None
@@ -755,7 +727,7 @@ def no_rule(file_format: str, schema: str | None) -> str | None:
     if file_format == "parquet" and schema is not None:
         with suppress(ValueError):
             for name, kind in columns_of(schema).items():
-                if isinstance(kind, StringType) and kind.longest is not None:
+                if kind.ddl == "STRING" and kind not in COLUMN_TYPES.values():
                     return (
                         f"No reader checks the length of {name} in Parquet files. Make it STRING."
                     )

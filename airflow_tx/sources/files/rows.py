@@ -22,7 +22,6 @@ from airflow_tx.base.rows import (
     BLANKS,
     ColumnType,
     NotProven,
-    StringType,
     UnfitText,
     arrow_types_of,
     objects_batch,
@@ -44,7 +43,7 @@ else:
     pc = LazyModule("pyarrow.compute")
 
 
-_TEXT = StringType("STRING")
+_TEXT = ColumnType.named("STRING")
 _TEXTS_KEPT = 4096
 # How JSON is written so that Spark writes the same.
 _AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}

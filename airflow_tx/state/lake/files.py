@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_tx.base.errors import StateError
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.rows import NoTable, exact_table, readable
+from airflow_tx.base.rows import ColumnType, NoTable, exact_table, readable
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.state.api import TXID, Misfit, staged_folder
 from airflow_tx.state.lake.delta import Folder, TableFile, unreached
 from airflow_tx.state.lake.schema import (
+    DELTA_TYPES,
     Schema,
     check_columns,
     empty_in,
@@ -325,18 +326,6 @@ def _described(
 _Row = Mapping[str, Any]
 _DECIMAL = "decimal(38,18)"
 """The type that Spark gives to a Decimal of Python, too."""
-_ARROW = {
-    "binary": "binary",
-    "boolean": "bool",
-    "byte": "int8",
-    "date": "date32",
-    "double": "double",
-    "float": "float",
-    "integer": "int32",
-    "long": "int64",
-    "short": "int16",
-    "string": "string",
-}
 
 
 def write_python_rows(
@@ -401,14 +390,7 @@ def arrow_type(kind: Any) -> pa.DataType:
     """Translate a type of Spark's schema."""
     if not isinstance(kind, str):
         return _nested(kind)
-    if kind == "timestamp":
-        return pa.timestamp("us", tz="UTC")
-    if kind == "timestamp_ntz":
-        return pa.timestamp("us")
-    if kind.startswith("decimal"):
-        precision, scale = kind[len("decimal(") : -1].split(",")
-        return pa.decimal128(int(precision), int(scale))
-    return pa.type_for_alias(_ARROW[kind])
+    return (DELTA_TYPES.get(kind) or ColumnType.named(kind)).arrow_type()
 
 
 def _nested(kind: Mapping[str, Any]) -> pa.DataType:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from airflow_tx.base.errors import StateDiffers
 from airflow_tx.base.lazy_names import LazyModule
+from airflow_tx.base.rows import COLUMN_TYPES, ColumnType
 from airflow_tx.state.aggregators import RESERVED
 from airflow_tx.state.api import REJECTED_COLUMNS, TXID, Misfit
 
@@ -29,31 +30,11 @@ else:
 
 FieldJson = dict[str, Any]
 Schema = dict[str, Any]
-_PLAIN = frozenset(
-    """
-    binary boolean byte date double float integer long short string timestamp timestamp_ntz
-    """.split()
-)
+DELTA_TYPES = {each.delta: each for each in COLUMN_TYPES.values()}
+"""The types without parts, by the names that Delta has for them; a decimal may have any size."""
 _SHOWN = 100
 """Characters of a rule that a message shows."""
 _DECIMAL = re.compile(r"decimal\(\d+, ?\d+\)")
-_ARROW = {
-    "bool": "boolean",
-    "int8": "byte",
-    "int16": "short",
-    "int32": "integer",
-    "int64": "long",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "large_string": "string",
-    "string_view": "string",
-    "binary": "binary",
-    "large_binary": "binary",
-    "binary_view": "binary",
-    "date32[day]": "date",
-    "timestamp[us]": "timestamp_ntz",
-}
 TXID_FIELD: FieldJson = {"name": TXID, "type": "long", "nullable": True, "metadata": {}}
 
 
@@ -65,7 +46,7 @@ def nullable(kind: Any, *, column: str = "") -> Any:
     :raises Misfit: Delta has no such type.
     """
     if isinstance(kind, str):
-        if kind in _PLAIN or _DECIMAL.fullmatch(kind):
+        if kind in DELTA_TYPES or _DECIMAL.fullmatch(kind):
             return kind.replace(" ", "")
         raise _unknown(column, kind)
     if kind.get("type") == "struct":
@@ -176,13 +157,10 @@ def _of_type(kind: Any, column: str) -> Any:
 
 
 def _of_plain(kind: Any, column: str) -> str:
-    if pa.types.is_decimal128(kind) and kind.scale >= 0:
-        return f"decimal({kind.precision},{kind.scale})"
-    if pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
-        return "timestamp"
-    if str(kind) not in _ARROW:
+    found = ColumnType.of_arrow(kind)
+    if found is None:
         raise Misfit(f"column {column} has the type {kind}, which a Delta table has not")
-    return _ARROW[str(kind)]
+    return found.delta
 
 
 def shown_type(kind: Any) -> str:

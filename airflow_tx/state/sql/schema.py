@@ -23,7 +23,7 @@ from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import Receipt
 from airflow_tx.state.aggregators import Columns, CombinerAggregator
 from airflow_tx.state.api import StateKind, StoredReceipt
-from airflow_tx.state.column_types import PREV, json_text
+from airflow_tx.state.column_types import PREV, STATE_TYPES, json_text
 from airflow_tx.state.keys import encode_key
 from airflow_tx.state.maps import Writer
 from airflow_tx.state.sql.dialect import Dialect, as_typed
@@ -282,8 +282,6 @@ WROTE = "wrote"
 SAMPLE = "sample"
 # The writer of a row: its token without the nonce (the fence admits one nonce per rank), and its part of the batch.
 WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
-# A previous value of these types is stored from the start, even if it is empty: a row that grows later is moved.
-_OF_ONE_SIZE = ("bigint", "double", "boolean", "date", "timestamp", "timestamptz")
 
 
 @cache
@@ -548,8 +546,11 @@ def upsert(
     copied = dict[str, str]()
     if opaque:
         constants["tx_created"] = sa.true()
+        # A previous value of one size is stored from the start, even if it is empty: a row that grows later is moved.
         copied = {
-            PREV + value: value for value, each in values.items() if each.type in _OF_ONE_SIZE
+            PREV + value: value
+            for value, each in values.items()
+            if STATE_TYPES[each.type].size is None
         }
     insert = dialect.insert_rows(table, [table.c[name] for name in names], kinds, constants, copied)
     given = dialect.given(insert)

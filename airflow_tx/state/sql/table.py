@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.api import StateKind, StoredReceipt
-from airflow_tx.state.column_types import CONVERT, split_table
+from airflow_tx.state.column_types import STATE_TYPES, split_table
 from airflow_tx.state.sql.state import FencedInSql
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class SqlTable(FencedInSql["TableStore"]):
         self.types = dict(types or {})
         self.add_columns = add_columns
         for column, kind in self.types.items():
-            if kind not in CONVERT:
-                remedy = f"Use one of {', '.join(CONVERT)}."
+            if kind not in STATE_TYPES:
+                remedy = f"Use one of {', '.join(STATE_TYPES)}."
                 option = f"SqlTable({table!r}, types=), column {column!r}"
                 raise ConfigError(option=option, value=str(kind), remedy=remedy)
 

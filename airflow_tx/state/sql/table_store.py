@@ -18,8 +18,8 @@ from airflow_tx.state import fence
 from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
 from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.column_types import (
-    CONVERT,
     LONGEST_NAME,
+    STATE_TYPES,
     converted,
     is_name,
     split_table,
@@ -657,7 +657,7 @@ class TableStore(OneTableStore[FoundTable]):
         present = [value for value in values if value is not None]
         kinds = {_kind_of(value) or type(value).__name__ for value in present}
         shown = f"its values are {', '.join(sorted(kinds))}" if kinds else "all are NULL"
-        fitting = (kind for kind in ("text", *CONVERT) if _fits(kind, present))
+        fitting = (kind for kind in ("text", *STATE_TYPES) if _fits(kind, present))
         named = next(fitting, None)
         remedy = f'Name it: types={{"{name}": "{named}"}}.'
         if named is None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.state.column_types import (
-    CONVERT,
     KEY_TYPES,
+    STATE_TYPES,
     converted,
     from_plain,
     json_text,
@@ -72,10 +72,10 @@ def two_keys(draw: st.DrawFn) -> tuple[list[str], list[Any], list[Any]]:
 
 
 def test_every_type_is_tried_here() -> None:
-    assert set(VALUES) == set(CONVERT)
+    assert set(VALUES) == set(STATE_TYPES)
 
 
-@given(typed(tuple(CONVERT)))
+@given(typed(tuple(STATE_TYPES)))
 def test_a_value_comes_back_from_its_plain_form_exactly(value: tuple[str, Any]) -> None:
     kind, given_value = value
     plain = json.loads(json.dumps(to_plain(kind, given_value)))
@@ -84,7 +84,7 @@ def test_a_value_comes_back_from_its_plain_form_exactly(value: tuple[str, Any]) 
     assert to_plain(kind, back) == plain
 
 
-@pytest.mark.parametrize("kind", CONVERT)
+@pytest.mark.parametrize("kind", STATE_TYPES)
 def test_null_is_null_in_every_type(kind: str) -> None:
     assert to_plain(kind, None) is from_plain(kind, None) is None
     assert list(converted(kind, [None])) == [None]
@@ -166,7 +166,7 @@ def test_a_json_value_is_the_states_own() -> None:
     assert json_text({"b": 1, "a": "ä"}) == '{"a":"ä","b":1}'
 
 
-@given(st.lists(typed(tuple(CONVERT)), min_size=1, max_size=5))
+@given(st.lists(typed(tuple(STATE_TYPES)), min_size=1, max_size=5))
 def test_the_quick_look_at_sizes_is_never_too_low(values: list[tuple[str, Any]]) -> None:
     for kind, value in values:
         assert size_of(kind, value) <= largest(kind, [value, None])
