@@ -31,6 +31,7 @@ from airflow_tx.ledger.receipt import (
     CheckNote,
     Deed,
     DeedOfAttempt,
+    FenceBatch,
     Outcome,
     Receipt,
     Replaced,
@@ -620,6 +621,15 @@ def _kept(words: str) -> str:
 
 _RESOLVED = [
     msgspec.json.Decoder(each)
-    for each in (TopologyRecord, Counter, Binding, Metadata, TransactionRecord, Ack, History)
+    for each in (
+        TopologyRecord,
+        Counter,
+        Binding,
+        Metadata,
+        TransactionRecord,
+        Ack,
+        History,
+        FenceBatch,
+    )
 ]
 """Tasks are forks of a process that has imported this module: the types are resolved there, once."""

@@ -717,12 +717,12 @@ MUTANTS = (
     ),
     Mutant(
         "a fence does not say what was to be replaced",
-        ((end.fence_batch, "if of.replaces is not None:", "if False:"),),
+        ((end.fence_batch, "replaces=of.replaces", "replaces=None"),),
         _rebuilt("test_at_one_that_is_begun_anew_the_restated_transaction_counts", gone=True),
     ),
     Mutant(
         "a fence does not name the entry",
-        ((end.fence_batch, "if of.journal:", "if False:"),),
+        ((end.fence_batch, 'journal=of.journal or ""', 'journal=""'),),
         _rebuilt("test_at_a_restatement_that_is_complete_it_counts_and_can_be_restated", gone=True),
     ),
     Mutant(

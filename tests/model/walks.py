@@ -10,7 +10,6 @@ has accepted as lost. It is asked after each step, and at the end `verify --valu
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import sqlite3
@@ -309,9 +308,10 @@ class Walk:
                 fences = [fence for each in self.states if (fence := each.fence()) and fence.txid == txid]
                 if not fences:
                     raise WalkFailed("unknown", f"transaction {txid} is final, and nothing says what it was")
-                batch = json.loads(fences[0].batch)
-                replaces = batch.get("replaces")
-                final = Final(fences[0].token.nonce, batch.get("skip") is None, replaces and replaces["txid"])
+                batch = fences[0].kept
+                assert batch is not None
+                replaced = batch.replaces
+                final = Final(fences[0].token.nonce, batch.skip is None, replaced and replaced.txid)
             self.finals[txid] = final
             for name, known in [*self.known.items()]:
                 # What is committed vouches for the values that it was added to.

@@ -165,7 +165,7 @@ class Prepared:
     :param outputs: per transactional state, a text of what is about to be written.
     :param journal: name of the journal entry with its contributions; "": the topology keeps no journal.
     :param replacing: what a restatement writes in place of the output.
-    :param checks: what the checks found, as the receipt keeps it.
+    :param notes: what the checks found, as the receipt keeps it.
     """
 
     processed: Processed
@@ -173,7 +173,7 @@ class Prepared:
     outputs: Mapping[str, str]
     journal: str = ""
     replacing: Replacing = NOTHING_REPLACED
-    checks: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

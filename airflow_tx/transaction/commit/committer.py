@@ -6,6 +6,7 @@ in its turn (`turn.py`), the tasks of a commit phase (below), and a lane (`coord
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -38,6 +39,7 @@ from airflow_tx.ledger import (
     Granted,
     NotYet,
     Processed,
+    Receipt,
     Restarted,
     ToBeSkipped,
     Token,
@@ -173,7 +175,7 @@ class Commit:
             if any(each["name"].startswith(ASIDE) for ack in acks.values() for each in ack.outputs):
                 check_aside(self.case, acks)
             read = self.part.read(self.case, self.processed)
-            self.prepared = replace(read, checks=check_outputs(self.case, self.processed))
+            self.prepared = replace(read, notes=check_outputs(self.case, self.processed))
         return self.prepared
 
     def try_to_commit(self) -> bool:
@@ -386,7 +388,7 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
         held=prepared.replacing.held,
         sole=prepared.replacing.sole,
         own=prepared.replacing.own,
-        checks=prepared.checks,
+        checks=prepared.notes,
     )
     return case.ledger.acquire.bind(request)
 
@@ -574,7 +576,8 @@ def grant_of(shared: Any, topology: str) -> Grant | None:
     if shared.get("final"):
         return None
     token = Token.from_json(shared["token"])
-    return Grant(topology, shared["incarnation"], token, shared["last"], claim=shared["claim"])
+    claim = Receipt.from_json(json.loads(shared["claim"]))
+    return Grant(topology, shared["incarnation"], token, shared["last"], claim=claim)
 
 
 def _as_shared(
@@ -594,7 +597,7 @@ def _as_shared(
         "last": dict(grant.last_txids),
         "healed": list(healed),
         "written": healed,
-        "claim": grant.claim,
+        "claim": grant.claim and grant.claim.text,
         **({"differences": differences} if differences else {}),
         **({"left": sorted(left)} if left else {}),
     }
