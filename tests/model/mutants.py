@@ -178,7 +178,7 @@ MUTANTS = (
         "only the fences of states with something to write",
         (
             (
-                writing.write,
+                writing.Commit.write,
                 "raise_fences(outside, grant)",
                 "raise_fences([each.state for each in others if list(each.rows)], grant)",
             ),
@@ -303,7 +303,7 @@ MUTANTS = (
         "states of one store are raised one after the other before they are written",
         (
             (
-                writing.write,
+                writing.Commit.write,
                 "raise_fences(outside, grant)",
                 "raise_fences(outside, grant)\n    for each in moment:\n        each.state.raise_fence(grant)",
             ),
@@ -566,16 +566,22 @@ MUTANTS = (
         "an entry holds what the state was given",
         (
             (
-                writing.read,
-                "write_entry(case, processed, rows, ",
-                "write_entry(case, processed, [d.rows for d in replacing.differences.values()] or rows, ",
+                writing.Commit.prepare,
+                "write_entry(self, processed, self.rows_read, ",
+                "write_entry(self, processed, [d.rows for d in replacing.differences.values()] or self.rows_read, ",
             ),
         ),
         RESTATED_TWICE,
     ),
     Mutant(
         "the whole output is added once more",
-        ((writing._rows_of_updates, "UpdateRows(update, difference.rows, difference.instead, require)", "given"),),
+        (
+            (
+                writing.Commit.updates_to_write,
+                "UpdateRows(update, difference.rows, difference.instead, require)",
+                "given",
+            ),
+        ),
         RESTATED,
     ),
     Mutant(

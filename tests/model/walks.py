@@ -247,16 +247,17 @@ class Walk:
         run.log = SimpleNamespace(info=lambda text, *of: said.append(text % of), warning=lambda *_: None)
         run.updates = self.updates
         commit = run.commit()
-        real, given = commit.part.use, vars(run)["given"]
+        real, given = commit.use, vars(run)["given"]
 
-        def use(case: Any, ports: Any, prepared: Any, granted: Any) -> Any:
-            self.made[granted.grant.token.nonce] = given
+        def use() -> None:
+            assert commit.granted is not None
+            self.made[commit.granted.grant.token.nonce] = given
             if stands:
-                self.late.append(lambda: real(case, ports, prepared, granted))
+                self.late.append(real)
                 raise Died
-            return real(case, ports, prepared, granted)
+            real()
 
-        commit.part = replace(commit.part, use=use)
+        commit.use = use  # type: ignore[method-assign]
         try:
             with self.kills.armed(left):
                 waits = commit_in_turn(commit, self.store, patience=0.0)

@@ -53,8 +53,15 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.begin import missing_folders
-from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
-from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, next_repair, put_or_create
+from airflow_tx.ledger.steps.step import (
+    Audit,
+    Decision,
+    Stamp,
+    check_not_rolling,
+    check_raw_not_rolling,
+    next_repair,
+    put_or_create,
+)
 
 T = TypeVar("T")
 

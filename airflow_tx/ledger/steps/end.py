@@ -47,11 +47,11 @@ from airflow_tx.ledger.records import (
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.loss import without_passed
 from airflow_tx.ledger.steps.processing import digest_text
-from airflow_tx.ledger.steps.roll_forward import check_not_rolling
 from airflow_tx.ledger.steps.step import (
     Audit,
     Decision,
     Stamp,
+    check_not_rolling,
     put,
     put_or_create,
     taken_back_before,
