@@ -361,7 +361,7 @@ MUTANTS = (
         "a skip of what a state cannot undo",
         (
             (skip.held_for_good, "if can is False", "if False"),
-            (fence.if_held, 'batch.get("skip") is not None', "False"),
+            (fence.if_held, "if grant.is_skip:", "if False:"),
             (taking.take_skip, "if stuck:", "if False:"),
         ),
         _trace(
@@ -374,7 +374,7 @@ MUTANTS = (
         "a skip asks the ledger what a state holds",
         (
             (skip.held_for_good, "if can is False", "if can is False and record.granted"),
-            (fence.if_held, 'batch.get("skip") is not None', "False"),
+            (fence.if_held, "if grant.is_skip:", "if False:"),
             (
                 taking.take_skip,
                 "state.undoes and state.holds_for_good",
@@ -391,7 +391,7 @@ MUTANTS = (
     Mutant(
         "a skip makes a state forget what it was about to be given",
         (
-            (fence.if_held, 'batch.get("skip") is not None', "False"),
+            (fence.if_held, "if grant.is_skip:", "if False:"),
             (skip.held_for_good, "if can is False", "if False"),
         ),
         _trace(
@@ -738,7 +738,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rebuilt ledger binds the run to the skipped restatement",
-        ((plan._bound, 'or batch["skip"] is not None', ""),),
+        ((plan._bound, "or batch.skip is not None", ""),),
         _rebuilt(
             "test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back",
             gone=False,
