@@ -42,7 +42,6 @@ _SCROLL = """async list => {
 
 def fill(hosts: str, folder: Path, name: str, count: int) -> None:
     """Begin, process and commit transactions of a topology."""
-    from airflow_tx.transaction.commit.case import CommitCase
     from airflow_tx.transaction.commit.committer import Commit
     from airflow_tx.transaction.commit.turn import commit_in_turn
 
@@ -56,7 +55,7 @@ def fill(hosts: str, folder: Path, name: str, count: int) -> None:
             begun: Any = topology.begin(spec, f"run{number:05}")
             topology.process(spec, begun, TASK)
             ti = topology.TaskInstance("commit", f"run{number:05}", xcom=topology.output(begun))
-            commit = Commit(CommitCase(spec, begun, updates, spec.ledger(store), ti, Silent()))
+            commit = Commit(spec, begun, updates, spec.ledger(store), ti, Silent())
             assert commit_in_turn(commit, store, patience=0) is None
 
 

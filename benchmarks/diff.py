@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from typing import Any
 
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.comparison import compared
-from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.testing.suites.state_tools import Grants, batch_of
 from benchmarks.figures import machine, quiet
 
 KEYS = 1_000_000
@@ -37,7 +36,7 @@ def fill(url: str, table: str, keys: int, *, changed: bool) -> None:
             yield {"key": f"key {number}", "n": number + (changed and number % CHANGED == 0), "x": number / 7}
 
     filled = state(url, table)
-    grant = replace(Grants()(1), batch=json.dumps({"position": {"offset": keys}}))
+    grant = replace(Grants()(1), batch=batch_of(position={"offset": keys}))
     filled.raise_fence(grant)
     for chunk, first in enumerate(range(0, keys, CHUNK)):
         filled.write(grant, rows(first), chunk=chunk, complete=False)

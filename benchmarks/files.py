@@ -69,7 +69,6 @@ def parsed(folder: Path) -> Any:
 def run(dag: Any) -> None:
     """One transaction, task by task."""
     from airflow_tx.ledger.attempt import TaskTry
-    from airflow_tx.transaction.commit.case import CommitCase
     from airflow_tx.transaction.commit.committer import Commit
     from airflow_tx.transaction.commit.turn import commit_in_turn
     from airflow_tx.transaction.processing.batch import CurrentBatch
@@ -87,7 +86,7 @@ def run(dag: Any) -> None:
     processing.ack(returned(rows, multiple=False))
     ti = topology.TaskInstance("commit", "run1", xcom=rows)
     with spec.store() as store:
-        commit = Commit(CommitCase(spec, begun, dag.get_task("commit").updates, spec.ledger(store), ti, Silent()))
+        commit = Commit(spec, begun, dag.get_task("commit").updates, spec.ledger(store), ti, Silent())
         assert commit_in_turn(commit, store, patience=0) is None
 
 

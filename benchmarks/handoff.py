@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow_tx.ledger.answers import Begun
-from airflow_tx.ledger.json_text import replace
 from benchmarks import topology
 from benchmarks.figures import machine, quiet, spread
 
@@ -80,9 +79,7 @@ def commit_all(hosts: str, url: str, folder: str, all_begun: list[Begun], ready:
 
 
 def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> Passed:
-    from airflow_tx.ledger.answers import Granted
-    from airflow_tx.transaction.commit.case import CommitCase, CommitPorts, Prepared
-    from airflow_tx.transaction.commit.committer import WHOLE_COMMIT, Commit, write_and_mark
+    from airflow_tx.transaction.commit.committer import Commit
 
     at: dict[str, float] = {}
     log = Log()
@@ -92,32 +89,29 @@ def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> P
         at["woken"] = time.time()
         return look(*arguments)
 
-    def use(case: CommitCase, ports: CommitPorts, prepared: Prepared, granted: Granted) -> dict[str, Any]:
-        at["granted"] = time.time()
+    class Timed(Commit):
+        def try_to_commit(self) -> bool:
+            at["asked"] = time.time()
+            return super().try_to_commit()
 
-        def mark(step: Any) -> Any:
+        def use(self) -> None:
+            at["granted"] = time.time()
+            super().use()
+
+        def mark(self, step: Any) -> Any:
             time.sleep(max(0.0, at["granted"] + COMMIT - time.time()))
             at["marking"] = time.time()
-            return ports.mark(step)
+            return super().mark(step)
 
-        def clean_up() -> None:
+        def clean_up(self) -> None:
             at["marked"] = time.time()
-            ports.clean_up()
-
-        return write_and_mark(case, replace(ports, mark=mark, clean_up=clean_up), prepared, granted)
-
-    def asked(step: Any) -> Any:
-        at["asked"] = time.time()
-        return step
+            super().clean_up()
 
     ti = topology.TaskInstance("commit", f"run{begun.txid}", xcom=topology.output(begun))
     turn.read_line = noted_read
     try:
         with spec.store() as store:
-            case = CommitCase(spec, begun, [topology.update(TASK, state)], spec.ledger(store), ti, log)
-            commit = Commit(case, replace(WHOLE_COMMIT, use=use))
-            commit_now = commit.try_to_commit
-            commit.try_to_commit = lambda: asked(commit_now)()  # type: ignore[method-assign]
+            commit = Timed(spec, begun, [topology.update(TASK, state)], spec.ledger(store), ti, log)
             line = turn.commit_in_turn(commit, store, patience=60)
     finally:
         turn.read_line = look

@@ -94,15 +94,12 @@ class Ours:
         return output
 
     def _commit(self, begun: Any, run_id: str, output: Any) -> None:
-        from airflow_tx.transaction.commit.case import CommitCase
         from airflow_tx.transaction.commit.committer import Commit
         from airflow_tx.transaction.commit.turn import commit_in_turn
 
         ti = topology.TaskInstance("commit", run_id, xcom=output)
         with self.spec.store() as store:
-            commit = Commit(
-                CommitCase(self.spec, begun, [self.update], self.spec.ledger(store), ti, logging.getLogger("silent"))
-            )
+            commit = Commit(self.spec, begun, [self.update], self.spec.ledger(store), ti, logging.getLogger("silent"))
             commit_in_turn(commit, store, patience=0)
 
 

@@ -134,10 +134,9 @@ def finish(job: Job) -> None:
 
     from airflow_tx.base import compat
     from airflow_tx.coordinator.lane_applications import LaneApplications
-    from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneOutputs, LaneTransaction, LaneTurn, lane_run
+    from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneOutputs, LaneTransaction, LaneTurn
     from airflow_tx.ledger.reading import Reader
     from airflow_tx.ledger.records import TransactionRecord
-    from airflow_tx.transaction.commit.case import CommitCase
     from airflow_tx.transaction.commit.turn import commit_in_turn
 
     with planned(job) as (plan, store):
@@ -156,9 +155,9 @@ def finish(job: Job) -> None:
             while not transaction.process():
                 with changed:
                     changed.wait_for(lambda of=transaction: of.is_ready, 600)  # type: ignore[misc]
-            run = lane_run(plan, begun, own.id, outputs)
-            commit = LaneCommit(CommitCase(plan.spec, begun, plan.updates, ledger, own, Line(), run), LaneTurn())
-            assert commit_in_turn(commit.commit, store, patience=60) is None
+            turn = LaneTurn()
+            commit = LaneCommit(plan, begun, ledger, own, Line(), outputs=outputs, turn=turn)
+            assert commit_in_turn(commit, store, patience=60) is None
     work(job)
 
 

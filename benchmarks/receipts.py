@@ -61,7 +61,7 @@ def cost(make: Callable[[str], FencedState], keys: int) -> tuple[float, float]:
     for txid in range(1, COMMITS + 1):
         for name, state in states.items():
             grant = grants[name](txid)
-            grant = grant if name == "with" else replace(grant, claim="")
+            grant = grant if name == "with" else replace(grant, claim=None)
             begun = time.perf_counter()
             state.raise_and_write(grant, rows)
             seconds[name].append(time.perf_counter() - begun)
@@ -102,7 +102,7 @@ def books(count: int, folder: Path) -> tuple[MemoryStore, Paths, SqlState]:
     assert fence is not None
     grants = Grants()
     grants.incarnation = fence.incarnation
-    state.raise_and_write(replace(grants(1), token=fence.token, batch=fence.batch), [{"key": "total", "n": 1}])
+    state.raise_and_write(replace(grants(1), token=fence.token, batch=fence.kept), [{"key": "total", "n": 1}])
     engine, table = sa.create_engine(url), receipts_table(None)
     own = {"state": "totals", "incarnation": fence.incarnation, "topology": "flights"}
     with engine.begin() as connection:

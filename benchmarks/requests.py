@@ -63,13 +63,12 @@ class Counted:
 
     def commit(self, begun: Any, run_id: str) -> None:
         """What the committer does."""
-        from airflow_tx.transaction.commit.case import CommitCase
         from airflow_tx.transaction.commit.committer import Commit
         from airflow_tx.transaction.commit.turn import commit_in_turn
 
         ti = topology.TaskInstance("commit", run_id, xcom=topology.output(begun))
         with self.spec.store() as store:
-            commit = Commit(CommitCase(self.spec, begun, self.updates, self.spec.ledger(store), ti, Silent()))
+            commit = Commit(self.spec, begun, self.updates, self.spec.ledger(store), ti, Silent())
             assert commit_in_turn(commit, store, patience=0) is None
 
     def _taken(self) -> int:

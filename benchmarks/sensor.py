@@ -15,7 +15,6 @@ import tempfile
 import time
 
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.triggers.sensor import CommittedTrigger
@@ -50,7 +49,7 @@ async def reaction(spec: DirectSpec, target: object, run_id: str) -> float:
     with spec.store() as store:
         committer = TaskInstance("commit", run_id, output(begun))
         log = logging.getLogger("airflow_tx.benchmark")
-        commit = Commit(CommitCase(spec, begun, [update(TASK, target)], spec.ledger(store), committer, log))  # type: ignore[arg-type]
+        commit = Commit(spec, begun, [update(TASK, target)], spec.ledger(store), committer, log)  # type: ignore[arg-type]
         await asyncio.to_thread(commit_in_turn, commit, store, patience=0.0)
     committed = time.monotonic()
     return await waiting - committed

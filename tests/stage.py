@@ -11,7 +11,6 @@ from airflow_tx.base.compat import RunInfo
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.sources.api import Source
-from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.check import Check
 from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.update import Update
@@ -104,4 +103,4 @@ class StageRun:
     def commit_of(self, updates: Sequence[Update], checks: Sequence[Check] = ()) -> Commit:
         """Return the commit of these updates, after these checks."""
         ledger = self.spec.ledger(self.spec.memory)
-        return Commit(CommitCase(self.spec, self.begun, updates, ledger, self.committer, self.log, checks=checks))
+        return Commit(self.spec, self.begun, updates, ledger, self.committer, self.log, checks=checks)

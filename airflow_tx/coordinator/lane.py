@@ -29,7 +29,6 @@ from airflow_tx.coordinator.lane_tasks import (
     LaneProgress,
     LaneTransaction,
     LaneTurn,
-    lane_run,
 )
 from airflow_tx.coordinator.plan import LedgerSnapshot
 from airflow_tx.ledger import (
@@ -43,7 +42,6 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.outputs import TryDir
 from airflow_tx.transaction import (
-    CommitCase,
     advice_of,
     allocate,
     clean_up,
@@ -339,25 +337,23 @@ class Lane(AnyLane):
         self.begun += 1
         self._window.add(begun.txid)
         outputs = LaneOutputs()
-        run = lane_run(self.plan, begun, self.task_try, outputs)
-        case = CommitCase(
-            self._spec,
+        commit = LaneCommit(
+            self.plan,
             begun,
-            self.plan.updates,
             self._ledger,
             self._ti,
             self._log,
-            own_run=run,
-            checks=self.plan.checks,
+            outputs=outputs,
+            turn=self._turn,
         )
-        failpoint("lane.after_begin", **case.where)
+        failpoint("lane.after_begin", **commit.where)
         own = LaneTransaction(
             self.plan,
             begun,
             self._ledger,
             self.task_try,
             outputs,
-            commit=LaneCommit(case, self._turn),
+            commit=commit,
             applications=self._applications,
             started=self._first,
         )
@@ -379,7 +375,7 @@ class Lane(AnyLane):
                 self._window.applied(transaction)
                 return
             assert transaction.commit is not None
-            failpoint("lane.after_process", **transaction.commit.commit.case.where)
+            failpoint("lane.after_process", **transaction.commit.where)
             self._turn.waiting[begun.txid] = transaction.commit
             transaction.commit.prepare_ahead()
             self._window.processed(transaction)
@@ -413,9 +409,9 @@ class Lane(AnyLane):
         """
         if own.commit_granted():
             return
-        own.commit.complete()  # so that a committer behind it knows
-        self._await_turn(own.txid)
-        line = commit_in_turn(own.commit, self._store, patience=self._patience)
+        own.complete()  # so that a committer behind it knows
+        self._await_turn(own.begun.txid)
+        line = commit_in_turn(own, self._store, patience=self._patience)
         if line is not None:
             raise TurnNotReached(seconds=self._patience, current=line.current)
 
@@ -439,11 +435,10 @@ class Lane(AnyLane):
         return any(record.replaces is not None for record in opened.values())
 
     def _note(self, own: LaneCommit, error: BaseException, reason: str) -> str:
-        case = own.commit.case
         for_good = _is_for_good(error)
         noted = self._ledger.note_commit_failed(
-            case.begun.attempt,
-            case.known.epoch,
+            own.begun.attempt,
+            own.epoch,
             reason=compat.masked(problem_of(error)) if for_good else f"the commit: {reason}",
             remedy=advice_of(error),
             for_good=for_good,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from airflow_tx.ledger import (
     BoundStep,
     Committed,
     Done,
+    Grant,
     Joined,
     Ledger,
     Processed,
@@ -28,19 +29,14 @@ from airflow_tx.ledger import (
 from airflow_tx.transaction import (
     RETURN_KEY,
     Commit,
-    CommitCase,
-    CommitPorts,
-    CommittingRun,
-    Prepared,
+    InstanceStates,
     Processing,
     TransactionSpec,
     ack_application,
-    acquire_step,
     check_returned,
     describe_batch,
     emitted_refs,
     problem_of,
-    processed_step,
     returned,
     with_files,
 )
@@ -84,22 +80,6 @@ class LaneOutputs:
         return None if found is None else compat.from_xcom(found)
 
 
-def lane_run(plan: LanePlan, begun: Begun, task_try: str, outputs: LaneOutputs) -> CommittingRun:
-    """Give the run of a transaction in a lane, in which everything before the commit has succeeded.
-
-    :param task_try: of the lane.
-    """
-    return CommittingRun(
-        begun.run_id,
-        plan.committer,
-        task_try,
-        plan.dag_file,
-        dag_version="",
-        instance_states=lambda tasks, mapped: {(task, -1): "success" for task in tasks},
-        output=lambda task, name, index: outputs.get(task, name),
-    )
-
-
 class LaneProgress:
     """Says now and then how far a lane is, in place of each step of each transaction.
 
@@ -137,78 +117,117 @@ class LaneTurn:
     waiting: dict[int, LaneCommit] = field(default_factory=dict)
 
 
-class LaneCommit:
+class LaneCommit(Commit):
     """The commit of a transaction in a lane, joined with the steps around it.
 
-    The turn is taken with the ack of the last task, or with the mark of the transaction before, the later of both.
+    The turn is taken with the ack of the last task, or with the mark of the transaction before, the later of both. The
+    lane tells of its progress, and cleans up now and then.
 
-    :param case: with the run as `lane_run` gives it.
-    :ivar commit: its steps, for a turn that is not taken yet.
+    :param outputs: the results of its tasks, which have all succeeded.
     """
 
-    def __init__(self, case: CommitCase, turn: LaneTurn) -> None:
-        self.txid = case.begun.txid
-        self.commit = Commit(
-            case, ports=CommitPorts(self._mark, lambda _: nullcontext(), _nothing, _nothing)
-        )
+    def __init__(
+        self,
+        plan: LanePlan,
+        begun: Begun,
+        ledger: Ledger,
+        ti: Any,
+        log: Any,
+        *,
+        outputs: LaneOutputs,
+        turn: LaneTurn,
+    ) -> None:
+        super().__init__(plan.spec, begun, plan.updates, ledger, ti, log, checks=plan.checks)
+        self._plan = plan
+        self._outputs = outputs
         self._turn = turn
         self._preparing = Lock()
 
-    def processed(self, ack: BoundStep[Done]) -> None:
+    # --- its run ----------------------------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        return self.begun.run_id
+
+    @property
+    def task_id(self) -> str:
+        return self._plan.committer
+
+    @property
+    def dag_file(self) -> str:
+        return self._plan.dag_file
+
+    @property
+    def dag_version(self) -> str:
+        return ""
+
+    def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> InstanceStates:
+        return {(task, -1): "success" for task in tasks}
+
+    @property
+    def output(self) -> Callable[[str, str, int], Any]:
+        return lambda task, name, map_index: self._outputs.get(task, name)
+
+    # --- its steps --------------------------------------------------------------------------------------------------
+
+    def note_processed(self, ack: BoundStep[Done]) -> None:
         """Run the ack of the last task, and with it what it completes."""
-        case = self.commit.case
-        states = case.run.instance_states(case.spec.tasks, case.spec.mapped)
-        noted = case.ledger.joined(ack, lambda _: processed_step(case, states, {}))
+        states = self.instance_states(self.spec.tasks, self.spec.mapped)
+        noted = self.ledger.joined(ack, lambda _: self.processed_step(states))
 
         def turn(
             answer: Joined[Done, Processed | AlreadyCommitted],
         ) -> BoundStep[AcquireAnswer] | None:
-            self.commit.forget()
+            self.forget()
             if isinstance(answer.then, Processed):
-                self.commit.processed = answer.then
-                case.known.epoch = answer.then.epoch
-            return self._acquire_step() if self._turn.txid == self.txid else None
+                self.processed = answer.then
+                self.epoch = answer.then.epoch
+            return self._acquire_ahead() if self._turn.txid == self.begun.txid else None
 
-        self.commit.take(case.ledger.run(case.ledger.joined(noted, turn)).then)
+        self.take(self.ledger.run(self.ledger.joined(noted, turn)).then)
 
     def commit_granted(self) -> bool:
-        """Write and mark, if the turn is taken already. Raises as `Commit.try_to_commit`."""
-        if self.commit.granted is None:
+        """Write and mark, if the turn is taken already. Raises as `try_to_commit`."""
+        if self.granted is None:
             return False
-        self.commit.use()
+        self.use()
         return True
 
-    def _acquire_step(self) -> BoundStep[AcquireAnswer] | None:
-        prepared = self.prepare_ahead()
-        return None if prepared is None else acquire_step(self.commit.case, prepared)
+    def _acquire_ahead(self) -> BoundStep[AcquireAnswer] | None:
+        return self.acquire_step() if self.prepare_ahead() else None
 
-    def prepare_ahead(self) -> Prepared | None:
+    def prepare_ahead(self) -> bool:
         """Prepare the commit, in the thread of its tasks: the one that commits may work on an earlier transaction.
 
-        :return: None: it cannot be prepared now.
+        :return: False: it cannot be prepared now.
         """
         # The mark of the transaction before may ask for it at the same time.
         with self._preparing:
-            if self.commit.processed is None:
-                return None
+            if self.processed is None:
+                return False
             try:
-                return self.commit.prepare()
+                self.prepare()
             except Exception:  # noqa: BLE001 - raised again when its turn has come, where it is noted
-                return None
+                return False
+            return True
 
-    def _mark(self, step: BoundStep[Committed]) -> Committed:
+    def show(self, grant: Grant) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def tell(self, text: str, *arguments: object) -> None:
+        pass
+
+    def mark(self, step: BoundStep[Committed]) -> Committed:
         """Mark, and let the commit that waits behind this one take its turn in the same multi."""
-        following = self._turn.waiting.get(self.txid + 1)
+        following = self._turn.waiting.get(self.begun.txid + 1)
         if following is None:
-            return self.commit.case.ledger.run(step)
-        ledger = self.commit.case.ledger
-        answer = ledger.run(ledger.joined(step, lambda _: following._acquire_step()))
-        following.commit.take(answer.then)
+            return super().mark(step)
+        answer = self.ledger.run(self.ledger.joined(step, lambda _: following._acquire_ahead()))
+        following.take(answer.then)
         return answer.first
 
-
-def _nothing(*_: object) -> None:
-    """Do nothing: the lane tells of its progress, and cleans up now and then."""
+    def clean_up(self) -> None:
+        pass
 
 
 # --- lane tasks ---------------------------------------------------------------------------------------------------
@@ -341,7 +360,7 @@ class LaneTransaction:
             answer = self._ledger.run(self._ledger.joined(ack, lambda done: start))
             self._started = task if isinstance(answer.then, Done) else None
         elif self.commit is not None:
-            self.commit.processed(ack)
+            self.commit.note_processed(ack)
         else:
             self._ledger.run(ack)
 

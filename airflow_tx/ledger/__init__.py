@@ -100,7 +100,6 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.ledger import Ledger as Ledger, ReadOnlyLedger as ReadOnlyLedger
     from airflow_tx.ledger.life import (
         ACCEPT_CHANGE as ACCEPT_CHANGE,
-        BEGAN as BEGAN,
         CHANGE as CHANGE,
         LEDGER_LOST as LEDGER_LOST,
         NOTHING_PENDING as NOTHING_PENDING,
@@ -125,6 +124,7 @@ if TYPE_CHECKING:
         POSITION_KEPT as POSITION_KEPT,
         REJECTED as REJECTED,
         CheckNote as CheckNote,
+        FenceBatch as FenceBatch,
         Outcome as Outcome,
         Receipt as Receipt,
         Replaced as Replaced,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.ledger.receipt import NOTHING_WRITTEN, Receipt, Written
+from airflow_tx.ledger.receipt import NOTHING_WRITTEN, FenceBatch, Receipt, Written
 
 
 @dataclass(frozen=True, order=True)
@@ -143,10 +142,9 @@ class Grant:
     :param token: outranks every earlier grant.
     :param last_txids: per state name, the last txid that became final in it; without entry: new to this ledger.
     :param births: per state name, the birth that its fence holds if the token has another one; without entry: any.
-    :param batch: the transaction's {"rows", "position", "prev"}, and whose it is, as compact JSON text, kept beside
-        the fence so that a lost ledger can be rebuilt from the state.
-    :param claim: the known part of the transaction's receipt before the first write, as JSON text; "" for a look,
-        and for a writer that completes nothing.
+    :param batch: what the fence is to keep of the transaction; None for a look, and for a writer that raises no fence.
+    :param claim: the known part of the transaction's receipt before the first write; None for a look, and for a writer
+        that completes nothing.
     :param noted: per transactional state, what an earlier grant was about to write, as the ledger knows it: for a fence
         without this text.
     :param written: what other writes of this grant have written to the state, for the one that completes them.
@@ -160,9 +158,9 @@ class Grant:
     incarnation: str
     token: Token
     last_txids: Mapping[str, int]
-    batch: str = "null"
+    batch: FenceBatch | None = field(hash=False, default=None)
     births: Mapping[str, str] = field(hash=False, default_factory=dict)
-    claim: str = ""
+    claim: Receipt | None = field(hash=False, default=None)
     written: Written = NOTHING_WRITTEN
     portions: int = 0
     noted: Mapping[str, str] = field(hash=False, default_factory=dict)
@@ -181,19 +179,23 @@ class Grant:
     @property
     def is_skip(self) -> bool:
         """Whether the transaction is skipped: no write of its own follows."""
-        batch = json.loads(self.batch) or {}
-        return batch.get("skip") is not None
+        return self.batch is not None and self.batch.skip is not None
 
     @property
     def has_journal_entry(self) -> bool:
         """Whether its transaction has a journal entry. Of a look, which has no transaction, it is true."""
-        return not self.claim or self.receipt("", NOTHING_WRITTEN).journal is not None
+        return self.claim is None or self.claim.journal is not None
+
+    @property
+    def replaces(self) -> int | None:
+        """Name the transaction whose rows a table takes out with it; None: it takes out none."""
+        claim = self.claim
+        return None if claim is None or claim.skip or not claim.replaces else claim.replaces.txid
 
     def receipt(self, state: str, written: Written) -> Receipt:
         """Return the receipt that a state keeps once its update is complete.
 
         :param written: by the write that completes it.
         """
-        return Receipt.from_json(json.loads(self.claim)).with_written(
-            {state: self.written + written}
-        )
+        assert self.claim is not None, "a writer without it completes nothing"
+        return self.claim.with_written({state: self.written + written})

@@ -8,6 +8,7 @@ docs/protocol.md §10.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, Literal
@@ -264,14 +265,54 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
         return read_as(cls, value, path)
 
     def with_written(self, written: Mapping[str, Written]) -> Receipt:
-        """Return the receipt of these states."""
-        return replace(self, written=dict(written))
+        """Return the receipt of these states, which has another hash."""
+        return replace(self, written=dict(written), stored_hash="")
 
     def differences(self, other: Receipt) -> list[str]:
         """Name the fields in which two receipts differ."""
         one, two = self.said(), other.said()
         names = (each.name for each in structs.fields(self))
         return [name for name in names if dumps(one.get(name)) != dumps(two.get(name))]
+
+
+class FenceBatch(Record, frozen=True, omit_defaults=True):
+    """The facts of a transaction that a fence keeps, so that a lost ledger can be rebuilt from it.
+
+    :param granted: when its grant was given.
+    :param skip: who skips it, when and why; None: it is committed.
+    :param rows: exactly which rows; `position` is where the source stands after them, and `prev` where it stood before.
+    :param outputs: per transactional state, what is about to be written: a later grant is compared with it.
+    :param journal: name of its journal entry; "": there is none.
+    :param replaces: the transaction that it restates; None: it is no restatement.
+    :param change: number of the newest accepted change that the values of the state have; 0: none is known.
+    :param was_empty: whether the place was empty before it; None: it was not the first one, or this is unknown.
+    """
+
+    key: str
+    run_id: str
+    granted: str
+    skip: Deed | None
+    rows: Any
+    position: Any
+    prev: Any
+    outputs: dict[str, str] = field(default_factory=dict)
+    journal: str = ""
+    replaces: Replaced | None = None
+    change: int = 0
+    was_empty: bool | None = field(name="began", default=None)
+
+    @property
+    def text(self) -> str:
+        """Write it as a fence keeps it."""
+        return dumps(as_plain(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> FenceBatch | None:
+        """Read what `text` wrote; None: it is another text."""
+        try:
+            return read_as(cls, json.loads(text), "a fence")
+        except (ValueError, UnreadableRecord):
+            return None
 
 
 def as_said(plain: dict[str, Any]) -> dict[str, Any]:

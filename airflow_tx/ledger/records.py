@@ -30,6 +30,7 @@ from airflow_tx.ledger.receipt import (
     CheckNote,
     Deed,
     DeedOfAttempt,
+    FenceBatch,
     Outcome,
     Receipt,
     TransactionFacts,
@@ -612,6 +613,6 @@ def _kept(words: str) -> str:
 
 _RESOLVED = [
     msgspec.json.Decoder(each)
-    for each in (TopologyRecord, Counter, Binding, Metadata, TransactionRecord, Ack)
+    for each in (TopologyRecord, Counter, Binding, Metadata, TransactionRecord, Ack, FenceBatch)
 ]
 """Tasks are forks of a process that has imported this module: the types are resolved there, once."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.skipmixin import SkipMixin
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
     from airflow_tx.outputs import Entry
-    from airflow_tx.transaction import Commit, CommitCase, CommitPart, WaitingLine
+    from airflow_tx.transaction import Commit, WaitingLine
     from airflow_tx.triggers import WaitTrigger
 
 
@@ -121,6 +121,7 @@ def _facet_class() -> Any:
 
 
 log = logging.getLogger(__name__)
+C = TypeVar("C", bound="Commit")
 _SKEW = timedelta(hours=1)  # between the clocks of a worker and of Airflow's API server
 
 # Another try may succeed: it outranks in turn, or finds the transaction committed. Or it finds the ack of a task that
@@ -137,13 +138,13 @@ def note_commit_failure(context: Context) -> None:
     ti = context["ti"]
     spec = spec_of(context["dag"])
     attempt = begun_by(ti, spec).attempt
-    case: CommitCase | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
+    commit: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
     refusal = refusal_of(context)
     try:
         with spec.store() as store:
             noted = spec.ledger(store).note_commit_failed(
                 attempt,
-                case.known.epoch if case else None,
+                commit.epoch if commit else None,
                 reason=noted_reason(context, refusal),
                 remedy=advice_of(refusal),
                 for_good=refusal is not None and refusal.for_good,
@@ -204,31 +205,30 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         context: Context,
         updates: Sequence[Update],
         checks: Sequence[Check],
-        part: CommitPart | None = None,
-    ) -> Commit:
+        kind: type[C],
+    ) -> C:
         """Commit in its turn, or defer until that is near.
 
-        :param part: the part of the commit that the task does; None: the whole commit.
+        :param kind: what commits: the task alone, or several.
         """
-        from airflow_tx.transaction import RESUMED, Commit, commit_in_turn
+        from airflow_tx.transaction import RESUMED, commit_in_turn
 
-        with final_errors(), commit_case(context, updates, self.log, checks) as case:
+        with final_errors(), connected(kind, context, updates, self.log, checks) as commit:
             settings = Settings.load()
-            commit = Commit(case, part)
             line = commit_in_turn(
                 commit,
-                case.ledger.store,
+                commit.ledger.store,
                 patience=settings.warm_wait,
                 places=settings.warm_places,
                 away=settings.min_deferral + RESUMED,
             )
             if line is None:
-                note_commit(self, context, case, is_first=commit.granted is not None)
-        case.spec.raise_own_alarms(context, self.log)
+                note_commit(self, context, commit, is_first=commit.granted is not None)
+        commit.spec.raise_own_alarms(context, self.log)
         if line is not None:
-            self._wait(case.spec, context, line)
+            self._wait(commit.spec, context, line)
         rows = commit.processed.rows if commit.processed else None
-        self.note_lineage(case.spec.topology, case.begun, rows)
+        self.note_lineage(commit.spec.topology, commit.begun, rows)
         return commit
 
     def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:
@@ -283,19 +283,21 @@ def final_errors() -> Iterator[None]:
 
 
 @contextmanager
-def commit_case(
-    context: Context, updates: Sequence[Update], log: Any, checks: Sequence[Check] = ()
-) -> Iterator[CommitCase]:
+def connected(
+    kind: type[C],
+    context: Context,
+    updates: Sequence[Update],
+    log: Any,
+    checks: Sequence[Check] = (),
+) -> Iterator[C]:
     """Connect one task's part of a commit to the ledger as long as the block."""
-    from airflow_tx.transaction import CommitCase
-
     ti = context["ti"]
     spec = spec_of(context["dag"])
     begun = begun_by(ti, spec)
     with spec.store() as store:
-        case = CommitCase(spec, begun, updates, spec.ledger(store), ti, log, checks=checks)
-        context[COMMIT_KEY] = case  # type: ignore[literal-required]
-        yield case
+        commit = kind(spec, begun, updates, spec.ledger(store), ti, log, checks=checks)
+        context[COMMIT_KEY] = commit  # type: ignore[literal-required]
+        yield commit
 
 
 def push_new_values(ti: Any, left: Mapping[str, Any]) -> None:
@@ -304,20 +306,20 @@ def push_new_values(ti: Any, left: Mapping[str, Any]) -> None:
         ti.xcom_push(key=name, value=ref)
 
 
-def note_commit(operator: Any, context: Context, case: CommitCase, *, is_first: bool) -> None:
+def note_commit(operator: Any, context: Context, commit: Commit, *, is_first: bool) -> None:
     """Let the asset events of the task tell of the commit, unless Airflow has stored such an event already.
 
     :param is_first: this try has committed, so there is no such event.
     """
-    own = case.begun.attempt
+    own = commit.begun.attempt
     # Airflow stores an event together with the success of its task. So a try that died in between left none.
     if not is_first:
-        operator.outlets = [each for each in operator.outlets if not _is_emitted(each, case)]
-    replaces = case.begun.replaces
+        operator.outlets = [each for each in operator.outlets if not _is_emitted(each, commit)]
+    replaces = commit.begun.replaces
     restates = {} if replaces is None else {"restates": replaces.txid}
     for outlet in filter(compat.is_asset, operator.outlets):
         context["outlet_events"][outlet].extra.update(
-            topology=case.spec.topology,
+            topology=commit.spec.topology,
             txid=own.txid,
             attempt=own.attempt,
             birth=own.birth,
@@ -325,16 +327,16 @@ def note_commit(operator: Any, context: Context, case: CommitCase, *, is_first: 
         )
 
 
-def _is_emitted(outlet: Any, case: CommitCase) -> bool:
+def _is_emitted(outlet: Any, commit: Commit) -> bool:
     if not compat.is_asset(outlet):
         return False
     from airflow_tx.ledger import moment
 
-    own = case.begun.attempt
-    said = {"topology": case.spec.topology, "txid": own.txid}
+    own = commit.begun.attempt
+    said = {"topology": commit.spec.topology, "txid": own.txid}
     if own.birth:  # else the ledger has forgotten it
         said["birth"] = own.birth
-    history = case.ledger.outcome(own.txid)
+    history = commit.ledger.outcome(own.txid)
     ended = None if history is None else moment(history.final.when)
     return compat.has_event(outlet, said, after=None if ended is None else ended - _SKEW)
 
@@ -388,19 +390,21 @@ class CommitOperator(InTurnOperator):
         :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
+        from airflow_tx.transaction import Commit
+
         if spec_of(context["dag"]).phase is not None:
             return self._write_in_phase(context)
-        commit = self.take_turn(context, self.updates, self.checks)
+        commit = self.take_turn(context, self.updates, self.checks, Commit)
         push_new_values(context["ti"], commit.left)
         return None
 
     def _write_in_phase(self, context: Context) -> dict[str, Any] | None:
         """Write; the last task of the phase looks at what it returns."""
-        from airflow_tx.transaction import write_in_phase
+        from airflow_tx.transaction import PhaseCommit
 
-        with final_errors(), commit_case(context, self.updates, self.log) as case:
-            wrote, left = write_in_phase(case)
-            push_new_values(context["ti"], left)
+        with final_errors(), connected(PhaseCommit, context, self.updates, self.log) as commit:
+            wrote = commit.write_in_phase()
+            push_new_values(context["ti"], commit.left)
             return wrote
 
 
@@ -417,10 +421,10 @@ class AcquireTurnOperator(InTurnOperator):
         :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
-        from airflow_tx.transaction import FIRST_OF_PHASE
+        from airflow_tx.transaction import PhaseCommit
 
         checks = [each for task in _committers(context) for each in task.checks]
-        return self.take_turn(context, _updates(context), checks, FIRST_OF_PHASE).left
+        return self.take_turn(context, _updates(context), checks, PhaseCommit).shared
 
 
 class MarkCommittedOperator(RetriedOperator, LineageOperator):
@@ -436,13 +440,14 @@ class MarkCommittedOperator(RetriedOperator, LineageOperator):
 
         :raises AirflowFailException: a task of the phase has failed; naming it.
         """
-        from airflow_tx.transaction import mark_in_phase
+        from airflow_tx.transaction import PhaseCommit
 
-        with final_errors(), commit_case(context, _updates(context), self.log) as case:
-            is_first = case.ledger.status(case.begun.txid) is not None
-            rows = mark_in_phase(case)
-            note_commit(self, context, case, is_first=is_first)
-        self.note_lineage(case.spec.topology, case.begun, rows)
+        with final_errors(), connected(PhaseCommit, context, _updates(context), self.log) as commit:
+            is_first = commit.ledger.status(commit.begun.txid) is not None
+            commit.mark_in_phase()
+            note_commit(self, context, commit, is_first=is_first)
+        rows = commit.processed.rows if commit.processed else None
+        self.note_lineage(commit.spec.topology, commit.begun, rows)
 
 
 def _updates(context: Context) -> tuple[Update, ...]:
@@ -466,24 +471,22 @@ def before_inside(context: Context) -> None:
     :raises AirflowSkipException: the transaction is committed.
     :raises AirflowFailException: another grant has taken the turn.
     """
-    from airflow_tx.transaction import grant_of, incomplete, read_shared
+    from airflow_tx.transaction import PhaseCommit
 
     check_arguments(context["task"], Processing.of(context).attempt)
-    with commit_case(context, (), None) as case:
-        spec = case.spec
-        assert spec.phase is not None
+    with connected(PhaseCommit, context, (), None) as commit:
         try:
-            grant = grant_of(read_shared(case), spec.topology)
-            held = grant is None or case.ledger.holds(grant.token)
+            grant = commit.shared_grant()
+            held = grant is None or commit.ledger.holds(grant.token)
         except Refused as error:
             raise AirflowFailException(str(error)) from None
         if grant is None:
             raise AirflowSkipException(
-                f"Transaction {case.begun.txid} is already committed: nothing to do."
+                f"Transaction {commit.begun.txid} is already committed: nothing to do."
             )
         if not held:
-            lost = incomplete(
-                case, "the turn was taken again since this task was scheduled", spec.phase.acquire
+            lost = commit.incomplete(
+                "the turn was taken again since this task was scheduled", commit.phase.acquire
             )
             raise AirflowFailException(str(lost))
 

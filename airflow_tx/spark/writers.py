@@ -98,7 +98,7 @@ def seal(
     return pickled(
         (
             state,
-            replace(grant, last_txids={}, batch="null", claim=""),
+            replace(grant, last_txids={}, batch=None, claim=None),
             schema.serialize().to_pybytes(),
             place,
         )

@@ -20,9 +20,8 @@ from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateBehind, StateError
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import (
-    BEGAN,
-    CHANGE,
     NOTHING_WRITTEN,
+    FenceBatch,
     Grant as Grant,
     Receipt,
     Token,
@@ -92,27 +91,28 @@ class Fence:
         return self.token.birth
 
     @property
+    def kept(self) -> FenceBatch | None:
+        """Read its batch; None: it is a look, or it keeps none."""
+        return FenceBatch.of_text(self.batch)
+
+    @property
     def covered(self) -> Fence | None:
         """Read the fence that a look covers, which the look keeps as its batch; None: it covers none."""
-        found = self._kept(COVERS) if self.token.is_look else None
-        return None if found is None else Fence(**found | {"token": Token(**found["token"])})
+        if not self.token.is_look or f'"{COVERS}"' not in self.batch:
+            return None
+        found = json.loads(self.batch)[COVERS]
+        return Fence(**found | {"token": Token(**found["token"])})
 
     @property
     def change(self) -> int:
         """Give the number of the newest accepted change that its values have; 0: none is known to be in them."""
-        return (self.covered or self)._kept(CHANGE) or 0
+        kept = (self.covered or self).kept
+        return 0 if kept is None else kept.change
 
     @property
     def began(self) -> bool | None:
         """Whether the place was empty before its transaction; None: that one was not the first, or it is unknown."""
-        found: bool | None = self._kept(BEGAN)
-        return found
-
-    def _kept(self, name: str) -> Any:
-        if f'"{name}"' not in self.batch:
-            return None
-        kept = json.loads(self.batch)
-        return kept.get(name) if isinstance(kept, dict) else None
+        return None if self.kept is None else self.kept.was_empty
 
 
 class FenceMoved(Exception):

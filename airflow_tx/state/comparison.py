@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 import tempfile
@@ -229,11 +228,10 @@ def _same_place(pair: _Pair, first: Fence | None, second: Fence | None) -> tuple
 
 
 def _position(pair: _Pair, state: QueryableState, fence: Fence) -> str:
-    kept = json.loads(fence.batch)
-    if not isinstance(kept, dict) or "position" not in kept:
+    if fence.kept is None:
         problem = f"the fence of {state.name} does not say at which position of the source it is"
         raise pair.refused_now(problem, "The next commit notes it there.")
-    return digest(kept["position"])
+    return digest(fence.kept.position)
 
 
 def _key_types(pair: _Pair, first: StateReading, second: StateReading) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
+
+from msgspec import structs
 
 from airflow_tx.base.errors import (
     FenceForeign,
@@ -19,7 +19,14 @@ from airflow_tx.base.errors import (
     StateDiffers,
     StateError,
 )
-from airflow_tx.ledger import BEGAN, CHANGE, Token, dumps, same_output, skip_refused
+from airflow_tx.ledger import (
+    CHANGE,
+    FenceBatch,
+    Token,
+    dumps,
+    same_output,
+    skip_refused,
+)
 from airflow_tx.state.api import COVERS, Fence, Grant
 
 
@@ -55,7 +62,7 @@ def raised(
         if last is not None:
             raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
         _check_accepted(stored, grant, known, state=state)
-        batch = _noting(grant.batch, {CHANGE: known.get(CHANGE), BEGAN: is_empty()})
+        batch = _text(grant.batch, known.get(CHANGE, 0), is_empty())
         return Fence(grant.incarnation, grant.token, False, batch, state, there)
     if stored.incarnation != grant.incarnation:
         raise FenceForeign(
@@ -88,9 +95,9 @@ def raised(
         return replace(stored, wrote=there)
     if grant.token.is_look:
         return Fence(grant.incarnation, grant.token, False, _covering(stored), state, there)
-    change = known.get(CHANGE) if is_accepted else stored.change
+    change = known.get(CHANGE, 0) if is_accepted else stored.change
     began = stored.began if stored.token.txid == grant.txid else None
-    batch = _noting(grant.batch, {CHANGE: change, BEGAN: began})
+    batch = _text(grant.batch, change, began)
     return Fence(grant.incarnation, grant.token, False, batch, state, there)
 
 
@@ -104,11 +111,10 @@ def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipR
     """
     if stored.token.txid != grant.txid or stored.token == grant.token:
         return None
-    batch = _batch(grant)
-    if batch.get("skip") is not None:
+    if grant.is_skip:
         return skip_refused(grant.txid, [state], noted=True)
-    mine = _output(batch, state)
-    found = _output(_batch(stored), stored.state)
+    mine = _output(grant.batch, state)
+    found = _output(stored.kept, stored.state)
     if found is None:
         found = grant.noted.get(state)
     if mine is None or found is None or same_output(mine, found):
@@ -181,9 +187,9 @@ def with_change(stored: Fence, change: int) -> Fence:
 
     :param change: number of the repair; 0: it is not known.
     """
-    if stored.token.is_look or change <= stored.change:
+    if stored.kept is None or change <= stored.change:
         return stored
-    return replace(stored, batch=_noting(stored.batch, {CHANGE: change}))
+    return replace(stored, batch=_text(stored.kept, change, stored.began))
 
 
 def check_as_of(stored: Fence | None, txid: int, newest: int, *, state: str, kept: int = 0) -> None:
@@ -220,26 +226,16 @@ def _covering(stored: Fence) -> str:
     return stored.batch if stored.token.is_look else dumps({COVERS: asdict(stored)})
 
 
-def _noting(batch: str, notes: Mapping[str, Any]) -> str:
-    """Add to a batch what the fence keeps of its state; nothing is added of what says nothing."""
-    said = {name: each for name, each in notes.items() if each or each is False}
-    with suppress(ValueError, TypeError):
-        return dumps({**json.loads(batch), **said}) if said else batch
-    return batch
+def _text(batch: FenceBatch | None, change: int, was_empty: bool | None) -> str:
+    """Write a batch with what the fence keeps of its state."""
+    if batch is None:
+        return "null"
+    return structs.replace(batch, change=change, was_empty=was_empty).text
 
 
-def _batch(holder: Fence | Grant) -> Mapping[str, Any]:
-    try:
-        found = json.loads(holder.batch)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _output(batch: Mapping[str, Any], state: str) -> str | None:
+def _output(batch: FenceBatch | None, state: str) -> str | None:
     """Find what a grant was about to write; None: it does not say."""
-    output: str | None = batch.get("outputs", {}).get(state)
-    return output
+    return None if batch is None else batch.outputs.get(state)
 
 
 def _shown(last: int | None) -> int | str:

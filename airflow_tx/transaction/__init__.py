@@ -19,29 +19,16 @@ if TYPE_CHECKING:
         changes as changes,
         raise_alarm as raise_alarm,
     )
-    from airflow_tx.transaction.commit.case import (
-        CommitCase as CommitCase,
-        CommitPart as CommitPart,
-        CommitPorts as CommitPorts,
-        CommittingRun as CommittingRun,
-        Prepared as Prepared,
-    )
     from airflow_tx.transaction.commit.check import (
         Check as Check,
         check as check,
         checked_checks as checked_checks,
     )
     from airflow_tx.transaction.commit.committer import (
-        FIRST_OF_PHASE as FIRST_OF_PHASE,
         INSIDE_KEY as INSIDE_KEY,
         Commit as Commit,
-        acquire_step as acquire_step,
-        grant_of as grant_of,
-        incomplete as incomplete,
-        mark_in_phase as mark_in_phase,
-        processed_step as processed_step,
-        read_shared as read_shared,
-        write_in_phase as write_in_phase,
+        InstanceStates as InstanceStates,
+        PhaseCommit as PhaseCommit,
     )
     from airflow_tx.transaction.commit.contributions import (
         LOST as LOST,
@@ -54,7 +41,6 @@ if TYPE_CHECKING:
         is_processing as is_processing,
         messages_of as messages_of,
         pass_on as pass_on,
-        states_of as states_of,
         take_skip_or_wait as take_skip_or_wait,
         undoable as undoable,
     )
@@ -103,6 +89,7 @@ if TYPE_CHECKING:
         partition_persist as partition_persist,
         persistent_aggregate as persistent_aggregate,
         rejected_update as rejected_update,
+        states_of as states_of,
         written_together as written_together,
     )
     from airflow_tx.transaction.metrics import (

@@ -40,8 +40,9 @@ from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.sources.api import Batch, SourceKind
 from airflow_tx.state import RedisState, SqlState, Sum
 from airflow_tx.state.api import StateWrite, StoredState
-from airflow_tx.transaction.commit.handoff import DagStates, states_of, take_skip
+from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.turn import commit_in_turn
+from airflow_tx.transaction.commit.update import DagStates, states_of
 from tests.chaos.mutant import break_rule
 from tests.stage import StageRun
 from tests.unit import bench

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from airflow_tx.state import DeltaTable, SqlGuard, SqlTable
 from airflow_tx.state.api import FencedState
-from airflow_tx.transaction.commit.handoff import states_of
+from airflow_tx.transaction.commit.update import states_of
 from airflow_tx.transaction.spec import TransactionSpec
 from tests.chaos.mutant import VARIABLE, break_rule
 

@@ -79,7 +79,6 @@ class Runs:
         self.rows[run] = rows
 
     def commit(self, run: str) -> str:
-        from airflow_tx.transaction.commit.case import CommitCase
         from airflow_tx.transaction.commit.committer import Commit
         from airflow_tx.transaction.commit.turn import commit_in_turn
         from airflow_tx.transaction.commit.update import Update
@@ -91,9 +90,7 @@ class Runs:
         committer.states["count"] = "success"
         with self.spec.store() as store:
             ledger = self.spec.ledger(store)
-            commit = Commit(
-                CommitCase(self.spec, self.begun[run], [update], ledger, committer, logging.getLogger("task"))
-            )
+            commit = Commit(self.spec, self.begun[run], [update], ledger, committer, logging.getLogger("task"))
             line = commit_in_turn(commit, store, patience=60)
         return "committed" if line is None else "waits"
 

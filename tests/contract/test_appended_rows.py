@@ -136,15 +136,13 @@ def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: Table) -> No
     run.end(run.start(), ROWS)
     making = run.commit_of([append_to(orders)])
     making.complete()
-    prepared = making.prepare()
     # The committer dies after it has written, and before it marks.
     from airflow_tx.spark.new_values import NewValues
-    from airflow_tx.transaction.commit.committer import acquire_step, write
 
-    making.take(making.case.ledger.run(acquire_step(making.case, prepared)))
+    making.take(making.ledger.run(making.acquire_step()))
     assert making.granted is not None
-    staged = NewValues(making.case.area, making.granted.grant, "commit")
-    write(making.case, making.granted, prepared, staged)
+    staged = NewValues(making.area, making.granted.grant, "commit")
+    making.write(staged)
     assert len(kept(orders)) == 4
     run.begin(retry=True)
     run.end(run.start(), ROWS[:1])

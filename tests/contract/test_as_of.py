@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,8 +19,8 @@ from deltalake import QueryBuilder
 
 from airflow_tx.base.errors import StateError
 from airflow_tx.state import CollectSet, MemoryState, SqlGuard, SqlState, SqlTable, Sum, check_as_of
-from airflow_tx.state.api import FencedState, Grant
-from airflow_tx.testing.suites.state_tools import Grants, about_to_skip, rows
+from airflow_tx.state.api import FencedState
+from airflow_tx.testing.suites.state_tools import Grants, about_to_restate, about_to_skip, rows
 from tests.integration.databases import query
 from tests.lake import SummedTable
 
@@ -112,11 +111,6 @@ def given(store: Store, updates: dict[str, int]) -> list[dict[str, Any]]:
     return [{**row, "seen": [row["n"]]} for row in found] if columns and "seen" in columns.values else found
 
 
-def restating(grant: Grant, txid: int) -> Grant:
-    claim = json.loads(grant.claim)
-    return replace(grant, claim=json.dumps({**claim, "replaces": {"txid": txid, "entry": ""}}))
-
-
 # --- what the next transactions do: each yields the newest final one, once in every world ------------------------
 
 Story = Callable[[Store, Grants], Iterator[tuple[str, int]]]
@@ -161,12 +155,12 @@ def skipped(store: Store, grants: Grants) -> Iterator[tuple[str, int]]:
 
 def restated(store: Store, grants: Grants) -> Iterator[tuple[str, int]]:
     state = store.state
-    first = restating(grants(3), 1)
+    first = about_to_restate(grants(3), 1)
     state.raise_fence(first)
     yield "raised", 2
     state.write(first, given(store, {"a": 10, "c": 10}))
     yield "written", 2
-    again = restating(grants(3, 2), 1)
+    again = about_to_restate(grants(3, 2), 1)
     state.raise_fence(again)
     yield "raised again", 2
     state.write(again, given(store, {"a": 20}))
@@ -299,7 +293,7 @@ def test_a_restatement_is_named_that_took_out_rows_of_then(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
-    again = restating(grants(3), 2)
+    again = about_to_restate(grants(3), 2)
     store.state.raise_and_write(again, given(store, {"b": 7}))
     with pytest.raises(
         StateError,
@@ -324,7 +318,7 @@ def test_a_restatement_that_begins_after_a_line_was_printed_leaves_it_without_ro
     early = store.state.at(1, 2)
     grants.commit_rows(3, store.state, given(store, {"a": 10}))
     assert store.pasted(early) == AS_OF_1
-    store.state.raise_and_write(restating(grants(4), 3), given(store, {"a": 10}))
+    store.state.raise_and_write(about_to_restate(grants(4), 3), given(store, {"a": 10}))
     assert store.pasted(early) is None
 
 
@@ -333,7 +327,7 @@ def test_a_restatement_of_an_earlier_ledger_says_nothing_about_rows_of_now(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     earlier = begun(kind, url, tmp_path, grants)
-    earlier.state.raise_and_write(restating(grants(3), 1), given(earlier, {"a": 7}))
+    earlier.state.raise_and_write(about_to_restate(grants(3), 1), given(earlier, {"a": 7}))
     earlier.state.clear()
     now = Grants()
     for txid in (1, 2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +31,7 @@ from airflow_tx.state.api import FencedState, QueryableState
 from airflow_tx.state.comparison import StateComparison, compared
 from airflow_tx.state.memory import MemoryMap
 from airflow_tx.state.trident import TridentAggregate
-from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.testing.suites.state_tools import Grants, batch_of
 
 MakeNamed = Callable[..., QueryableState]
 SNAPSHOTS = ("sqlite", "postgres", "mariadb")
@@ -73,7 +72,7 @@ class _Ledger:
 
     def commit(self, rows: list[dict[str, Any]], position: Any, *, complete: bool = True) -> None:
         self._txid += 1
-        grant = replace(self._grants(self._txid), batch=json.dumps({"rows": None, "position": position}))
+        grant = replace(self._grants(self._txid), batch=batch_of(position=position))
         self.state.raise_fence(grant)
         if complete:
             self.state.write(grant, rows)

@@ -17,7 +17,7 @@ from airflow_tx.state.redis.guard import RedisGuard
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.state.sql.guard import SqlGuard
 from airflow_tx.state.sql.table import SqlTable
-from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.testing.suites.state_tools import Grants, batch_of
 from tests.lake import SummedTable
 
 KEYED: dict[str, Any] = {"keys": ["key"], "values": {"n": Sum()}}
@@ -106,7 +106,7 @@ def test_a_look_is_put_back_by_itself_alone(states: tuple[StoredState, ...]) -> 
 def test_a_look_carries_the_change_that_the_fence_names(states: tuple[StoredState, ...]) -> None:
     for state in states:
         grants = Grants()
-        first = replace(grants(1), batch='{"key": "run 1"}')
+        first = replace(grants(1), batch=batch_of("run 1"))
         state.raise_and_write(first, [])
         grants.final(first, state)
         state.accept_values(3)
@@ -125,11 +125,11 @@ def test_a_look_carries_the_change_that_the_fence_names(states: tuple[StoredStat
 def test_the_raise_that_a_person_accepts_says_which_change_its_values_have(states: tuple[StoredState, ...]) -> None:
     for state in states:
         grants = Grants()
-        first = replace(grants(1), batch='{"key": "run 1"}')
+        first = replace(grants(1), batch=batch_of("run 1"))
         state.raise_and_write(first, [])
         state.accept_values(3)
         grants.generation, grants.last = 2, {}
-        state.raise_fence(replace(grants(2), batch='{"key": "run 2"}'))
+        state.raise_fence(replace(grants(2), batch=batch_of("run 2")))
         assert _change(state) == 0
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ import sqlalchemy as sa
 
 from airflow_tx.base.errors import SkipRefused, StateBehind, StateDiffers, StateError
 from airflow_tx.state import SqlTable
-from airflow_tx.state.api import Grant
 from airflow_tx.state.sql.dialect import Dialect
-from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
+from airflow_tx.testing.suites.state_tools import Grants, about_to_restate, about_to_skip
 
 MakeTable = Callable[..., SqlTable]
 DAY = dt.date(2026, 1, 2)
@@ -72,12 +69,6 @@ def run(url: str) -> Iterator[Callable[[str], None]]:
 @pytest.fixture
 def grants() -> Grants:
     return Grants()
-
-
-def restating(grant: Grant, txid: int) -> Grant:
-    """Return the grant of a restatement of a committed transaction."""
-    claim = json.loads(grant.claim)
-    return replace(grant, claim=json.dumps({**claim, "replaces": {"txid": txid, "entry": ""}}))
 
 
 def ids(state: SqlTable) -> list[tuple[Any, Any]]:
@@ -384,7 +375,7 @@ def test_a_table_that_shares_rows_with_one_that_has_a_fence_is_refused(
 def test_a_restatement_puts_its_rows_in_the_place_of_the_others(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(1, 2))
     grants.commit_rows(2, table(), rows(3))
-    grant = restating(grants(3), 1)
+    grant = about_to_restate(grants(3), 1)
     table().raise_fence(grant)
     # Until its write, readers have the rows of the restated one.
     assert ids(table()) == [(1, 1), (1, 2), (2, 3)]
@@ -394,7 +385,7 @@ def test_a_restatement_puts_its_rows_in_the_place_of_the_others(table: MakeTable
 
 def test_a_restatement_without_rows_takes_the_others_out(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(1))
-    grant = restating(grants(2), 1)
+    grant = about_to_restate(grants(2), 1)
     table().raise_and_write(grant, [])
     assert table().holds(2)
     assert table().read() == []
@@ -405,21 +396,21 @@ def test_a_restatement_that_has_written_cannot_be_skipped(
     table: MakeTable, grants: Grants, given: tuple[int, ...]
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
-    table().raise_and_write(restating(grants(2), 1), rows(*given))
+    table().raise_and_write(about_to_restate(grants(2), 1), rows(*given))
     with pytest.raises(SkipRefused):
-        table().raise_fence(about_to_skip(restating(grants(2, 2), 1)))
+        table().raise_fence(about_to_skip(about_to_restate(grants(2, 2), 1)))
     # A later attempt raises the fence, and its fence forgets what the first one has written.
-    table().raise_fence(restating(grants(2, 3), 1))
+    table().raise_fence(about_to_restate(grants(2, 3), 1))
     with pytest.raises(SkipRefused):
-        table().raise_fence(about_to_skip(restating(grants(2, 4), 1)))
-    table().raise_and_write(restating(grants(2, 5), 1), rows(5))
+        table().raise_fence(about_to_skip(about_to_restate(grants(2, 4), 1)))
+    table().raise_and_write(about_to_restate(grants(2, 5), 1), rows(5))
     assert ids(table()) == [(2, 5)]
 
 
 def test_a_restatement_that_has_only_raised_the_fence_can_be_skipped(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(1))
-    table().raise_fence(restating(grants(2), 1))
-    skip = about_to_skip(restating(grants(2, 2), 1))
+    table().raise_fence(about_to_restate(grants(2), 1))
+    skip = about_to_skip(about_to_restate(grants(2, 2), 1))
     table().raise_fence(skip)
     table().pass_over(skip)
     assert ids(table()) == [(1, 1)]
@@ -439,7 +430,7 @@ def test_another_transaction_of_the_number_of_a_restatement_can_be_skipped(
     table: MakeTable, grants: Grants, *, reset: bool
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
-    table().raise_and_write(restating(grants(2), 1), rows(5))
+    table().raise_and_write(about_to_restate(grants(2), 1), rows(5))
     if reset:
         table().clear()
     after = next_life(grants, reset=reset)
@@ -506,7 +497,7 @@ def test_a_restatement_without_rows_of_the_newest_transaction_leaves_the_ones_be
 ) -> None:
     for txid in (1, 2):
         grants.commit_rows(txid, table(), rows(txid))
-    grant = restating(grants(3), 2)
+    grant = about_to_restate(grants(3), 2)
     table().raise_and_write(grant, [])
     grants.final(grant, table())
     grants.commit_rows(4, table(), [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.state import MemoryState, RedisGuard, RedisState, SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.testing.suites.state_tools import batch_of
 from tests.golden.written import check_golden
 from tests.servers.redis import LocalRedis
 
@@ -33,9 +33,9 @@ def grant(txid: int, attempt: int = 1, *, last: Mapping[str, int] | None = None)
         nonce=token.nonce, birth=token.birth, outcome="COMMITTED", key=f"run {txid}", run_id=f"run {txid}",
         granted="2026-01-01T00:00:00+00:00", metadata=txid, before=txid - 1, after=txid, previous="",
     )  # fmt: skip
-    batch = json.dumps({"rows": txid, "position": txid})
+    batch = batch_of(f"run {txid}", rows=txid, position=txid, prev=txid - 1)
     births = {name: f"birth {each}" for name, each in (last or {}).items()}
-    return Grant("golden", "life", token, last or {}, batch=batch, births=births, claim=claim.text)
+    return Grant("golden", "life", token, last or {}, batch=batch, births=births, claim=claim)
 
 
 def rows(**updates: int) -> Rows:

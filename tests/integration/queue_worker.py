@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import uuid
@@ -19,7 +20,8 @@ from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.sources.rabbit import RabbitQueueSource
 from airflow_tx.state import Count, SqlState
-from airflow_tx.transaction.processing.begin import ask, note_committed
+from airflow_tx.transaction.commit.handoff import note_committed
+from airflow_tx.transaction.processing.begin import ask
 from airflow_tx.transaction.spec import TransactionSpec
 from tests.integration.pipeline import Pipeline
 from tests.unit.bench import FakeTi, run_of
@@ -61,7 +63,7 @@ def run_one(spec: QueueSpec, run_id: str) -> bool:
     begun = Path(os.environ["AIRFLOW_HOME"], f"{run_id}.json")
     if isinstance(answer, AlreadyCommitted):
         # What the next try of its committer does, if the first one died.
-        note_committed(spec, Begun.from_json(json.loads(begun.read_text())))
+        note_committed(spec, Begun.from_json(json.loads(begun.read_text())), log=logging.getLogger("task"))
         return True
     if not isinstance(answer, Begun):
         return False
@@ -77,7 +79,7 @@ def run_one(spec: QueueSpec, run_id: str) -> bool:
         failpoint("worker.before_mark", txid=answer.txid)
         pipeline.mark(grant)
     failpoint("worker.after_mark", txid=answer.txid)
-    note_committed(spec, answer)
+    note_committed(spec, answer, log=logging.getLogger("task"))
     spec.source_of(answer.incarnation).cleanup_before(answer.txid)
     return True
 

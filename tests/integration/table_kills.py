@@ -15,7 +15,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -23,7 +23,7 @@ from typing import Any
 
 from airflow_tx.ledger import Token
 from airflow_tx.state.api import Grant
-from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.testing.suites.state_tools import Grants, about_to_restate
 from tests.integration.tables import Held, Table, table_at
 
 KILLED = -signal.SIGKILL
@@ -154,7 +154,8 @@ class Replay:
             grants.final(committed[-1], self.table.state)
         txid = _OUTRANKED[0]
         first, self.grant, self.later, self.newer = (
-            _restating(grants(txid, attempt)) if restates else grants(txid, attempt) for attempt in (1, 2, 2, 3)
+            about_to_restate(grants(txid, attempt), _RESTATED) if restates else grants(txid, attempt)
+            for attempt in (1, 2, 2, 3)
         )
         if how == "new":
             self.worlds = [World([]), World(_COMMITTED, self.grant.token, applied=True)]
@@ -182,11 +183,6 @@ class Replay:
         again = files if finisher is self.later else given_apart(table, self.newer, wider(30, 31))
         assert in_a_process(partial(finish, table, finisher, again, self.worlds)) == 0, line
         return ended == KILLED
-
-
-def _restating(grant: Grant) -> Grant:
-    claim = {**json.loads(grant.claim), "replaces": {"txid": _RESTATED, "entry": "e"}}
-    return replace(grant, claim=json.dumps(claim))
 
 
 def main(folder: str, step: int, first: int = 1, how: str = "") -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_tx.state import Avg, SqlState, Sum
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.testing.suites.state_tools import Grants, batch_of
 from tests.integration.commands import USAGE, Commands
 
 _DAG = """
@@ -59,7 +59,7 @@ class _Table:
 
     def commit(self, position: int, **flights: int) -> None:
         self._txid += 1
-        grant = replace(self._grants(self._txid), batch=json.dumps({"position": {"offset": position}}))
+        grant = replace(self._grants(self._txid), batch=batch_of(position={"offset": position}))
         rows = [{"carrier": carrier, "origin": "JFK", "n": n, "mean": 0.5} for carrier, n in flights.items()]
         self.state.raise_and_write(grant, rows)
         self._grants.final(grant, self.state)

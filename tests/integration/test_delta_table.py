@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -31,7 +30,7 @@ from airflow_tx.state.api import STAGED, Grant
 from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.lake.delta import FENCES, DeltaStore
 from airflow_tx.state.lake.state import FENCES_KEPT, NOTES, SWEPT_EVERY
-from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
+from airflow_tx.testing.suites.state_tools import Grants, about_to_restate, about_to_skip
 from tests.lake import read_back, staged
 
 
@@ -68,12 +67,6 @@ def live(table: DeltaTable) -> int:
 def optimize(table: DeltaTable) -> None:
     deltalake.DeltaTable(table.uri).optimize.compact()
     assert live(table) == 1
-
-
-def restating(grant: Grant, txid: int) -> Grant:
-    """The grant of a restatement of `txid`."""
-    claim = {**json.loads(grant.claim), "replaces": {"txid": txid, "entry": "e"}}
-    return replace(grant, claim=json.dumps(claim))
 
 
 # --- commits and replays ------------------------------------------------------------------------------------------
@@ -692,11 +685,11 @@ def test_a_restatement_takes_the_rows_of_the_earlier_transaction_out(
     if merged:
         optimize(table)
     versions = deltalake.DeltaTable(table.uri).version()
-    grant = restating(grants(4), 2)
+    grant = about_to_restate(grants(4), 2)
     table.raise_and_write(grant, staged(table, grant.attempt, numbers(21, 22)))
     assert held(table) == [(1, 10), (3, 30), (4, 21), (4, 22)]
     assert deltalake.DeltaTable(table.uri).version() == versions + 1
-    again = restating(grants(4, 2), 2)
+    again = about_to_restate(grants(4, 2), 2)
     table.raise_and_write(again, staged(table, again.attempt, numbers(23)))
     assert held(table) == [(1, 10), (3, 30), (4, 23)]
 
@@ -704,9 +697,9 @@ def test_a_restatement_takes_the_rows_of_the_earlier_transaction_out(
 def test_the_skip_of_a_restatement_that_was_written_is_refused(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(10 * txid))
-    grant = restating(grants(3), 1)
+    grant = about_to_restate(grants(3), 1)
     table.raise_and_write(grant, staged(table, grant.attempt, numbers(11)))
-    for later in (grants(3), restating(grants(3, 2), 1)):
+    for later in (grants(3), about_to_restate(grants(3, 2), 1)):
         with pytest.raises(SkipRefused, match="taken the rows.*Replay it until it is committed"):
             table.raise_fence(about_to_skip(grants(3, 2)))
         table.raise_fence(later)
@@ -715,7 +708,7 @@ def test_the_skip_of_a_restatement_that_was_written_is_refused(table: DeltaTable
 
 def test_a_restatement_that_was_not_written_is_skipped(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
-    table.raise_fence(restating(grants(2), 1))
+    table.raise_fence(about_to_restate(grants(2), 1))
     skip = about_to_skip(grants(2))
     table.raise_fence(skip)
     table.pass_over(skip)

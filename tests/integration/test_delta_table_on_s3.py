@@ -9,7 +9,6 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pytest
 from airflow_tx.base.errors import ConfigError, StateError, StateOutcomeUnknown
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.lake.delta import DeltaStore
-from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.testing.suites.state_tools import Grants, about_to_restate
 from tests.cluster.object_storage import S3Server
 from tests.lake import read_back, staged
 from tests.servers.s3 import PACKAGES, Bucket, LocalS3
@@ -56,9 +55,8 @@ def test_commits_replays_and_restatements_are_exact_on_s3(s3: LocalS3) -> None:
     commit(table, grants, 2, numbers(20, 21))
     commit(table, grants, 2, numbers(22), attempt=2)
     deltalake.DeltaTable(table.uri, storage_options=table.options()).optimize.compact()
-    grant = grants(3)
-    restating = replace(grant, claim=json.dumps({**json.loads(grant.claim), "replaces": {"txid": 1, "entry": "e"}}))
-    table.raise_and_write(restating, staged(table, grant.attempt, numbers(11)))
+    grant = about_to_restate(grants(3), 1)
+    table.raise_and_write(grant, staged(table, grant.attempt, numbers(11)))
     assert held(table.uri, s3.options) == [(2, 22), (3, 11)]
     assert table.rows_by_txid() == {2: 1, 3: 1}
 

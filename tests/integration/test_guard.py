@@ -76,7 +76,7 @@ def test_the_statements_of_a_transaction_run_once_whoever_commits_it_how_often(
             state.raise_fence(grant)
             assert state.write(grant, ROWS) == 2
             assert state.last_txid() == txid
-            assert state.fence() == Fence(grant.incarnation, grant.token, True, grant.batch)
+            assert state.fence() == Fence(grant.incarnation, grant.token, True)
         grants.final(grant, state)
     assert _there(url, table) == [(1, "man", 2), (1, "dog", 1), (2, "man", 2), (2, "dog", 1)]
     assert query(url, f"SELECT txid FROM airflow_tx_guard WHERE guard = 'of {table}'") == [(2,)]

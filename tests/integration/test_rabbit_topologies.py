@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.sources.rabbit import RabbitQueueSource
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.transaction.processing.begin import note_committed
+from airflow_tx.transaction.commit.handoff import note_committed
 from tests.servers.rabbit import LocalRabbit
 from tests.stage import begin_run
 from tests.unit.bench import MemorySpec
@@ -158,7 +159,7 @@ def test_the_next_life_of_a_topology_knows_nothing_that_the_one_before_it_has_st
     shop.publish(*(f"a{number}" for number in range(14)))
     assert len(shop.taken(before, "r1", "r2", "r3")) == 14
     for run_id in ("r1", "r2"):
-        note_committed(before, shop.begin(before, run_id))
+        note_committed(before, shop.begin(before, run_id), log=logging.getLogger("task"))
 
     life = before.ledger(shop.store).incarnation()
 
@@ -177,7 +178,7 @@ def test_the_next_life_of_a_topology_knows_nothing_that_the_one_before_it_has_st
     shop.publish("a1", "b2", "b3", "b4", "b5", "b6")
     assert shop.taken(after, "s1", "s2") == ["a1", "b2", "b3", "b4"]
     for run_id in ("s1", "s2"):
-        note_committed(after, shop.begin(after, run_id))
+        note_committed(after, shop.begin(after, run_id), log=logging.getLogger("task"))
     after.source_of(after.ledger(shop.store).incarnation()).cleanup_before(3)
     shop.publish("b4")
     assert shop.taken(after, "s3") == ["b5", "b6"]
@@ -197,6 +198,6 @@ def test_what_another_ledger_has_taken_from_a_queue_of_the_same_name_is_neither_
     here, there = own.spec("orders"), other.spec("orders")
     assert other.taken(there, "r1", "r2") == ["n1", "n2", "n3"]
     for run_id in ("r1", "r2"):
-        note_committed(there, other.begin(there, run_id))
+        note_committed(there, other.begin(there, run_id), log=logging.getLogger("task"))
     there.source_of(there.ledger(other.store).incarnation()).cleanup_before(3)
     assert own.taken(here, "r1") == ["m1", "m2"]

@@ -44,6 +44,7 @@ from airflow_tx.state import Sum
 from airflow_tx.state.api import Fence, StateKind
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from airflow_tx.testing.suites.state_tools import batch_of
 from airflow_tx.transaction.commit.handoff import take_skip
 from tests.integration.databases import query
 from tests.integration.pipeline import Pipeline
@@ -678,7 +679,7 @@ def test_states_that_do_not_fit_together_are_refused(
         fixes.ledger_lost(held_by(pipeline)[:1], pipeline.request, AUDIT)
     with pytest.raises(RepairRefused, match="no state of the DAG has a fence"):
         fixes.ledger_lost([], pipeline.request, AUDIT)
-    foreign = HeldState("c.totals", True, True, "other", Token(1, 3, 1, 1, "n"), True, {})
+    foreign = HeldState("c.totals", True, True, "other", Token(1, 3, 1, 1, "n"), True, batch_of())
     with pytest.raises(RepairRefused, match="different ledgers"):
         fixes.ledger_lost([*held_by(pipeline), foreign], pipeline.request, AUDIT)
 

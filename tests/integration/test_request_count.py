@@ -15,7 +15,7 @@ from airflow_tx.ledger.records import Counter, Metadata, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.views.view import transaction_details
-from airflow_tx.transaction.commit.turn import Wait, read_line
+from airflow_tx.transaction.commit.turn import Move, read_line
 from tests.finals import final_record
 from tests.integration.pipeline import Pipeline
 
@@ -133,9 +133,9 @@ def test_whoever_waits_behind_many_mapped_tasks_reads_none_of_their_acks(standin
     pipeline.begin("11")
     before = pipeline.sent
     line = read_line(ReadOnlyLedger(pipeline.store, pipeline.paths), 11, ["task0"])
-    assert (pipeline.sent - before, line.wait) == (4, Wait.BRIEFLY)
+    assert (pipeline.sent - before, line.move) == (4, Move.WAIT_BRIEFLY)
     pipeline.complete(first)
-    assert read_line(ReadOnlyLedger(pipeline.store, pipeline.paths), 11, ["task0"]).wait is Wait.WARM
+    assert read_line(ReadOnlyLedger(pipeline.store, pipeline.paths), 11, ["task0"]).move is Move.WAIT
 
 
 def test_each_ack_is_read_once_to_show_a_transaction(standing: Callable[..., Counted]) -> None:

@@ -27,8 +27,8 @@ from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
-from airflow_tx.transaction.commit import committer as committing
 from airflow_tx.transaction.commit import write
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.write import StagedRows
 from tests.integration.spark_runs import SparkRun, Topology, update
 from tests.integration.watch import Watch
@@ -284,7 +284,7 @@ def test_a_transactional_state_has_one_digest_whoever_writes(
     run = numbers.begin("r1")
     run.emit(table())
     with monkeypatch.context() as patch:
-        patch.setattr(committing, "mark_step", killed)
+        patch.setattr(Commit, "mark_step", killed)
         with pytest.raises(OSError, match="killed"):
             run.commit(update(state, writers="worker"))
     other = numbers.begin("r1")

@@ -178,7 +178,7 @@ MUTANTS = (
         "only the fences of states with something to write",
         (
             (
-                writing.write,
+                writing.Commit.write,
                 "raise_fences(outside, grant)",
                 "raise_fences([each.state for each in others if list(each.rows)], grant)",
             ),
@@ -303,7 +303,7 @@ MUTANTS = (
         "states of one store are raised one after the other before they are written",
         (
             (
-                writing.write,
+                writing.Commit.write,
                 "raise_fences(outside, grant)",
                 "raise_fences(outside, grant)\n    for each in moment:\n        each.state.raise_fence(grant)",
             ),
@@ -361,7 +361,7 @@ MUTANTS = (
         "a skip of what a state cannot undo",
         (
             (skip.held_for_good, "if can is False", "if False"),
-            (fence.if_held, 'batch.get("skip") is not None', "False"),
+            (fence.if_held, "if grant.is_skip:", "if False:"),
             (taking.take_skip, "if stuck:", "if False:"),
         ),
         _trace(
@@ -374,7 +374,7 @@ MUTANTS = (
         "a skip asks the ledger what a state holds",
         (
             (skip.held_for_good, "if can is False", "if can is False and record.granted"),
-            (fence.if_held, 'batch.get("skip") is not None', "False"),
+            (fence.if_held, "if grant.is_skip:", "if False:"),
             (
                 taking.take_skip,
                 "state.undoes and state.holds_for_good",
@@ -391,7 +391,7 @@ MUTANTS = (
     Mutant(
         "a skip makes a state forget what it was about to be given",
         (
-            (fence.if_held, 'batch.get("skip") is not None', "False"),
+            (fence.if_held, "if grant.is_skip:", "if False:"),
             (skip.held_for_good, "if can is False", "if False"),
         ),
         _trace(
@@ -566,16 +566,22 @@ MUTANTS = (
         "an entry holds what the state was given",
         (
             (
-                writing.read,
-                "write_entry(case, processed, rows, ",
-                "write_entry(case, processed, [d.rows for d in replacing.differences.values()] or rows, ",
+                writing.Commit.prepare,
+                "write_entry(self, processed, self.rows_read, ",
+                "write_entry(self, processed, [d.rows for d in replacing.differences.values()] or self.rows_read, ",
             ),
         ),
         RESTATED_TWICE,
     ),
     Mutant(
         "the whole output is added once more",
-        ((writing._rows_of_updates, "UpdateRows(update, difference.rows, difference.instead, require)", "given"),),
+        (
+            (
+                writing.Commit.updates_to_write,
+                "UpdateRows(update, difference.rows, difference.instead, require)",
+                "given",
+            ),
+        ),
         RESTATED,
     ),
     Mutant(
@@ -717,12 +723,12 @@ MUTANTS = (
     ),
     Mutant(
         "a fence does not say what was to be replaced",
-        ((end.fence_batch, "if of.replaces is not None:", "if False:"),),
+        ((end.fence_batch, "replaces=of.replaces", "replaces=None"),),
         _rebuilt("test_at_one_that_is_begun_anew_the_restated_transaction_counts", gone=True),
     ),
     Mutant(
         "a fence does not name the entry",
-        ((end.fence_batch, "if of.journal:", "if False:"),),
+        ((end.fence_batch, 'journal=of.journal or ""', 'journal=""'),),
         _rebuilt("test_at_a_restatement_that_is_complete_it_counts_and_can_be_restated", gone=True),
     ),
     Mutant(
@@ -732,7 +738,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rebuilt ledger binds the run to the skipped restatement",
-        ((plan._bound, 'or batch["skip"] is not None', ""),),
+        ((plan._bound, "or batch.skip is not None", ""),),
         _rebuilt(
             "test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back",
             gone=False,

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from airflow_tx.base.compat import TaskFunction
 from airflow_tx.base.errors import FailedBatch, FenceOutranked, Outranked, PreviewOutdated, Refused, TxError
 from airflow_tx.coordinator.lane_plan import LanePlan, LaneTask
-from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneOutputs, LaneTransaction, LaneTurn, lane_run
+from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneOutputs, LaneTransaction, LaneTurn
 from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.ledger.answers import AlreadyCommitted, Begun, WindowFull
@@ -30,8 +30,7 @@ from airflow_tx.operations.actions.replay import NamedReplay
 from airflow_tx.operations.actions.skip import NotInEffect, TransactionSkip
 from airflow_tx.operators.commit import final_errors
 from airflow_tx.transaction.commit import run_slots
-from airflow_tx.transaction.commit.case import CommitCase, CommitPart
-from airflow_tx.transaction.commit.committer import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
+from airflow_tx.transaction.commit.committer import Commit, PhaseCommit
 from airflow_tx.transaction.commit.handoff import pass_on, take_skip
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.processing import begin as beginning
@@ -134,16 +133,17 @@ def commit(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
 
 def acquire(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
     """As `AcquireTurnOperator`."""
-    own = _in_turn(env, shape, run, handed, task_try, "acquire", FIRST_OF_PHASE)
-    return ((RETURN_KEY, json.dumps(own.left)),)
+    own = _in_turn(env, shape, run, handed, task_try, "acquire")
+    assert isinstance(own, PhaseCommit)
+    return ((RETURN_KEY, json.dumps(own.shared)),)
 
 
 def write(env: Env, shape: Shape, run: int, handed: str, task_try: str, task: str) -> Any:
     """As a `CommitOperator` in a commit phase."""
     spec, ti = spec_of(env, shape), ModelTi(env, shape, run, task, task_try)
     with final_errors():
-        case = CommitCase(spec, _begun(handed), updates_of(env, shape, task), spec.ledger(env), ti, LOG)
-        return ((RETURN_KEY, json.dumps(write_in_phase(case)[0])),)
+        own = PhaseCommit(spec, _begun(handed), updates_of(env, shape, task), spec.ledger(env), ti, LOG)
+        return ((RETURN_KEY, json.dumps(own.write_in_phase())),)
 
 
 def mark(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
@@ -151,18 +151,17 @@ def mark(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
     spec, ti = spec_of(env, shape), ModelTi(env, shape, run, "mark", task_try)
     updates = (*updates_of(env, shape, "w0"), *updates_of(env, shape, "w1"))
     with final_errors():
-        mark_in_phase(CommitCase(spec, _begun(handed), updates, spec.ledger(env), ti, LOG))
+        PhaseCommit(spec, _begun(handed), updates, spec.ledger(env), ti, LOG).mark_in_phase()
     return ()
 
 
-def _in_turn(
-    env: Env, shape: Shape, run: int, handed: str, task_try: str, task: str, part: CommitPart | None = None
-) -> Commit:
+def _in_turn(env: Env, shape: Shape, run: int, handed: str, task_try: str, task: str) -> Commit:
     spec, begun = spec_of(env, shape), _begun(handed)
     ti = ModelTi(env, shape, run, task, task_try)
+    kind = PhaseCommit if task == "acquire" else Commit
     while True:
         with final_errors():
-            own = Commit(CommitCase(spec, begun, updates_of(env, shape, task), spec.ledger(env), ti, LOG), part)
+            own = kind(spec, begun, updates_of(env, shape, task), spec.ledger(env), ti, LOG)
             line = commit_in_turn(own, env, patience=math.inf, clock=_no_time)
         if line is None:
             return own
@@ -304,9 +303,9 @@ def lane(env: Env, shape: Shape) -> Any:
             commits.append(_processed_in_lane(env, shape, begun, ledger, turn, ti, first))
             turn.waiting[begun.txid] = commits[-1]
         for commit in commits:
-            turn.waiting.pop(commit.txid)
+            turn.waiting.pop(commit.begun.txid)
             if not commit.commit_granted():
-                commit_in_turn(commit.commit, env, patience=0.0, clock=_no_time)
+                commit_in_turn(commit, env, patience=0.0, clock=_no_time)
     except (TxError, AirflowException):
         return  # it has left the lane; that it is noted only makes the coordinator find it sooner
 
@@ -320,8 +319,7 @@ def _processed_in_lane(
     updates = updates_of(env, shape, "commit")
     plan = LanePlan(spec_of(env, shape, (("", 2),)), (LaneTask(TASK, call, ""),), "commit", updates, "")
     outputs = LaneOutputs()
-    run = lane_run(plan, begun, first.task_try, outputs)
-    commit = LaneCommit(CommitCase(plan.spec, begun, updates, ledger, ti, LOG, run), turn)
+    commit = LaneCommit(plan, begun, ledger, ti, LOG, outputs=outputs, turn=turn)
     LaneTransaction(plan, begun, ledger, first.task_try, outputs, commit=commit, started=first).process()
     return commit
 

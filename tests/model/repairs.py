@@ -32,13 +32,12 @@ def rebuilt(shape: Shape, world: World) -> World | None:
     if after.current == world.current:
         return after
     batch = max(held, key=lambda each: each.token.rank).batch
-    replaces = batch.get("replaces")
     # What was acked of it is not asked: its attempt may have been replayed since.
     final = Final(
         world.current,
-        batch["skip"] is not None,
-        spans(batch["rows"]),
-        replaces=None if replaces is None else replaces["txid"],
+        batch.skip is not None,
+        spans(batch.rows),
+        replaces=None if batch.replaces is None else batch.replaces.txid,
     )
     return replace(after, book=(*after.book, final))
 

@@ -16,7 +16,6 @@ from airflow_tx.ledger.records import Counter, encode
 from airflow_tx.ledger.steps.step import Decision, Stamp
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.model.driver import CountedIds, HandClock, Run, Topology
@@ -93,7 +92,7 @@ class Waiting:
             get_task_states=lambda **asked: states,
             get_dagrun_state=lambda **asked: "running",
         )
-        self.commit = Commit(CommitCase(self.spec, begun, (), topology.ledger(), ti, LOG))  # type: ignore[arg-type]
+        self.commit = Commit(self.spec, begun, (), topology.ledger(), ti, LOG)  # type: ignore[arg-type]
 
 
 def test_a_waiting_committer_fails_when_its_own_transaction_has_failed(topology: Topology) -> None:

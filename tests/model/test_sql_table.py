@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from airflow_tx.state import SqlTable
 from airflow_tx.state.api import Grant
 from airflow_tx.state.sql import table_store
 from airflow_tx.state.sql.table_store import TableStore
-from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
+from airflow_tx.testing.suites.state_tools import Grants, about_to_restate, about_to_skip
 from tests.model.sql_table import SKIP, Moment, Rules, Sizes, Step, first_wrong_end, refusals, steps
 
 C, N, LATER = 1, 2, 3
@@ -64,9 +62,7 @@ class Database:
 
     def _granted(self, attempt: int) -> Grant:
         grant = self._grants(N, attempt)
-        claim = json.loads(grant.claim)
-        replaced = {"txid": C, "entry": ""} if self.sizes.restates else None
-        return replace(grant, claim=json.dumps({**claim, "replaces": replaced}))
+        return about_to_restate(grant, C) if self.sizes.restates else grant
 
     def table(self) -> SqlTable:
         return SqlTable.from_url(f"sqlite:///{self.file}", table="orders", types={"id": "bigint"})

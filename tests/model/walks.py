@@ -10,7 +10,6 @@ has accepted as lost. It is asked after each step, and at the end `verify --valu
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import sqlite3
@@ -248,16 +247,17 @@ class Walk:
         run.log = SimpleNamespace(info=lambda text, *of: said.append(text % of), warning=lambda *_: None)
         run.updates = self.updates
         commit = run.commit()
-        real, given = commit.part.use, vars(run)["given"]
+        real, given = commit.use, vars(run)["given"]
 
-        def use(case: Any, ports: Any, prepared: Any, granted: Any) -> Any:
-            self.made[granted.grant.token.nonce] = given
+        def use() -> None:
+            assert commit.granted is not None
+            self.made[commit.granted.grant.token.nonce] = given
             if stands:
-                self.late.append(lambda: real(case, ports, prepared, granted))
+                self.late.append(real)
                 raise Died
-            return real(case, ports, prepared, granted)
+            real()
 
-        commit.part = replace(commit.part, use=use)
+        commit.use = use  # type: ignore[method-assign]
         try:
             with self.kills.armed(left):
                 waits = commit_in_turn(commit, self.store, patience=0.0)
@@ -309,9 +309,10 @@ class Walk:
                 fences = [fence for each in self.states if (fence := each.fence()) and fence.txid == txid]
                 if not fences:
                     raise WalkFailed("unknown", f"transaction {txid} is final, and nothing says what it was")
-                batch = json.loads(fences[0].batch)
-                replaces = batch.get("replaces")
-                final = Final(fences[0].token.nonce, batch.get("skip") is None, replaces and replaces["txid"])
+                batch = fences[0].kept
+                assert batch is not None
+                replaced = batch.replaces
+                final = Final(fences[0].token.nonce, batch.skip is None, replaced and replaced.txid)
             self.finals[txid] = final
             for name, known in [*self.known.items()]:
                 # What is committed vouches for the values that it was added to.

@@ -20,7 +20,7 @@ from airflow_tx.ledger.json_text import as_plain, digest_of, dumps, is_shortened
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.life import LEDGER_LOST, Life, since_reset, taken_back
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, records_at
-from airflow_tx.ledger.receipt import Deed, Outcome, Receipt
+from airflow_tx.ledger.receipt import Deed, FenceBatch, Outcome, Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
@@ -51,6 +51,8 @@ class HeldFence(Protocol):
     def applied(self) -> bool: ...
     @property
     def batch(self) -> str: ...
+    @property
+    def kept(self) -> FenceBatch | None: ...
     @property
     def change(self) -> int: ...
     @property

@@ -23,8 +23,13 @@ from airflow_tx.ledger.json_text import dumps, replace
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.records import RECORD_FORMAT, Counter, TopologyRecord, decode, encode
-from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
-from airflow_tx.ledger.steps.step import Audit, Decision, Stamp
+from airflow_tx.ledger.steps.step import (
+    Audit,
+    Decision,
+    Stamp,
+    check_not_rolling,
+    check_raw_not_rolling,
+)
 
 RENAME = "rename"
 _TOGETHER = 100  # records in one multi

@@ -14,13 +14,10 @@ from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.life import LEDGER_LOST, holds_for_good
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.receipt import Receipt, Replaced
+from airflow_tx.ledger.receipt import FenceBatch, Receipt
 from airflow_tx.ledger.records import Binding, Metadata, Phase, Restating, TransactionRecord, encode
 from airflow_tx.ledger.steps.processing import counted_of
 from airflow_tx.ledger.steps.step import Stamp, acks_of, put_or_create
-
-_KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
-"""The record of a transaction in a fence, see `make_grant`."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class HeldState:
     :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
     :param holds: whether something of the token's transaction may be in the state.
     :param applied: whether the whole update is.
-    :param batch: {"rows", "position", "prev"} of that transaction, and whose it is, as `make_grant` keeps them.
+    :param batch: what the fence keeps of that transaction.
     :param receipts: of the transactions that ended, as the state keeps them.
     :param change: the newest accepted change that the fence names.
     :param takes_out: transactions whose receipt says that they have taken rows out, if they restate one.
@@ -42,7 +39,7 @@ class HeldState:
     incarnation: str
     token: Token
     applied: bool
-    batch: Any = field(hash=False)
+    batch: FenceBatch = field(hash=False)
     receipts: tuple[Receipt, ...] = field(hash=False, default=())
     change: int = 0
     takes_out: frozenset[int] = frozenset()
@@ -63,12 +60,7 @@ class HeldState:
         :param receipts: from the state; changed ones are left out.
         :raises UnreadableRecord: the batch kept beside the fence is not one.
         """
-        try:
-            batch = json.loads(fence.batch)
-            complete = _KEPT <= batch.keys()
-        except (ValueError, AttributeError):
-            complete = False
-        if not complete:
+        if fence.kept is None:
             raise UnreadableRecord(
                 path=f"the fence of state {state!r}",
                 reason=f"it keeps no batch ({fence.batch[:40]!r})",
@@ -84,7 +76,7 @@ class HeldState:
             fence.incarnation,
             fence.token,
             fence.applied,
-            batch,
+            fence.kept,
             known,
             fence.change,
             frozenset(stored.txid for stored in receipts or () if stored.takes_out),
@@ -107,7 +99,7 @@ class RebuildPlan:
     :param last: per state, the last txid that is final in it.
     :param births: per state, the birth that its fence holds.
     :param meta: metadata of transaction `current` − 1; None if there is none.
-    :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
+    :param transaction: what the fences keep of that transaction; None: they do not hold it.
     :param granted: when the states' newest grant was given: what began later, no state knows.
     :param bound: by key, which transaction counts of the run of the newest grant, if the fences have it.
     :param ended: by txid, the receipts that the states keep of transactions before `current`.
@@ -122,7 +114,7 @@ class RebuildPlan:
     births: dict[str, str]
     summary: str
     granted: str
-    transaction: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    transaction: FenceBatch | None = field(hash=False, default=None)
     bound: Mapping[str, Binding] = field(hash=False, default_factory=dict)
     ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
     change: int = 0
@@ -139,7 +131,7 @@ class RemadeTransaction:
     """
 
     token: Token
-    batch: Mapping[str, Any] = field(hash=False)
+    batch: FenceBatch = field(hash=False)
     receipt: Receipt = field(hash=False)
     fenced: tuple[str, ...]
 
@@ -158,7 +150,7 @@ class RemadeTransaction:
             for each in kept
             if holds_for_good([each], token.txid, token.birth, newest.incarnation)
         ]
-        if not found or "replaces" not in newest.batch:
+        if not found or newest.batch.replaces is None:
             return None
         fenced = tuple(sorted(each.state for each in held))
         return cls(token, newest.batch, found[-1], fenced)
@@ -167,7 +159,9 @@ class RemadeTransaction:
     def bound(self) -> dict[str, Binding]:
         """The binding of its run: the transaction that it restates counts until it is committed."""
         restating = Restating(self.token.txid, self.token.birth)
-        return {self.batch["key"]: Binding(**self.batch["replaces"], restating=restating)}
+        replaced = self.batch.replaces
+        assert replaced is not None, "`of` looks for it"
+        return {self.batch.key: Binding(replaced.txid, replaced.entry, restating)}
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths) -> list[Write]:
         """Give the writes of its record, its rows and the folder of its acks."""
@@ -175,33 +169,33 @@ class RemadeTransaction:
         batch = self.batch
         record = TransactionRecord(
             txid=token.txid,
-            key=batch["key"],
-            run_id=batch["run_id"],
+            key=batch.key,
+            run_id=batch.run_id,
             request="",
             attempt=token.attempt,
             epoch=token.epoch,
             op=stamp.op,
             phase=Phase.FAILED,
-            base=digest(batch["prev"]),
-            ended=digest(batch["position"]),
-            rows_digest=digest(batch["rows"]),
+            base=digest(batch.prev),
+            ended=digest(batch.position),
+            rows_digest=digest(batch.rows),
             tasks={},
             created=stamp.now,
             began=stamp.now,
             granted=True,
             pinned=True,
-            outputs=dict(batch.get("outputs", {})),
+            outputs=batch.outputs,
             fenced=list(self.fenced),
             error="the ledger was rebuilt",
             birth=token.birth,
             changed=self.receipt.changed,
             acks=acks_of(stamp, token.txid, token.attempt),
             counted=counted_of(self.receipt.rows, self.receipt.digest),
-            journal=batch.get("journal"),
-            replaces=Replaced(**batch["replaces"]),
+            journal=batch.journal or None,
+            replaces=batch.replaces,
             wish=self.receipt.wish,
         )
-        rows = Metadata(token.attempt, batch["rows"], batch["position"])
+        rows = Metadata(token.attempt, batch.rows, batch.position)
         return [
             put_or_create(read, paths.transaction(token.txid), encode(record)),
             put_or_create(read, paths.meta(token.txid), encode(rows)),
@@ -218,33 +212,31 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
     # The fence of every state is raised before the first write to any state: all of them have begun the greatest txid.
     newest = max(held, key=lambda each: each.token.rank)
     txid = newest.token.txid
+    batch = newest.batch
     remade = None
     if _is_complete(held, txid):
         current = txid + 1
-        meta: Metadata | None = Metadata(
-            newest.token.attempt, newest.batch["rows"], newest.batch["position"]
-        )
-        transaction = newest.batch
+        meta: Metadata | None = Metadata(newest.token.attempt, batch.rows, batch.position)
+        transaction = batch
         summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
     else:
         _check_open(paths, held, txid)
         current = txid
-        meta = Metadata(1, None, newest.batch["prev"]) if txid > 1 else None
-        transaction = {}
+        meta = Metadata(1, None, batch.prev) if txid > 1 else None
+        transaction = None
         summary = (
             f"transaction {txid} is not complete in every state; "
             f"it is next, from where transaction {txid - 1} ended"
         )
         remade = RemadeTransaction.of(held, newest)
-        if remade is not None:
+        if batch.replaces is not None:
+            replaced = batch.replaces.txid
             summary += (
-                f"; it restates transaction {newest.batch['replaces']['txid']}, whose rows it has taken out finally, "
-                "so it stays open: replay it"
-            )
-        elif "replaces" in newest.batch:
-            summary += (
-                f"; it restated transaction {newest.batch['replaces']['txid']}, which counts: what the states hold of "
-                "it goes with the next commit"
+                f"; it restated transaction {replaced}, which counts: what the states hold of it goes with the next "
+                "commit"
+                if remade is None
+                else f"; it restates transaction {replaced}, whose rows it has taken out finally, so it stays open: "
+                "replay it"
             )
     final = current - 1
     return RebuildPlan(
@@ -256,23 +248,23 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         births={each.state: each.token.birth for each in held},
         summary=summary,
         transaction=transaction,
-        bound=_bound(newest.batch, final if transaction else 0) if remade is None else remade.bound,
-        granted=min(each.batch["granted"] for each in held if each.token.txid == txid),
+        bound=_bound(batch, final if transaction else 0) if remade is None else remade.bound,
+        granted=min(each.batch.granted for each in held if each.token.txid == txid),
         ended={each.txid: each for state in held for each in state.receipts if each.txid < current},
         change=max(each.change for each in held),
         remade=remade,
     )
 
 
-def _bound(batch: Mapping[str, Any], final: int) -> dict[str, Binding]:
+def _bound(batch: FenceBatch, final: int) -> dict[str, Binding]:
     """Say which transaction counts of the run of the newest grant.
 
     :param final: that transaction, if it is complete; 0: it begins again.
     """
-    replaces = batch.get("replaces")
-    if replaces is not None and (not final or batch["skip"] is not None):
-        return {batch["key"]: Binding(**replaces)}
-    return {batch["key"]: Binding(final, batch.get("journal", ""))} if final else {}
+    replaces = batch.replaces
+    if replaces is not None and (not final or batch.skip is not None):
+        return {batch.key: Binding(replaces.txid, replaces.entry)}
+    return {batch.key: Binding(final, batch.journal)} if final else {}
 
 
 def _is_complete(held: Sequence[HeldState], txid: int) -> bool:

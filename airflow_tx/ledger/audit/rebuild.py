@@ -39,7 +39,7 @@ from airflow_tx.ledger.life import (
     since_reset,
 )
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
-from airflow_tx.ledger.receipt import Deed, Outcome, Receipt, Replaced
+from airflow_tx.ledger.receipt import Outcome, Receipt, Replaced
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
@@ -52,8 +52,15 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.begin import missing_folders
-from airflow_tx.ledger.steps.roll_forward import check_not_rolling, check_raw_not_rolling
-from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, next_repair, put_or_create
+from airflow_tx.ledger.steps.step import (
+    Audit,
+    Decision,
+    Stamp,
+    check_not_rolling,
+    check_raw_not_rolling,
+    next_repair,
+    put_or_create,
+)
 
 T = TypeVar("T")
 
@@ -258,8 +265,7 @@ def _bindings(
                 writes += _taken_back(read, stamp, paths, int(name), skipped)
                 bound[paths.run(skipped.key)] = Binding(int(name))
     bound |= _bound_by_receipts(read, paths, plan)
-    if plan.transaction:
-        writes += _final(read, stamp, paths, plan)
+    writes += _final(read, stamp, paths, plan)
     bound |= {paths.run(key): binding for key, binding in plan.bound.items()}
     # Each transaction that is not final has its key in its record: the bindings of all runs need not be listed.
     for txid in sorted(gone):
@@ -302,11 +308,10 @@ def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[
     """Give what the end of the transaction that the states prove has left, if the ledger does not know it."""
     path = paths.skipped(plan.current - 1)
     last = plan.transaction
-    if last["skip"] is None or read.exists(path):
+    if last is None or last.skip is None or read.exists(path):
         return []
-    own = Skipped(last["key"], last["run_id"], last["rows"], Deed(**last["skip"]), stamp.op)
-    replaces = last.get("replaces")
-    return [Create(path, encode(_without_rows(own, replaces and Replaced(**replaces))))]
+    own = Skipped(last.key, last.run_id, last.rows, last.skip, stamp.op)
+    return [Create(path, encode(_without_rows(own, last.replaces)))]
 
 
 def _without_rows(skipped: Skipped, replaces: Replaced | None) -> Skipped:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -772,13 +771,11 @@ def _fence_apart(
             yield name, getattr(fence.token, name), getattr(receipt, name)
     if not fence.applied:
         yield "that its update is not complete", False, True
-    try:
-        kept = json.loads(fence.batch)
-        pairs = [("rows", receipt.metadata), ("position", receipt.after), ("prev", receipt.before)]
-        yield from (
-            (name, kept[name], one)
-            for name, one in pairs
-            if digest_of(kept[name]) != digest_of(one)
-        )
-    except (ValueError, KeyError, TypeError):
+    if fence.kept is None:
         yield "batch", fence.batch[:40], "rows and positions"
+        return
+    pairs = [("rows", receipt.metadata), ("position", receipt.after), ("prev", receipt.before)]
+    for name, one in pairs:
+        kept = getattr(fence.kept, name)
+        if digest_of(kept) != digest_of(one):
+            yield name, kept, one

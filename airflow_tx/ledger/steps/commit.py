@@ -31,6 +31,7 @@ from airflow_tx.ledger.steps.end import (
     check_token,
     claimed,
     ended,
+    fence_batch,
     make_grant,
     still_open,
 )
@@ -142,9 +143,14 @@ def acquire(
         checks=record.accepted_checks,
         op=stamp.op,
     )
-    batch = {"rows": request.metadata, "position": request.position, "prev": before}
-    if request.outputs:
-        batch["outputs"] = dict(request.outputs)
+    batch = fence_batch(
+        taken,
+        stamp.now,
+        rows=request.metadata,
+        position=request.position,
+        prev=before,
+        outputs=request.outputs,
+    )
     taken = claimed(
         taken,
         topology,
@@ -158,7 +164,7 @@ def acquire(
         unproven=list(request.unproven),
         checks=dict(request.checks) or None,
     )
-    grant = make_grant(taken, topology, stamp, paths, batch=batch, noted=record.outputs)
+    grant = make_grant(taken, topology, paths, batch=batch, noted=record.outputs)
     return put(paths.transaction(attempt.txid), taken, Granted(grant, changed))
 
 

@@ -22,13 +22,14 @@ from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Grant, Token
-from airflow_tx.ledger.json_text import as_kept, as_plain, digest, dumps, replace
+from airflow_tx.ledger.json_text import as_kept, digest, replace
 from airflow_tx.ledger.life import BEGAN, CHANGE, EMPTIED
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.receipt import (
     METADATA_KEPT,
     NOTHING_WRITTEN,
     POSITION_KEPT,
+    FenceBatch,
     Outcome,
     Receipt,
     TransactionFacts,
@@ -46,11 +47,11 @@ from airflow_tx.ledger.records import (
 )
 from airflow_tx.ledger.steps import step
 from airflow_tx.ledger.steps.loss import without_passed
-from airflow_tx.ledger.steps.roll_forward import check_not_rolling
 from airflow_tx.ledger.steps.step import (
     Audit,
     Decision,
     Stamp,
+    check_not_rolling,
     put,
     put_or_create,
     taken_back_before,
@@ -142,13 +143,12 @@ def claimed(
     stamp: Stamp,
     paths: Paths,
     *,
-    batch: Mapping[str, Any],
+    batch: FenceBatch,
     outcome: Outcome,
     **counted: Any,
 ) -> TransactionRecord:
     """Note in a record that holds a new grant the receipt of its transaction, except for the written rows.
 
-    :param batch: rows, position, and the position before.
     :param counted: rows, tasks and code of the receipt.
     """
     receipt = Receipt(
@@ -157,9 +157,9 @@ def claimed(
         generation=topology.generation,
         outcome=outcome.value,
         granted=stamp.now,
-        metadata=as_kept(batch["rows"], METADATA_KEPT),
-        before=as_kept(batch["prev"], POSITION_KEPT),
-        after=as_kept(batch["position"], POSITION_KEPT),
+        metadata=as_kept(batch.rows, METADATA_KEPT),
+        before=as_kept(batch.prev, POSITION_KEPT),
+        after=as_kept(batch.position, POSITION_KEPT),
         previous=topology.receipt,
         digest=record.digest,
         **{**record.facts(), "size": record.size or {}},
@@ -171,17 +171,13 @@ def claimed(
 def make_grant(
     record: TransactionRecord,
     topology: TopologyRecord,
-    stamp: Stamp,
     paths: Paths,
     *,
-    batch: Mapping[str, Any],
+    batch: FenceBatch,
     noted: Mapping[str, str] | None = None,
 ) -> Grant:
     """Make the grant that `record` holds.
 
-    :param batch: rows, position, and the position before. With whose transaction it is, since when it is granted, who
-        skips it, its journal entry, and what it restates, all facts that a repair needs if the ledger is lost.
-        And what is about to be written, by transactional state: a later grant of the transaction is compared with it.
     :param noted: per transactional state, what an earlier grant was about to write.
     """
     token = Token(
@@ -192,34 +188,42 @@ def make_grant(
         record.nonce,
         record.birth,
     )
-    kept = fence_batch(record, stamp.now, batch)
-    assert record.receipt is not None, "the same step has noted it"
     return Grant(
         paths.topology,
         topology.incarnation,
         token,
         topology.states,
-        batch=dumps(kept),
+        batch=batch,
         births=topology.births,
-        claim=record.receipt.text,
+        claim=record.receipt,
         noted=noted or {},
         grants=topology.grants,
         accepted=topology.accepted,
     )
 
 
-def fence_batch(of: TransactionFacts, granted: str, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a fence keeps of a transaction, so that a lost ledger can be rebuilt from it.
-
-    :param granted: when its grant was given.
-    :param batch: as `make_grant` takes it.
-    """
-    kept = {"key": of.key, "run_id": of.run_id, "granted": granted, "skip": of.skip, **batch}
-    if of.journal:
-        kept["journal"] = of.journal
-    if of.replaces is not None:
-        kept["replaces"] = of.replaces
-    return dict(as_plain(kept))
+def fence_batch(
+    of: TransactionFacts,
+    granted: str,
+    *,
+    rows: Any,
+    position: Any,
+    prev: Any,
+    outputs: Mapping[str, str] | None = None,
+) -> FenceBatch:
+    """Make what a fence keeps of a transaction, see `FenceBatch`."""
+    return FenceBatch(
+        of.key,
+        of.run_id,
+        granted,
+        of.skip,
+        rows,
+        position,
+        prev,
+        outputs=dict(outputs or {}),
+        journal=of.journal or "",
+        replaces=of.replaces,
+    )
 
 
 def ended(
@@ -478,9 +482,9 @@ def grant_skip(
         journal=None,
         op=stamp.op,
     )
-    batch = {"rows": meta.rows, "position": meta.position, "prev": before}
+    batch = fence_batch(taken, stamp.now, rows=meta.rows, position=meta.position, prev=before)
     taken = claimed(taken, topology, stamp, paths, batch=batch, outcome=Outcome.SKIPPED)
-    grant = make_grant(taken, topology, stamp, paths, batch=batch)
+    grant = make_grant(taken, topology, paths, batch=batch)
     return put(paths.transaction(txid), taken, Granted(grant))
 
 

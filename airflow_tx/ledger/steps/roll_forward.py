@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
 from msgspec import structs
 
-from airflow_tx.base.errors import RepairRefused, RollingForward, UnreadableRecord
+from airflow_tx.base.errors import RepairRefused
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Delete, Paths, Put, Write
@@ -28,7 +27,6 @@ from airflow_tx.ledger.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
-    decode,
     encode,
 )
 from airflow_tx.ledger.steps.step import (
@@ -88,24 +86,6 @@ class RolledState:
         """Make it of the receipt of the last transaction that it has."""
         grant = (receipt.attempt, receipt.epoch)
         return cls(found, receipt.txid, receipt.birth, grant, **how)
-
-
-def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
-    """Refuse a step that needs the states, while they are written again.
-
-    :raises RollingForward: naming since when, and how to end it.
-    """
-    noted = topology.rolling
-    if noted is not None:
-        states = sorted(noted.found)
-        raise RollingForward(topology=paths.topology, when=noted.when, states=states)
-
-
-def check_raw_not_rolling(paths: Paths, data: bytes | None) -> None:
-    """Refuse as `check_not_rolling`, where the record may be missing, closed or damaged."""
-    with suppress(UnreadableRecord):
-        if data is not None:
-            check_not_rolling(paths, decode(TopologyRecord, paths.record, data))
 
 
 def begin_roll_forward(

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from airflow_tx.base.errors import OutcomeUnknown, RequirementFailed, without_controls
+from airflow_tx.base.errors import (
+    OutcomeUnknown,
+    RequirementFailed,
+    RollingForward,
+    UnreadableRecord,
+    without_controls,
+)
 from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.json_text import replace
@@ -20,6 +27,7 @@ from airflow_tx.ledger.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
+    decode,
     encode,
 )
 
@@ -168,6 +176,24 @@ def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
     if history is None:
         return txid <= read.peek(TopologyRecord, paths.record).rebuilt
     return history.birth != birth
+
+
+def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
+    """Refuse a step that needs the states, while they are written again.
+
+    :raises RollingForward: naming since when, and how to end it.
+    """
+    noted = topology.rolling
+    if noted is not None:
+        states = sorted(noted.found)
+        raise RollingForward(topology=paths.topology, when=noted.when, states=states)
+
+
+def check_raw_not_rolling(paths: Paths, data: bytes | None) -> None:
+    """Refuse as `check_not_rolling`, where the record may be missing, closed or damaged."""
+    with suppress(UnreadableRecord):
+        if data is not None:
+            check_not_rolling(paths, decode(TopologyRecord, paths.record, data))
 
 
 # --- garbage ------------------------------------------------------------------------------------------------------

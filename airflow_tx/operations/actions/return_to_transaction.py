@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +42,7 @@ def held_by(states: Mapping[str, FencedState], incarnation: str) -> dict[str, An
         for name, fence in fences.items()
         if fence is not None and fence.applied and fence.incarnation == incarnation
     }
-    position = next((json.loads(fence.batch)["position"] for fence in whole.values()), None)
+    position = next((fence.kept.position for fence in whole.values() if fence.kept), None)
     tokens = {name: whole[name].token if name in whole else None for name in states}
     marks = {name: fence.change for name, fence in whole.items()}
     return {"tokens": tokens, "marks": marks, "position": position}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from airflow_tx.ledger import Grant, Outcome, Token, holds_for_good
+from airflow_tx.ledger import Grant, Token, holds_for_good
 from airflow_tx.state.api import Fence
 from airflow_tx.state.fence import may_have_written
 
@@ -91,19 +91,10 @@ def next_raise(
     :param found: what is there; `fence`: what the rules of the fence made of it.
     :param number: of this raise; no two raises of a table have the same one.
     """
-    replaces = replaced_by(grant)
+    replaces = grant.replaces
     if found is None:
         # The rows of a table whose fence is gone may belong to any transaction.
         return RaisedFence(fence, number, True, replaces)
     again = may_have_written(found.fence.token, grant.token)
     taken = found.took_out(grant.txid, grant.token.birth, grant.incarnation)
     return RaisedFence(replace(fence, applied=False), number, again, replaces, taken)
-
-
-def replaced_by(grant: Grant) -> int | None:
-    """Read which transaction this one restates; a skip takes nothing out."""
-    claim = json.loads(grant.claim) if grant.claim else {}
-    replaces = claim.get("replaces")
-    if replaces is None or claim["outcome"] != Outcome.COMMITTED.value:
-        return None
-    return int(replaces["txid"])

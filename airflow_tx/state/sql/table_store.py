@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.base.errors import StateDiffers, StateError
-from airflow_tx.ledger import Outcome, Receipt, holds_for_good
+from airflow_tx.ledger import Receipt, holds_for_good
 from airflow_tx.state import fence
 from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
 from airflow_tx.state.arrow import RowTally
@@ -745,11 +745,4 @@ def _common(kinds: set[str | None]) -> str | None:
 
 def _replaced(grant: Grant) -> list[int]:
     """Name the transactions whose rows a write takes out: its own, and the one that it restates."""
-    claim: dict[str, Any] = json.loads(grant.claim) if grant.claim else {}
-    if not _takes_out(claim):
-        return [grant.txid]
-    return [grant.txid, int(claim["replaces"]["txid"])]
-
-
-def _takes_out(receipt: Mapping[str, Any]) -> bool:
-    return receipt.get("replaces") is not None and receipt["outcome"] == Outcome.COMMITTED.value
+    return [grant.txid] if grant.replaces is None else [grant.txid, grant.replaces]

@@ -16,6 +16,7 @@ from airflow_tx.testing.suites.state_tools import (
     Grants,
     MakeState,
     StateTests,
+    batch_of,
     is_applied,
     rows,
     totals,
@@ -47,7 +48,7 @@ every_raise = pytest.mark.parametrize("use", [_raise, _raise_and_write])
 
 def _granted(grants: Grants, txid: int, attempt: int = 1, **how: Any) -> Grant:
     """Give a grant that says what its transaction is, as each grant of a ledger does."""
-    return replace(grants(txid, attempt), batch=f'{{"key": "run {txid}"}}', **how)
+    return replace(grants(txid, attempt), batch=batch_of(f"run {txid}"), **how)
 
 
 def _commit(grants: Grants, state: FencedState) -> None:
@@ -86,7 +87,7 @@ class FenceSuite(StateTests):
     ) -> None:
         grant = grants(1)
         make_state(kind).raise_fence(grant)
-        assert make_state(kind).fence() == Fence(grant.incarnation, grant.token, False, grant.batch)
+        assert make_state(kind).fence() == Fence(grant.incarnation, grant.token)
 
     def test_the_fence_says_when_all_updates_of_its_grant_are_in(
         self, state: FencedState, grants: Grants
@@ -138,7 +139,7 @@ class FenceSuite(StateTests):
             with pytest.raises(FenceOutranked):
                 use(zombie, old, late)
         assert totals(state) == before
-        assert state.fence() == Fence(new.incarnation, new.token, True, new.batch)
+        assert state.fence() == Fence(new.incarnation, new.token, True)
 
     @every_use
     def test_a_late_writer_of_an_older_grant_of_the_same_attempt_is_refused(

@@ -10,7 +10,6 @@ class TestMyStates(TogetherSuite):
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,6 +41,7 @@ from airflow_tx.testing.suites.state_tools import (
     Grants,
     MakeState,
     StateTests,
+    about_to_restate,
     about_to_skip,
     is_applied,
     rows,
@@ -459,9 +459,7 @@ class TogetherSuite(StateTests):
         difference = {"a": 9, "b": -2}
         given = [rows(instead if state.takes_back_by_txid else difference) for state in states]
         for attempt in (1, 2):
-            grant = grants(2, attempt)
-            claim = {**json.loads(grant.claim), "replaces": {"txid": 1, "entry": ""}}
-            together(replace(grant, claim=json.dumps(claim)), states, given)
+            together(about_to_restate(grants(2, attempt), 1), states, given)
             assert group.totals() == [instead] * len(states)
 
     # --- portions and keys ----------------------------------------------------------------------------------------

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 import pytest
 
 from airflow_tx.ledger.attempt import Token
-from airflow_tx.ledger.receipt import Receipt
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.receipt import Deed, FenceBatch, Receipt, Replaced
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FencedState, Grant
 
@@ -52,7 +51,7 @@ class Grants:
         birth = self._birth_of.setdefault(txid, uuid.uuid4().hex)
         token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex, birth)
         births = dict(self.births)
-        claim = self._claim(token).text
+        claim = self._claim(token)
         return Grant(
             "suite",
             self.incarnation,
@@ -144,14 +143,25 @@ def totals(state: FencedState) -> dict[str, Any]:
 
 def about_to_write(grant: Grant, state: FencedState, output: str) -> Grant:
     """Return the grant of a committer that is about to write an output, given as text, to a state."""
-    return replace(grant, batch=json.dumps({"skip": None, "outputs": {state.name: output}}))
+    return replace(grant, batch=batch_of(outputs={state.name: output}))
 
 
 def about_to_skip(grant: Grant) -> Grant:
     """Return the grant of a skip."""
-    return replace(
-        grant, batch=json.dumps({"skip": {"who": "ada", "when": "now", "why": "a test"}})
-    )
+    return replace(grant, batch=batch_of(skip=Deed("ada", "2026-01-01T00:00:00+00:00", "a test")))
+
+
+def about_to_restate(grant: Grant, txid: int) -> Grant:
+    """Return the grant of a restatement of a committed transaction."""
+    assert grant.claim is not None
+    return replace(grant, claim=replace(grant.claim, replaces=Replaced(txid, "")))
+
+
+def batch_of(key: str = "run", **said: Any) -> FenceBatch:
+    """Return what a grant says of its transaction, for the fence."""
+    granted = "2026-01-01T00:00:00+00:00"
+    unsaid: dict[str, Any] = dict.fromkeys(("skip", "rows", "position", "prev"))
+    return FenceBatch(key=key, run_id=key, granted=granted, **unsaid | said)
 
 
 def is_applied(state: FencedState) -> bool:

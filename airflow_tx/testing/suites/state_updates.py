@@ -247,7 +247,7 @@ class UpdateSuite(StateTests):
     ) -> None:
         grant = grants(1)
         assert state.raise_and_write(grant, []) == 0
-        assert state.fence() == Fence(grant.incarnation, grant.token, True, grant.batch)
+        assert state.fence() == Fence(grant.incarnation, grant.token, True)
         grants.final(grant, state)
         grants.commit(2, state, {"a": 1})
         assert totals(state) == {"a": 1}

@@ -1,13 +1,15 @@
 """A commit, from top to bottom: complete, read, acquire, write, mark, after. Nothing here waits; its drivers do.
 
-Each step is a function of a `CommitCase` and of what the step before it gave. Three drivers call the steps: a committer
-in its turn (`turn.py`), the tasks of a commit phase (below), and a lane (`coordinator/lane_tasks.py`).
+A `Commit` keeps what each step has found, for the steps behind it. Three drivers call its steps: a committer in its
+turn (`turn.py`), the tasks of a commit phase (`PhaseCommit`, below), and a lane (`coordinator/lane_tasks.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from operator import attrgetter
@@ -38,6 +40,7 @@ from airflow_tx.ledger import (
     Granted,
     NotYet,
     Processed,
+    Receipt,
     Restarted,
     ToBeSkipped,
     Token,
@@ -48,19 +51,12 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.sources import SourceKind
 from airflow_tx.spark import NewValues, newest_outputs
-from airflow_tx.state import Grant, QueryableState, StateKind, raise_fences
+from airflow_tx.state import FencedState, Grant, QueryableState, StateKind, raise_fences
 from airflow_tx.transaction.commit import handoff
-from airflow_tx.transaction.commit.case import (
-    CommitCase,
-    CommitPart,
-    CommitPorts,
-    InstanceStates,
-    Prepared,
-    Wrote,
-    ports_of,
-)
+from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.check import (
     ERROR,
+    Check,
     CheckedCommit,
     ChecksFailed,
     FailedCheck,
@@ -72,11 +68,14 @@ from airflow_tx.transaction.commit.handoff import (
     Messages,
     await_messages,
     began,
+    note_committed,
     outranked_explained,
     take_skip,
 )
 from airflow_tx.transaction.commit.rejected import check_aside, max_rejected_check, rows_rejected
 from airflow_tx.transaction.commit.restatement import (
+    NOTHING_REPLACED,
+    Replacing,
     check_taken,
     differences,
     is_kept,
@@ -86,6 +85,7 @@ from airflow_tx.transaction.commit.restatement import (
 from airflow_tx.transaction.commit.run_slots import TaskRuns
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.commit.write import (
+    Pull,
     RowsToWrite,
     StagedRows,
     UpdateRows,
@@ -102,12 +102,15 @@ from airflow_tx.transaction.commit.write import (
     write_moment,
     write_update,
 )
-from airflow_tx.transaction.metrics import send_commit
-from airflow_tx.transaction.processing.begin import note_committed
+from airflow_tx.transaction.metrics import send_commit, send_open_of
 from airflow_tx.transaction.processing.outputs import RETURN_KEY, is_ref, xcom_fingerprint
 from airflow_tx.transaction.spec import PhaseSpec
 
 # --- commit -------------------------------------------------------------------------------------------------------
+
+
+InstanceStates = Mapping[tuple[str, int], "str | None"]
+"""States of task instances, by task id and map index (−1: not mapped)."""
 
 
 class Completion(Enum):
@@ -119,62 +122,244 @@ class Completion(Enum):
     OVER = "it is final already"
 
 
-class Commit:
+@dataclass(eq=False)
+class Commit(CommitCase):
     """The commit of one attempt in its turn, in steps that its driver may repeat.
 
     It keeps what was read before the turn, until the ledger says that it is out of date.
 
-    :ivar left: for later tasks, references to new values by name; of the first task of a phase, the grant as JSON.
+    :param checks: what the outputs have to pass before.
+    :ivar epoch: the newest one that the try knows: of its grant, or before that, of the acked output; None: none.
+    :ivar messages: how the messages of the attempt are.
+    :ivar processed: what its tasks have acked; None: something is missing.
+    :ivar rows_read: per update, the whole output.
+    :ivar replacing: what a restatement writes in place of the output.
+    :ivar acquire_request: asks for the turn, once the output is read and checked; None: it is not.
+    :ivar granted: the turn; None: it is not taken.
+    :ivar left: for later tasks, references to new values by name.
     """
 
-    def __init__(
-        self, case: CommitCase, part: CommitPart | None = None, ports: CommitPorts | None = None
-    ) -> None:
-        self.case = case
-        self.part = part or WHOLE_COMMIT
-        self.ports = ports or ports_of(case)
-        self.messages = Messages()
-        self.processed: Processed | None = None
-        self.prepared: Prepared | None = None
-        self.granted: Granted | None = None
-        self.left: dict[str, Any] = {}
+    checks: Sequence[Check] = ()
+    epoch: int | None = field(default=None, init=False)
+    messages: Messages = field(default_factory=Messages, init=False)
+    processed: Processed | None = field(default=None, init=False)
+    rows_read: Sequence[RowsToWrite] = field(default=(), init=False)
+    replacing: Replacing = field(default=NOTHING_REPLACED, init=False)
+    acquire_request: AcquireRequest | None = field(default=None, init=False)
+    granted: Granted | None = field(default=None, init=False)
+    left: dict[str, Any] = field(default_factory=dict, init=False)
 
     def forget(self) -> None:
         """Drop what was read: something happened to the transaction."""
         self.processed = None
-        self.prepared = None
-        self.case.known.epoch = None
+        self.acquire_request = None
+        self.epoch = None
+
+    # --- its run ----------------------------------------------------------------------------------------------------
+
+    @property
+    def dag_file(self) -> str:
+        """Name the file of its DAG; "": it is not known."""
+        task = getattr(self.ti, "task", None)
+        return str(task.dag.fileloc) if task is not None else ""
+
+    @property
+    def dag_version(self) -> str:
+        """Name the version of its DAG; "": it is not known."""
+        return compat.dag_version(self.ti)
+
+    @property
+    def output(self) -> Pull:
+        """Give what reads the output of a task instance (task id, name, map index); None: it has none."""
+        return partial(compat.pull, self.ti)
+
+    def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> InstanceStates:
+        """Give the state of every instance of tasks, the mapped ones named once more."""
+        return compat.instance_states(self.ti, tasks, mapped)
+
+    # --- complete: has everything acked? ----------------------------------------------------------------------------
 
     def complete(self) -> Completion:
-        """Ask whether everything has acked, and note it.
+        """Ask for what the instances acked that count for Airflow, too, and note that it is complete.
 
-        :raises Refused: it never will.
+        :raises IncompleteBatch: an instance has not acked in this attempt: it failed, or it was marked success by hand.
+        :raises Refused: it can never be complete.
         """
         if self.processed is not None:
             return Completion.READY
-        answer = complete(self.case)
-        if isinstance(answer, Messages):
-            self.messages = answer
+        self.messages = await_messages(self.spec, self.ledger, self.begun)
+        if self.messages.waiting:
             return Completion.MESSAGES
+        states = self.instance_states(self.spec.tasks, self.spec.mapped)
+        self._check_inputs(states)
+        try:
+            answer = self.ledger.run(self.processed_step(states))
+        except IncompleteBatch:
+            if not any(map(compat.is_live, states.values())):
+                raise
+            return Completion.NOT_YET
         if isinstance(answer, AlreadyCommitted):
-            self.left = self.part.over(committed_before(self.case))
+            # The committer may have died after the mark, before it passed the turn on. Passing it on twice is safe.
+            self._hand_over(Committed.first(self.ledger.topology(), self.begun.txid))
+            self.left = self._committed_before()
             return Completion.OVER
+        if self.epoch is None:  # else it is the epoch of a grant, which may be outranked
+            self.epoch = answer.epoch
+        self._check_failed(states)
         self.processed = answer
-        return Completion.NOT_YET if answer is None else Completion.READY
+        return Completion.READY
 
-    def prepare(self) -> Prepared:
+    def processed_step(self, states: InstanceStates) -> BoundStep[Processed | AlreadyCommitted]:
+        """Make the step that notes that the batch is complete."""
+        return self.ledger.processed.bind(
+            attempt=self.begun.attempt,
+            rows_digest=self.begun.rows_digest,
+            expected={each for each, state in states.items() if not compat.is_left_out(state)},
+            emitted=self.messages.emitted,
+            same_rows=self.spec.source.kind is SourceKind.TRANSACTIONAL,
+            proven=self.spec.requires_proof,
+        )
+
+    def _check_inputs(self, states: InstanceStates) -> None:
+        """Refuse to commit after a skipped task, as `all_success` does, unless the transaction is final already.
+
+        :raises InputSkipped: naming the tasks.
+        """
+        own = self.begun.attempt
+        skipped = {task for (task, _), state in states.items() if state == "skipped"}
+        skipped &= self.spec.needed
+        if skipped and self.ledger.status(own.txid) is not None:
+            tasks = ", ".join(sorted(skipped))
+            raise InputSkipped(txid=own.txid, attempt=own.attempt, tasks=tasks)
+
+    def _check_failed(self, states: InstanceStates) -> None:
+        """Refuse to commit while Airflow takes an instance for failed, although it has acked."""
+        own = self.begun.attempt
+        failed = sorted(instance for instance, state in states.items() if compat.is_failed(state))
+        if failed:
+            names = [task if index < 0 else f"{task}[{index}]" for task, index in failed]
+            tasks = ", ".join(shortened(names))
+            raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=tasks)
+
+    # --- read: the acked output, before the turn --------------------------------------------------------------------
+
+    def prepare(self) -> AcquireRequest:
         """Read the acked output and check it, unless that is done.
 
+        It forms what a restatement writes, too, and writes the journal entry.
+
+        :return: the request for the turn.
         :raises StateError, StagingError, ChecksFailed: it cannot be committed.
         """
+        if self.acquire_request is not None:
+            return self.acquire_request
         assert self.processed is not None
-        if self.prepared is None:
-            acks = self.processed.acks
-            if any(each["name"].startswith(ASIDE) for ack in acks.values() for each in ack.outputs):
-                check_aside(self.case, acks)
-            read = self.part.read(self.case, self.processed)
-            self.prepared = replace(read, checks=check_outputs(self.case, self.processed))
-        return self.prepared
+        processed = self.processed
+        outputs = (each for ack in processed.acks.values() for each in ack.outputs)
+        if any(each["name"].startswith(ASIDE) for each in outputs):
+            check_aside(self, processed.acks)
+        self.rows_read = self.read(processed)
+        self.replacing = replacing = differences(self, self.rows_read)
+        journal = write_entry(self, processed, self.rows_read, left=replacing.left)
+        self.acquire_request = AcquireRequest(
+            self.begun.attempt,
+            processed.epoch,
+            self.begun.rows_digest,
+            # A replay is compared by the output: a difference of two outputs that are equal may have other digits.
+            output_digests(self.updates, self.rows_read),
+            tuple(self.states),
+            by_phase=self.spec.phase is not None,
+            metadata=self.begun.metadata,
+            position=self.begun.position,
+            rows=processed.rows,
+            tasks=tasks_of(processed.acks),
+            code=code_of(processed.acks, self.dag_version),
+            unproven=processed.unproven,
+            journal=journal,
+            taken_back=replacing.taken_back,
+            held=replacing.held,
+            sole=replacing.sole,
+            own=replacing.own,
+            checks=self._check_outputs(processed),
+        )
+        return self.acquire_request
+
+    def read(self, processed: Processed) -> Sequence[RowsToWrite]:
+        """Read the acked output of every update."""
+        return [whole(update, self.rows_of(update, processed)) for update in self.updates]
+
+    def rows_of(self, update: Update, processed: Processed) -> RowsToWrite:
+        """Read the acked output of one update."""
+        attempt = self.begun.attempt
+        if update.input is None:
+            return rows_rejected(update, processed.acks, self.area, attempt)
+        empty = self.begun.metadata is None  # a replay that found no rows
+        values = values_of(update, processed.acks, attempt, self.output, empty=empty)
+        return rows_to_write(update, values, self.area, attempt)
+
+    def _check_outputs(self, processed: Processed) -> dict[str, CheckNote]:
+        """Run the checks over the acked outputs: what they found, as the receipt keeps it.
+
+        A restatement is checked by its whole output: by the rows that its tasks made.
+
+        :raises ChecksFailed: some failed, and no person accepted that for this output.
+        :raises ConfigError: a check cannot be run.
+        """
+        checks = list(self.checks)
+        if self.spec.max_rejected is not None:
+            checks.append(max_rejected_check(self, self.spec.max_rejected))
+        if not checks:
+            return {}
+        results = {each.name: CheckNote(True) for each in checks}
+        commit = CheckedCommit(processed, partial(self._checked, processed))
+        findings = list(find_all(checks, commit))
+        if not findings:
+            return results
+        own = self.begun.attempt
+        accepted = self._accepted_checks()
+        failed = list[FailedCheck]()
+        for each in findings:
+            each.log_samples()
+            results[each.check.name] = each.note
+            if each.digest and (known := accepted.get((each.check.name, each.digest))):
+                results[each.check.name] = structs.replace(each.note, accepted=known.accepted)
+            elif each.check.severity == ERROR:
+                failed.append(each)
+            else:
+                self.log.warning("Transaction %s of %s: %s", own, self.spec.topology, each.text)
+        if failed:
+            raise ChecksFailed(
+                topology=self.spec.topology,
+                txid=own.txid,
+                attempt=own.attempt,
+                problem="; ".join(each.text for each in failed),
+                names=[each.check.name for each in failed],
+                checks={each.check.name: each.note for each in failed},
+            )
+        return results
+
+    def _accepted_checks(self) -> dict[tuple[str, str], CheckNote]:
+        """Find the accepted checks, by name and digest: of this transaction, and of the one that it restates."""
+        record = self.ledger.status(self.begun.txid)
+        replaced = self.begun.replaces
+        history = None if replaced is None else self.ledger.outcome(replaced.txid)
+        receipt = None if history is None else history.receipt
+        before = {} if receipt is None else receipt.checks or {}
+        own = {} if record is None else record.accepted_checks
+        return {
+            (name, each.digest): each
+            for checks in (before, own)
+            for name, each in checks.items()
+            if each.accepted is not None
+        }
+
+    def _checked(self, processed: Processed, output: Any) -> OutputRows:
+        own = self.begun.attempt
+        values = acked_values(output, processed.acks, own, self.output)
+        table = self.spec.tables.get((output.operator.task_id, output.key))
+        return output_rows(values, self.area, own, table)
+
+    # --- acquire: the turn ------------------------------------------------------------------------------------------
 
     def try_to_commit(self) -> bool:
         """Take the turn, write and mark; False if the turn is not to be had now.
@@ -182,299 +367,199 @@ class Commit:
         :raises SkippedTransaction: it is skipped now, as a person wants it.
         :raises Refused, StateError: it cannot be committed now.
         """
-        answer = self.case.ledger.run(acquire_step(self.case, self.prepare()))
+        answer = self.ledger.run(self.acquire_step())
         self.take(answer)
         if isinstance(answer, Granted):
             self.use()
             return True
         if isinstance(answer, AlreadyCommitted):
-            self.left = self.part.over(committed_before(self.case))
+            self.left = self._committed_before()
             return True
         if isinstance(answer, ToBeSkipped):
-            skip_now(self.case, answer.txid)
-            raise SkippedTransaction(topology=self.case.spec.topology, txid=answer.txid)
+            self.skip_now(answer.txid)
+            raise SkippedTransaction(topology=self.spec.topology, txid=answer.txid)
         if isinstance(answer, Restarted):
             self.forget()
         return False
+
+    def acquire_step(self) -> BoundStep[AcquireAnswer]:
+        """Make the step that takes the turn. Raises as `prepare`."""
+        request = self.prepare()
+        failpoint("commit.before_acquire", **self.where)
+        return self.ledger.acquire.bind(request)
 
     def take(self, answer: AcquireAnswer | None) -> None:
         """Keep the turn, if the answer grants it."""
         if isinstance(answer, Granted):
             self.granted = answer
-            self.case.known.epoch = answer.grant.token.epoch
+            self.epoch = answer.grant.token.epoch
+
+    # --- write and mark: in the turn --------------------------------------------------------------------------------
 
     def use(self) -> None:
-        """Use the turn that is taken. Raises as `try_to_commit`."""
+        """Use the turn that is taken: write every update, mark the commit, and do what follows it.
+
+        :raises Refused, StateError: it cannot be committed now.
+        """
         assert self.granted is not None
-        self.left = self.part.use(self.case, self.ports, self.prepare(), self.granted)
+        grant = self.granted.grant
+        with self.show(grant):
+            self.tell("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
+            failpoint("commit.after_acquire", **self.where)
+            staged = NewValues(self.area.kept, grant, self.task_id)
+            with outranked_explained(self.ledger, self.states, grant):
+                written = self.write(staged)
+            for name, each in written.items():
+                self.tell("State %s: %s keys", name, each.keys)
+            left = staged.finish() if staged.outputs else {}
+            committed = self.mark(self.mark_step(grant, written))
+        self.after(committed)
+        self.left = left
 
+    def show(self, grant: Grant) -> AbstractContextManager[None]:
+        """Show in the ledger who holds the turn, as long as the block lasts."""
+        shown = {
+            "token": grant.token.to_json(),
+            "run_id": self.run_id,
+            "task_try": str(self.ti.id),
+        }
+        return self.ledger.announce_owner(grant.token.nonce, shown)
 
-# --- complete: has everything acked? ------------------------------------------------------------------------------
+    def tell(self, text: str, *arguments: object) -> None:
+        """Log a step of the commit."""
+        self.log.info(text, *arguments)
 
+    def write(self, staged: NewValues) -> dict[str, Written]:
+        """Write every update; what was written, per state.
 
-def complete(case: CommitCase) -> Processed | AlreadyCommitted | Messages | None:
-    """Ask for what the instances acked that count for Airflow, too, and note that it is complete.
+        :param staged: where new values go.
+        :raises NotTakenBack: a state lacks a key that a restatement takes back.
+        """
+        grant = staged.grant
+        found = self.updates_to_write()
+        moment = moment_of(found)
+        inside = [each.state for each in moment]
+        others = [each for each in found if each not in moment]
+        outside = [each.state for each in others]
+        # Every fence is raised before the first write, or with it: an outranked attempt may still write elsewhere.
+        raise_fences(outside, grant)
+        self._take_other_output(outside)
+        check_taken(outside, self.replacing.differences)
+        if len(moment) > 1:
+            names = ", ".join(state.name for state in inside)
+            self.log.info("One transaction of the database writes %s", names)
+        self._before_writes(moment)
+        written = write_moment(moment, grant, staged)
+        # The fences have decided, so it is noted behind them.
+        self._take_other_output(inside)
+        for each in sorted(others, key=attrgetter("for_good")):
+            self._before_writes([each])
+            own = grant
+            output = new_values_of(each.update, staged)
+            if each.require is not None:
+                own = write_instead(each.state, grant, each.instead, output)
+            written[each.state.name] = own.written + write_update(
+                each.update, own, each.rows, dag_file=self.dag_file, log=self.log, output=output
+            )
+        return _marked(written, self.replacing.left)
 
-    :return: Messages: some of them are not acked. None: a task works again.
-    :raises IncompleteBatch: an instance has not acked in this attempt: it failed, or it was marked success by hand.
-    :raises Refused: it can never be complete.
-    """
-    messages = await_messages(case.spec, case.ledger, case.begun)
-    if messages.waiting:
-        return messages
-    states = case.run.instance_states(case.spec.tasks, case.spec.mapped)
-    _check_inputs(case, states)
-    try:
-        answer = case.ledger.run(processed_step(case, states, messages.emitted))
-    except IncompleteBatch:
-        if not any(map(compat.is_live, states.values())):
-            raise
-        return None
-    if isinstance(answer, AlreadyCommitted):
-        # The committer may have died after the mark, before it passed the turn on. Passing it on twice is safe.
-        hand_over(case, Committed.first(case.ledger.topology(), case.begun.txid))
-        return answer
-    if case.known.epoch is None:  # else it is the epoch of a grant, which may be outranked
-        case.known.epoch = answer.epoch
-    _check_failed(case, states)
-    return answer
+    def updates_to_write(self) -> list[UpdateRows]:
+        """Give what is written of each update.
 
+        Of a restatement that is the difference, and nothing for a state that is passed over.
+        """
+        found = list[UpdateRows]()
+        for update, rows in zip(self.updates, self.rows_read, strict=True):
+            name = update.state.name
+            given = UpdateRows(update, () if name in self.replacing.left else rows)
+            if (difference := self.replacing.differences.get(name)) is not None:
+                assert isinstance(update.state, QueryableState)
+                require = partial(difference.check_taken, update.state)
+                given = UpdateRows(update, difference.rows, difference.instead, require)
+            found.append(replace(given, for_good=self._cannot_be_undone(update)))
+        return found
 
-def processed_step(
-    case: CommitCase, states: InstanceStates, emitted: Mapping[Any, int]
-) -> BoundStep[Processed | AlreadyCommitted]:
-    """Make the step that notes that the batch is complete."""
-    return case.ledger.processed.bind(
-        attempt=case.begun.attempt,
-        rows_digest=case.begun.rows_digest,
-        expected={instance for instance, state in states.items() if not compat.is_left_out(state)},
-        emitted=emitted,
-        same_rows=case.spec.source.kind is SourceKind.TRANSACTIONAL,
-        proven=case.spec.requires_proof,
-    )
+    def _take_other_output(self, states: Sequence[FencedState]) -> None:
+        assert self.granted is not None
+        assert self.acquire_request is not None
+        take_other_output(self.ledger, states, self.granted, self.acquire_request.outputs)
 
+    def _before_writes(self, found: Sequence[UpdateRows]) -> None:
+        for each in found:
+            failpoint("commit.before_write", state=each.state.name, **self.where)
 
-def _check_inputs(case: CommitCase, states: InstanceStates) -> None:
-    """Refuse to commit after a skipped task, as `all_success` does, unless the transaction is final already.
+    def _cannot_be_undone(self, update: Update) -> bool:
+        """Whether nothing brings back what this update takes out, so that it is written last of its committer."""
+        return self.begun.replaces is not None and update.state.takes_back_by_txid
 
-    :raises InputSkipped: naming the tasks.
-    """
-    own = case.begun.attempt
-    skipped = {task for (task, _), state in states.items() if state == "skipped"} & case.spec.needed
-    if skipped and case.ledger.status(own.txid) is not None:
-        raise InputSkipped(txid=own.txid, attempt=own.attempt, tasks=", ".join(sorted(skipped)))
-
-
-def _check_failed(case: CommitCase, states: InstanceStates) -> None:
-    """Refuse to commit while Airflow takes an instance for failed, although it has acked."""
-    own = case.begun.attempt
-    failed = sorted(instance for instance, state in states.items() if compat.is_failed(state))
-    if failed:
-        names = [task if index < 0 else f"{task}[{index}]" for task, index in failed]
-        raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=", ".join(shortened(names)))
-
-
-# --- read: the acked output, before the turn ----------------------------------------------------------------------
-
-
-def read(case: CommitCase, processed: Processed) -> Prepared:
-    """Read the acked output of every update, form what a restatement writes, and write the journal entry."""
-    rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
-    replacing = differences(case, rows)
-    journal = write_entry(case, processed, rows, left=replacing.left)
-    # A replay is compared by the output: a difference of two outputs that are equal may have other digits.
-    return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
-
-
-def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
-    """Read the acked output of one update."""
-    attempt = case.begun.attempt
-    if update.input is None:
-        return rows_rejected(update, processed.acks, case.area, attempt)
-    empty = case.begun.metadata is None  # a replay that found no rows
-    values = values_of(update, processed.acks, attempt, case.run.output, empty=empty)
-    return rows_to_write(update, values, case.area, attempt)
-
-
-def check_outputs(case: CommitCase, processed: Processed) -> dict[str, Any]:
-    """Run the checks over the acked outputs: what they found, as the receipt keeps it.
-
-    A restatement is checked by its whole output: by the rows that its tasks made.
-
-    :raises ChecksFailed: some failed, and no person accepted that for this output.
-    :raises ConfigError: a check cannot be run.
-    """
-    checks = list(case.checks)
-    if case.spec.max_rejected is not None:
-        checks.append(max_rejected_check(case, case.spec.max_rejected))
-    if not checks:
-        return {}
-    results = {each.name: CheckNote(True) for each in checks}
-    commit = CheckedCommit(processed, partial(_checked, case, processed))
-    findings = list(find_all(checks, commit))
-    if not findings:
-        return results
-    own = case.begun.attempt
-    accepted = _accepted_checks(case)
-    failed = list[FailedCheck]()
-    for each in findings:
-        each.log_samples()
-        results[each.check.name] = each.note
-        if each.digest and (known := accepted.get((each.check.name, each.digest))):
-            results[each.check.name] = structs.replace(each.note, accepted=known.accepted)
-        elif each.check.severity == ERROR:
-            failed.append(each)
-        else:
-            case.log.warning("Transaction %s of %s: %s", own, case.spec.topology, each.text)
-    if failed:
-        raise ChecksFailed(
-            topology=case.spec.topology,
-            txid=own.txid,
-            attempt=own.attempt,
-            problem="; ".join(each.text for each in failed),
-            names=[each.check.name for each in failed],
-            checks={each.check.name: each.note for each in failed},
+    def mark_step(self, grant: Grant, written: Mapping[str, Written]) -> BoundStep[Committed]:
+        """Make the step that marks the commit and passes the turn on."""
+        failpoint("commit.before_mark", **self.where)
+        return self.ledger.commit.bind(
+            token=grant.token,
+            states=list(self.states),
+            written=written,
+            columns={
+                name: list(state.columns.values)
+                for name, state in self.states.items()
+                if state.columns is not None
+            },
+            began=began(self.states, grant),
         )
-    return results
 
+    def mark(self, step: BoundStep[Committed]) -> Committed:
+        """Run the step that marks the commit."""
+        return self.ledger.run(step)
 
-def _accepted_checks(case: CommitCase) -> dict[tuple[str, str], CheckNote]:
-    """Find the accepted checks, by name and digest: of this transaction, and of the one that it restates."""
-    record = case.ledger.status(case.begun.txid)
-    replaced = case.begun.replaces
-    history = None if replaced is None else case.ledger.outcome(replaced.txid)
-    receipt = None if history is None else history.receipt
-    before = {} if receipt is None else receipt.checks or {}
-    own = {} if record is None else record.accepted_checks
-    return {
-        (name, each.digest): each
-        for checks in (before, own)
-        for name, each in checks.items()
-        if each.accepted is not None
-    }
+    # --- after: what follows a commit -------------------------------------------------------------------------------
 
+    def after(self, committed: Committed) -> None:
+        """Pass the turn on, send the metrics, clean up, and tell the source."""
+        failpoint("commit.after_mark", **self.where)
+        self.tell("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
+        self._hand_over(committed)
+        send_commit(self.ledger, self.begun.txid)
+        self.clean_up()
+        note_committed(self.spec, self.begun, log=self.log)
 
-def _checked(case: CommitCase, processed: Processed, output: Any) -> OutputRows:
-    own = case.begun.attempt
-    values = acked_values(output, processed.acks, own, case.run.output)
-    table = case.spec.tables.get((output.operator.task_id, output.key))
-    return output_rows(values, case.area, own, table)
+    def clean_up(self) -> None:
+        """Remove what no task needs after the commit."""
+        handoff.clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
+        send_open_of(self.ledger)
 
-
-# --- acquire: the turn --------------------------------------------------------------------------------------------
-
-
-def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswer]:
-    """Make the step that takes the turn."""
-    failpoint("commit.before_acquire", **case.where)
-    processed = prepared.processed
-    request = AcquireRequest(
-        case.begun.attempt,
-        processed.epoch,
-        case.begun.rows_digest,
-        prepared.outputs,
-        tuple(case.states),
-        by_phase=case.spec.phase is not None,
-        metadata=case.begun.metadata,
-        position=case.begun.position,
-        rows=processed.rows,
-        tasks=tasks_of(processed.acks),
-        code=code_of(processed.acks, case.run.dag_version),
-        unproven=processed.unproven,
-        journal=prepared.journal,
-        taken_back=prepared.replacing.taken_back,
-        held=prepared.replacing.held,
-        sole=prepared.replacing.sole,
-        own=prepared.replacing.own,
-        checks=prepared.checks,
-    )
-    return case.ledger.acquire.bind(request)
-
-
-# --- write and mark: in the turn ----------------------------------------------------------------------------------
-
-
-def write_and_mark(
-    case: CommitCase, ports: CommitPorts, prepared: Prepared, granted: Granted
-) -> dict[str, Any]:
-    """Write every update under the grant, mark the commit, and do what follows it.
-
-    :return: references to new values, by name.
-    """
-    grant = granted.grant
-    with ports.show(grant):
-        ports.log("Transaction %s of %s commits", case.begun.attempt, case.spec.topology)
-        failpoint("commit.after_acquire", **case.where)
-        staged = NewValues(case.area.kept, grant, case.run.task_id)
-        with outranked_explained(case.ledger, case.states, grant):
-            written = write(case, granted, prepared, staged)
-        for name, each in written.items():
-            ports.log("State %s: %s keys", name, each.keys)
-        left = staged.finish() if staged.outputs else {}
-        committed = ports.mark(mark_step(case, grant, prepared.processed, written))
-    after(case, ports, committed)
-    return left
-
-
-def write(
-    case: CommitCase, granted: Granted, prepared: Prepared, staged: NewValues
-) -> dict[str, Written]:
-    """Write every update; what was written, per state.
-
-    :raises NotTakenBack: a state lacks a key that a restatement takes back.
-    """
-    grant = granted.grant
-    found = _rows_of_updates(case, prepared)
-    moment = moment_of(found)
-    inside = [each.state for each in moment]
-    others = [each for each in found if each not in moment]
-    outside = [each.state for each in others]
-    # Every fence is raised before the first write, or with it: an outranked attempt may still write elsewhere.
-    raise_fences(outside, grant)
-    take_other_output(case.ledger, outside, granted, prepared.outputs)
-    check_taken(outside, prepared.replacing.differences)
-    if len(moment) > 1:
-        names = ", ".join(state.name for state in inside)
-        case.log.info("One transaction of the database writes %s", names)
-    _before_writes(case, moment)
-    written = write_moment(moment, grant, staged)
-    # The fences have decided, so it is noted behind them.
-    take_other_output(case.ledger, inside, granted, prepared.outputs)
-    for each in sorted(others, key=attrgetter("for_good")):
-        _before_writes(case, [each])
-        own = grant
-        output = new_values_of(each.update, staged)
-        if each.require is not None:
-            own = write_instead(each.state, grant, each.instead, output)
-        written[each.state.name] = own.written + write_update(
-            each.update, own, each.rows, dag_file=case.run.dag_file, log=case.log, output=output
+    def _committed_before(self) -> dict[str, Any]:
+        """Do what follows a commit that an earlier try has marked; references to its new values, by name."""
+        # The task that marked it may have been killed before it left its new values.
+        own = self.begun.attempt
+        topology = self.spec.topology
+        wanted = {update.new_values for update in self.updates} - {None}
+        found = (
+            newest_outputs(self.area.kept, topology, own.txid, self.task_id, own.birth)
+            if wanted
+            else {}
         )
-    return _marked(written, prepared.replacing.left)
+        self.log.info(
+            "Transaction %s of %s is already committed: nothing to do", own.txid, topology
+        )
+        note_committed(self.spec, self.begun, log=self.log)
+        return {name: ref.to_json() for name, ref in found.items() if name in wanted}
 
+    def skip_now(self, txid: int) -> None:
+        """Take the skip of a transaction into effect, its own, or the one whose turn it is.
 
-def _rows_of_updates(case: CommitCase, prepared: Prepared) -> list[UpdateRows]:
-    """Give what is written of each update: of a restatement the difference, nothing to a state that is passed over."""
-    replacing = prepared.replacing
-    found = list[UpdateRows]()
-    for update, rows in zip(case.updates, prepared.rows, strict=True):
-        name = update.state.name
-        given = UpdateRows(update, () if name in replacing.left else rows)
-        if (difference := replacing.differences.get(name)) is not None:
-            assert isinstance(update.state, QueryableState)
-            require = partial(difference.check_taken, update.state)
-            given = UpdateRows(update, difference.rows, difference.instead, require)
-        found.append(replace(given, for_good=_cannot_be_undone(case, update)))
-    return found
+        :raises Refused, StateError: it cannot be skipped now; the run of another transaction must do it.
+        """
+        try:
+            self._hand_over(take_skip(self.ledger, txid, self.states, log=self.log))
+        except (Refused, StateError) as error:
+            if txid == self.begun.txid:
+                raise
+            self.log.warning("Transaction %s is not skipped now: %s", txid, error)
 
-
-def _before_writes(case: CommitCase, found: Sequence[UpdateRows]) -> None:
-    for each in found:
-        failpoint("commit.before_write", state=each.state.name, **case.where)
-
-
-def _cannot_be_undone(case: CommitCase, update: Update) -> bool:
-    """Whether nothing brings back what this update takes out, so that it is written last of its committer."""
-    return case.begun.replaces is not None and update.state.takes_back_by_txid
+    def _hand_over(self, ended: Committed | NotYet) -> None:
+        """Pass the turn on: take skips that are due, start runs that yielded."""
+        runs = TaskRuns(self.spec.dag_id, self.ti)
+        handoff.pass_on(self.ledger, self.states, runs, ended, log=self.log)
 
 
 def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, Written]:
@@ -483,73 +568,6 @@ def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, 
         name: structs.replace(each, left=True) if name in left else each
         for name, each in written.items()
     }
-
-
-def mark_step(
-    case: CommitCase, grant: Grant, processed: Processed, written: Mapping[str, Written]
-) -> BoundStep[Committed]:
-    """Make the step that marks the commit and passes the turn on."""
-    failpoint("commit.before_mark", **case.where)
-    return case.ledger.commit.bind(
-        token=grant.token,
-        states=list(case.states),
-        written=written,
-        columns={
-            name: list(state.columns.values)
-            for name, state in case.states.items()
-            if state.columns is not None
-        },
-        began=began(case.states, grant),
-    )
-
-
-# --- after: what follows a commit ---------------------------------------------------------------------------------
-
-
-def after(case: CommitCase, ports: CommitPorts, committed: Committed) -> None:
-    """Pass the turn on, send the metrics, clean up, and tell the source."""
-    failpoint("commit.after_mark", **case.where)
-    ports.log("Transaction %s of %s is committed", case.begun.attempt, case.spec.topology)
-    hand_over(case, committed)
-    send_commit(case.ledger, case.begun.txid)
-    ports.clean_up()
-    note_committed(case.spec, case.begun)
-
-
-def committed_before(case: CommitCase) -> dict[str, Any]:
-    """Do what follows a commit that an earlier try has marked; references to its new values, by name."""
-    # The task that marked it may have been killed before it left its new values.
-    own = case.begun.attempt
-    kept = case.area.kept
-    topology = case.spec.topology
-    wanted = {update.new_values for update in case.updates} - {None}
-    found = newest_outputs(kept, topology, own.txid, case.run.task_id, own.birth) if wanted else {}
-    case.log.info("Transaction %s of %s is already committed: nothing to do", own.txid, topology)
-    note_committed(case.spec, case.begun)
-    return {name: ref.to_json() for name, ref in found.items() if name in wanted}
-
-
-def skip_now(case: CommitCase, txid: int) -> None:
-    """Take the skip of a transaction into effect, its own, or the one whose turn it is.
-
-    :raises Refused, StateError: it cannot be skipped now; the run of another transaction must do it.
-    """
-    try:
-        hand_over(case, take_skip(case.ledger, txid, case.states, log=case.log))
-    except (Refused, StateError) as error:
-        if txid == case.begun.txid:
-            raise
-        case.log.warning("Transaction %s is not skipped now: %s", txid, error)
-
-
-def hand_over(case: CommitCase, ended: Committed | NotYet) -> None:
-    """Pass the turn on: take skips that are due, start runs that yielded."""
-    runs = TaskRuns(case.spec.dag_id, case.ti)
-    handoff.pass_on(case.ledger, case.states, runs, ended, log=case.log)
-
-
-WHOLE_COMMIT = CommitPart(read, write_and_mark, over=lambda left: left)
-"""The whole commit, by one task."""
 
 
 # --- phase --------------------------------------------------------------------------------------------------------
@@ -564,317 +582,291 @@ INSIDE_KEY = "airflow_tx_inside"
 """XCom in which a task of the phase says of which attempt its result is, and what it is."""
 
 
-# --- what the first task shares with the others -------------------------------------------------------------------
+class PhaseCommit(Commit):
+    """The part of a commit that one task of a commit phase does."""
+
+    @property
+    def phase(self) -> PhaseSpec:
+        assert self.spec.phase is not None
+        return self.spec.phase
+
+    def incomplete(self, problem: str, task: str) -> PhaseIncomplete:
+        """Make the error that names the task to clear."""
+        own = self.begun.attempt
+        return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
+
+    # --- the first task: takes the turn, with the updates of all committers -----------------------------------------
+
+    def read(self, processed: Processed) -> Sequence[RowsToWrite]:
+        """Read the data that counts before the turn: the rows of transactional states, and of the journal entry."""
+        inside = self.phase.inside
+        keeps = bool(self.spec.journal_time) or self.begun.replaces is not None
+        return [
+            self.rows_of(update, processed)
+            if update.state.kind is StateKind.TRANSACTIONAL or (keeps and is_kept(update, inside))
+            else ()
+            for update in self.updates
+        ]
+
+    def use(self) -> None:
+        """Raise every fence, and write again for committers that are not to run again."""
+        assert self.granted is not None
+        grant = self.granted.grant
+        self.tell("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
+        failpoint("commit.after_acquire", **self.where)
+        with outranked_explained(self.ledger, self.states, grant):
+            states = list(self.states.values())
+            raise_fences(states, grant)
+            self._take_other_output(states)
+            check_taken(states, self.replacing.differences)
+            left = self.replacing.left
+            shared = shared_differences(self.replacing.differences) | dict.fromkeys(left)
+            healed = self._heal(grant, shared)
+        assert grant.claim is not None
+        self.left = {
+            "token": grant.token.to_json(),
+            "incarnation": grant.incarnation,
+            "last": dict(grant.last_txids),
+            "healed": list(healed),
+            "written": healed,
+            "claim": grant.claim.text,
+            **({"differences": shared} if shared else {}),
+            **({"left": sorted(left)} if left else {}),
+        }
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """Give the grant of the first task as JSON, for the other tasks.
+
+        It says, too, what was written for each committer that is not to run again. Of a restatement it has the staged
+        differences, see `shared_differences`, and names the states that are passed over.
+        """
+        return {"final": True} if self.granted is None else self.left
+
+    def _heal(self, grant: Grant, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Write again what committers that are not to run again had written under an earlier grant."""
+        phase = self.phase
+        updates = {
+            task: tuple(self.ti.task.dag.get_task(task).updates) for task in phase.committers
+        }
+        inputs = {
+            task: {
+                update.input.operator.task_id for update in own if update.input is not None
+            }.intersection(phase.inside)
+            for task, own in updates.items()
+        }
+        states = compat.task_states(
+            self.ti, {*inputs, *(each for found in inputs.values() for each in found)}
+        )
+        healed = dict[str, dict[str, Any]]()
+        for task, own in updates.items():
+            # A committer whose input is made again has to run again, too: the last task names it.
+            if any(states.get(each) != "success" for each in (task, *inputs[task])):
+                continue
+            self.log.info("What task %s wrote under an earlier grant is written again", task)
+            written, _ = self._write_own(own, grant, shared, task_id=task)
+            healed[task] = to_builtins(written)
+        return healed
+
+    # --- a committer: writes its own updates ------------------------------------------------------------------------
+
+    def write_in_phase(self) -> dict[str, Any] | None:
+        """Write under the grant that the first task shared.
+
+        :return: what the last task checks; None: the transaction was final before.
+        :raises Refused, StateError: nothing was written.
+        """
+        grant = self.shared_grant()
+        if grant is None:
+            self.left = self._committed_before()
+            return None
+        written = self.write_under(grant)
+        return {"token": grant.token.to_json(), "written": to_builtins(written)}
+
+    def write_under(self, grant: Grant) -> dict[str, Written]:
+        """Write its updates under the grant of the phase; a retry does the same again.
+
+        :return: nothing is written, if the transaction is final.
+        :raises Refused, StateError: nothing was written.
+        """
+        # First, because this step knows whether the transaction was skipped, or is committed.
+        completion = self.complete()
+        if completion is Completion.OVER:
+            return {}
+        if completion is not Completion.READY or not self.ledger.holds(grant.token):
+            raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
+        with outranked_explained(self.ledger, self.states, grant):
+            restates = self.begun.replaces is not None
+            shared = self.read_shared().get("differences", {}) if restates else {}
+            written, self.left = self._write_own(self.updates, grant, shared, task_id=self.task_id)
+            return written
+
+    def _write_own(
+        self, updates: Sequence[Update], grant: Grant, shared: Mapping[str, Any], *, task_id: str
+    ) -> tuple[dict[str, Written], dict[str, Any]]:
+        """Write the updates of one committer, and make its new values visible.
+
+        All tries of a committer write under the one grant of the phase. A task that was declared dead may have looked
+        them up when a later transaction had changed them, so they count only if the grant still holds afterwards.
+
+        :return: what was written, per state, and references to new values by name.
+        :raises Outranked: the grant does not hold any more.
+        """
+        staged = NewValues(self.area.kept, grant, task_id)
+        found = [
+            UpdateRows(each, self._given(each, shared), for_good=self._cannot_be_undone(each))
+            for each in updates
+        ]
+        moment = [each for each in moment_of(found) if each.state.store_key is not None]
+        written: dict[str, Written] = {}
+        others = (each for each in found if each not in moment)
+        for group in (moment, *([each] for each in sorted(others, key=attrgetter("for_good")))):
+            self._before_writes(group)
+            # An earlier try of this committer may have written keys that this one does not. It may run still, and die
+            # after it has undone the rows of a newer try: so one transaction undoes and writes.
+            if all(each.fits() for each in group):
+                written |= write_moment(group, grant, staged, raising=False)
+                continue
+            (each,) = group
+            each.state.undo(grant)
+            written[each.state.name] = write_update(
+                each.update,
+                grant,
+                each.rows,
+                dag_file=self.dag_file,
+                log=self.log,
+                output=new_values_of(each.update, staged),
+            )
+        for name, done in written.items():
+            self.log.info("State %s: %s keys", name, done.keys)
+        if not staged.outputs:
+            return written, {}
+        if not self.ledger.holds(grant.token):
+            found_now = "a later grant, or a commit"
+            raise Outranked(txid=grant.txid, token=str(grant.token), found=found_now)
+        return written, staged.finish()
+
+    # --- its rows: an update may take the output of a task inside the phase -----------------------------------------
+
+    def _given(self, update: Update, shared: Mapping[str, Any]) -> RowsToWrite:
+        """Give the difference that the first task has shared, else the output."""
+        name = update.state.name
+        if name not in shared:
+            assert self.processed is not None
+            return self.rows_of(update, self.processed)
+        ref = shared[name]
+        own = self.begun.attempt
+        return [] if ref is None else StagedRows(self.area, ref, update.state, own)
+
+    def rows_of(self, update: Update, processed: Processed) -> RowsToWrite:
+        if update.input is None:
+            return super().rows_of(update, processed)
+        task = update.input.operator.task_id
+        name = update.input.key
+        own = self.begun.attempt
+        if task not in self.phase.inside:
+            return super().rows_of(update, processed)
+        if task in self.phase.committers:
+            area = self.area.kept
+            left = newest_outputs(area, self.spec.topology, own.txid, task, own.birth)
+            values = [left[name].to_json()] if name in left else []
+            return rows_to_write(update, values, area, own)
+        value = compat.pull(self.ti, task, name)
+        self._check_inside(task, name, value)
+        if value is None and self.begun.metadata is not None:
+            check_empty(update, own)
+        return rows_to_write(update, [] if value is None else [value], self.area, own)
+
+    def _check_inside(self, task: str, name: str, value: Any) -> None:
+        """Refuse the output of an earlier attempt: only the XCom says of which one it is."""
+        own = self.begun.attempt
+        found = compat.pull(self.ti, task, INSIDE_KEY)
+        same = isinstance(found, dict) and (found["txid"], found["attempt"]) == (
+            own.txid,
+            own.attempt,
+        )
+        if same and (
+            name != RETURN_KEY or is_ref(value) or found["digest"] == xcom_fingerprint(value)
+        ):
+            return
+        raise StagingError(
+            output=name,
+            task=task,
+            txid=own.txid,
+            attempt=own.attempt,
+            problem="its XCom is not what the task gave in this attempt",
+            remedy=f"Clear task {task}.",
+        )
+
+    # --- the last task: marks ---------------------------------------------------------------------------------------
+
+    def mark_in_phase(self) -> None:
+        """Make the transaction final, if every task of the phase has done its part under one grant.
+
+        :raises PhaseIncomplete: a task inside has not succeeded, or a committer wrote under another grant.
+        """
+        shared = self.read_shared()
+        grant = grant_of(shared, self.spec.topology)
+        if grant is None:
+            return
+        completion = self.complete()
+        if completion is Completion.OVER:  # an earlier try has marked it
+            return
+        if completion is not Completion.READY:
+            raise self.incomplete("a task before the phase works again", self.phase.acquire)
+        self._check_states()
+        written = {name: Written(**each) for name, each in self._collected(shared).items()}
+        written = _marked(written, shared.get("left", ()))
+        self.after(self.mark(self.mark_step(grant, written)))
+
+    def _collected(self, shared: Any) -> dict[str, Any]:
+        """Collect what each committer wrote, per state and as JSON.
+
+        :raises PhaseIncomplete: one of them wrote under another grant.
+        """
+        found = dict[str, Any]()
+        for task in self.phase.committers:
+            wrote = compat.pull(self.ti, task)
+            if not isinstance(wrote, dict) or wrote.get("token") != shared["token"]:
+                if task in shared["healed"]:
+                    found |= shared["written"][task]
+                    continue
+                raise self.incomplete(f"{task} has not written under the grant of this phase", task)
+            found |= wrote["written"]
+        return found
+
+    def _check_states(self) -> None:
+        states = compat.instance_states(self.ti, self.phase.inside, self.phase.mapped)
+        for (task, index), state in sorted(states.items()):
+            left_out = task not in self.phase.committers and compat.is_left_out(state)
+            if state != "success" and not left_out:
+                name = task if index < 0 else f"{task}[{index}]"
+                raise self.incomplete(f"{name} is {state or 'not run'}", task)
+
+    # --- what the first task has shared -----------------------------------------------------------------------------
+
+    def read_shared(self) -> Any:
+        """Read what the first task of the phase shared.
+
+        :raises PhaseIncomplete: nothing.
+        """
+        acquire = self.phase.acquire
+        shared = compat.pull(self.ti, acquire)
+        if not isinstance(shared, dict):
+            raise self.incomplete(f"{acquire} has not taken the turn", acquire)
+        if not shared.get("final"):
+            self.epoch = shared["token"]["epoch"]
+        return shared
+
+    def shared_grant(self) -> Grant | None:
+        """Read the grant that it shared; None: the transaction was final already. Raises as `read_shared`."""
+        return grant_of(self.read_shared(), self.spec.topology)
 
 
 def grant_of(shared: Any, topology: str) -> Grant | None:
-    """Return the grant that the phase's first task shared; None: the transaction was final already."""
+    """Give the grant in what the first task shared."""
     if shared.get("final"):
         return None
     token = Token.from_json(shared["token"])
-    return Grant(topology, shared["incarnation"], token, shared["last"], claim=shared["claim"])
-
-
-def _as_shared(
-    grant: Grant,
-    healed: Mapping[str, Mapping[str, Any]],
-    differences: Mapping[str, Any],
-    left: Collection[str],
-) -> dict[str, Any]:
-    """Describe the grant for the other tasks of the phase.
-
-    :param healed: by committer that is not to run again, what was written for it.
-    :param differences: see `shared_differences`; `left`: the states that are passed over.
-    """
-    return {
-        "token": grant.token.to_json(),
-        "incarnation": grant.incarnation,
-        "last": dict(grant.last_txids),
-        "healed": list(healed),
-        "written": healed,
-        "claim": grant.claim,
-        **({"differences": differences} if differences else {}),
-        **({"left": sorted(left)} if left else {}),
-    }
-
-
-def read_shared(case: CommitCase) -> Any:
-    """Read what the first task of the phase shared.
-
-    :raises PhaseIncomplete: nothing.
-    """
-    acquire = _phase(case).acquire
-    shared = compat.pull(case.ti, acquire)
-    if not isinstance(shared, dict):
-        raise incomplete(case, f"{acquire} has not taken the turn", acquire)
-    if not shared.get("final"):
-        case.known.epoch = shared["token"]["epoch"]
-    return shared
-
-
-def incomplete(case: CommitCase, problem: str, task: str) -> PhaseIncomplete:
-    """Make the error that names the task to clear."""
-    own = case.begun.attempt
-    return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
-
-
-def _phase(case: CommitCase) -> PhaseSpec:
-    assert case.spec.phase is not None
-    return case.spec.phase
-
-
-# --- the first task: takes the turn, with the updates of all committers -------------------------------------------
-
-
-def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
-    """Read the data that counts before the turn: the rows of transactional states, and of the journal entry."""
-    inside = _phase(case).inside
-    rows: list[RowsToWrite] = [
-        _rows_in_phase(case, update, processed)
-        if update.state.kind is StateKind.TRANSACTIONAL
-        or ((case.spec.journal_time or case.begun.replaces is not None) and is_kept(update, inside))
-        else ()
-        for update in case.updates
-    ]
-    replacing = differences(case, rows, staged=True)
-    journal = write_entry(case, processed, rows, left=replacing.left)
-    return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
-
-
-def _share_turn(
-    case: CommitCase, ports: CommitPorts, prepared: Prepared, granted: Granted
-) -> dict[str, Any]:
-    """Raise every fence, and write again for committers that are not to run again."""
-    grant = granted.grant
-    ports.log("Transaction %s of %s commits", case.begun.attempt, case.spec.topology)
-    failpoint("commit.after_acquire", **case.where)
-    with outranked_explained(case.ledger, case.states, grant):
-        states = list(case.states.values())
-        raise_fences(states, grant)
-        take_other_output(case.ledger, states, granted, prepared.outputs)
-        check_taken(states, prepared.replacing.differences)
-        left = prepared.replacing.left
-        shared = shared_differences(prepared.replacing.differences) | dict.fromkeys(left)
-        healed = _heal(case, prepared.processed, grant, shared)
-    return _as_shared(grant, healed, shared, left)
-
-
-FIRST_OF_PHASE = CommitPart(_read_before_phase, _share_turn, over=lambda _: {"final": True})
-"""The work of the first task of a phase with the turn."""
-
-
-def _heal(
-    case: CommitCase, processed: Processed, grant: Grant, shared: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Write again what committers that are not to run again had written under an earlier grant."""
-    phase = _phase(case)
-    updates = {task: tuple(case.ti.task.dag.get_task(task).updates) for task in phase.committers}
-    inputs = {
-        task: {
-            update.input.operator.task_id for update in own if update.input is not None
-        }.intersection(phase.inside)
-        for task, own in updates.items()
-    }
-    states = compat.task_states(
-        case.ti, {*inputs, *(each for found in inputs.values() for each in found)}
-    )
-    healed = dict[str, dict[str, Any]]()
-    for task, own in updates.items():
-        # A committer whose input is made again has to run again, too: the last task names it.
-        if any(states.get(each) != "success" for each in (task, *inputs[task])):
-            continue
-        case.log.info("What task %s wrote under an earlier grant is written again", task)
-        rows = partial(_given, case, processed, shared)
-        wrote = _write_own(case, own, rows, grant, task_id=task)
-        healed[task] = to_builtins(wrote.written)
-    return healed
-
-
-# --- a committer: writes its own updates --------------------------------------------------------------------------
-
-
-def write_in_phase(case: CommitCase) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Write under the grant that the first task shared.
-
-    :return: what the last task checks, None if the transaction was final before; and references to new values, by name.
-    :raises Refused, StateError: nothing was written.
-    """
-    grant = grant_of(read_shared(case), case.spec.topology)
-    if grant is None:
-        return None, committed_before(case)
-    wrote = write_under(case, grant)
-    return {
-        "token": grant.token.to_json(),
-        "written": to_builtins(wrote.written),
-    }, wrote.left
-
-
-def write_under(case: CommitCase, grant: Grant) -> Wrote:
-    """Write its updates under the grant of the phase; a retry does the same again.
-
-    :return: nothing is written, if the transaction is final.
-    :raises Refused, StateError: nothing was written.
-    """
-    # First, because this step knows whether the transaction was skipped, or is committed.
-    processed = complete(case)
-    if isinstance(processed, AlreadyCommitted):
-        return Wrote({}, committed_before(case))
-    if not isinstance(processed, Processed) or not case.ledger.holds(grant.token):
-        raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
-    with outranked_explained(case.ledger, case.states, grant):
-        replacing = {} if case.begun.replaces is None else read_shared(case).get("differences", {})
-        rows = partial(_given, case, processed, replacing)
-        return _write_own(case, case.updates, rows, grant, task_id=case.run.task_id)
-
-
-def _write_own(
-    case: CommitCase,
-    updates: Sequence[Update],
-    rows: Callable[[Update], RowsToWrite],
-    grant: Grant,
-    *,
-    task_id: str,
-) -> Wrote:
-    """Write the updates of one committer, and make its new values visible.
-
-    All tries of a committer write under the one grant of the phase. A task that was declared dead may have looked them
-    up when a later transaction had changed them, so they count only if the grant still holds afterwards.
-
-    :raises Outranked: the grant does not hold any more.
-    """
-    staged = NewValues(case.area.kept, grant, task_id)
-    found = [
-        UpdateRows(each, rows(each), for_good=_cannot_be_undone(case, each)) for each in updates
-    ]
-    moment = [each for each in moment_of(found) if each.state.store_key is not None]
-    written: dict[str, Written] = {}
-    others = (each for each in found if each not in moment)
-    for group in (moment, *([each] for each in sorted(others, key=attrgetter("for_good")))):
-        _before_writes(case, group)
-        # An earlier try of this committer may have written keys that this one does not. It may run still, and die after
-        # it has undone the rows of a newer try: so one transaction undoes and writes.
-        if all(each.fits() for each in group):
-            written |= write_moment(group, grant, staged, raising=False)
-            continue
-        (each,) = group
-        each.state.undo(grant)
-        written[each.state.name] = write_update(
-            each.update,
-            grant,
-            each.rows,
-            dag_file=case.run.dag_file,
-            log=case.log,
-            output=new_values_of(each.update, staged),
-        )
-    for name, done in written.items():
-        case.log.info("State %s: %s keys", name, done.keys)
-    if staged.outputs and not case.ledger.holds(grant.token):
-        raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant, or a commit")
-    return Wrote(written, staged.finish() if staged.outputs else {})
-
-
-# --- its rows: an update may take the output of a task inside the phase -------------------------------------------
-
-
-def _given(
-    case: CommitCase, processed: Processed, shared: Mapping[str, Any], update: Update
-) -> RowsToWrite:
-    """Give the difference that the first task has shared, else the output."""
-    name = update.state.name
-    if name not in shared:
-        return _rows_in_phase(case, update, processed)
-    ref = shared[name]
-    own = case.begun.attempt
-    return [] if ref is None else StagedRows(case.area, ref, update.state, own)
-
-
-def _rows_in_phase(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
-    if update.input is None:
-        return rows_of(case, update, processed)
-    task = update.input.operator.task_id
-    name = update.input.key
-    own = case.begun.attempt
-    phase = _phase(case)
-    if task not in phase.inside:
-        return rows_of(case, update, processed)
-    if task in phase.committers:
-        area = case.area.kept
-        left = newest_outputs(area, case.spec.topology, own.txid, task, own.birth)
-        values = [left[name].to_json()] if name in left else []
-        return rows_to_write(update, values, area, own)
-    value = compat.pull(case.ti, task, name)
-    _check_inside(case, task, name, value)
-    if value is None and case.begun.metadata is not None:
-        check_empty(update, own)
-    return rows_to_write(update, [] if value is None else [value], case.area, own)
-
-
-def _check_inside(case: CommitCase, task: str, name: str, value: Any) -> None:
-    """Refuse the output of an earlier attempt: only the XCom says of which one it is."""
-    own = case.begun.attempt
-    found = compat.pull(case.ti, task, INSIDE_KEY)
-    fits = isinstance(found, dict) and (found["txid"], found["attempt"]) == (own.txid, own.attempt)
-    if fits and (name != RETURN_KEY or is_ref(value) or found["digest"] == xcom_fingerprint(value)):
-        return
-    raise StagingError(
-        output=name,
-        task=task,
-        txid=own.txid,
-        attempt=own.attempt,
-        problem="its XCom is not what the task gave in this attempt",
-        remedy=f"Clear task {task}.",
-    )
-
-
-# --- the last task: marks -----------------------------------------------------------------------------------------
-
-
-def mark_in_phase(case: CommitCase) -> int | None:
-    """Make the transaction final, if every task of the phase has done its part under one grant.
-
-    :return: the rows of the batch; None: they were not counted, or the transaction was final when the phase began.
-    :raises PhaseIncomplete: a task inside has not succeeded, or a committer wrote under another grant.
-    """
-    shared = read_shared(case)
-    grant = grant_of(shared, case.spec.topology)
-    if grant is None:
-        return None
-    processed = complete(case)
-    if isinstance(processed, AlreadyCommitted):  # an earlier try has marked it
-        committed_before(case)
-        return None
-    if not isinstance(processed, Processed):
-        raise incomplete(case, "a task before the phase works again", _phase(case).acquire)
-    _check_states(case)
-    written = {name: Written(**each) for name, each in _collected(case, shared).items()}
-    written = _marked(written, shared.get("left", ()))
-    ports = ports_of(case)
-    after(case, ports, ports.mark(mark_step(case, grant, processed, written)))
-    return processed.rows
-
-
-def _collected(case: CommitCase, shared: Any) -> dict[str, Any]:
-    """Collect what each committer wrote, per state and as JSON.
-
-    :raises PhaseIncomplete: one of them wrote under another grant.
-    """
-    found = dict[str, Any]()
-    for task in _phase(case).committers:
-        wrote = compat.pull(case.ti, task)
-        if not isinstance(wrote, dict) or wrote.get("token") != shared["token"]:
-            if task in shared["healed"]:
-                found |= shared["written"][task]
-                continue
-            raise incomplete(case, f"{task} has not written under the grant of this phase", task)
-        found |= wrote["written"]
-    return found
-
-
-def _check_states(case: CommitCase) -> None:
-    phase = _phase(case)
-    states = compat.instance_states(case.ti, phase.inside, phase.mapped)
-    for (task, index), state in sorted(states.items()):
-        left_out = task not in phase.committers and compat.is_left_out(state)
-        if state != "success" and not left_out:
-            name = task if index < 0 else f"{task}[{index}]"
-            raise incomplete(case, f"{name} is {state or 'not run'}", task)
+    claim = Receipt.from_json(json.loads(shared["claim"]))
+    return Grant(topology, shared["incarnation"], token, shared["last"], claim=claim)

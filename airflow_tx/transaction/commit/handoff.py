@@ -21,6 +21,7 @@ from airflow_tx.base.errors import (
     MessagesFailed,
     Outranked,
     SkipRefused,
+    SourceError,
     StaleMessage,
     StateError,
     StoreUnavailable,
@@ -39,6 +40,7 @@ from airflow_tx.ledger import (
     ReadOnlyLedger,
     TaskTry,
     TransactionRecord,
+    is_shortened,
     skip_refused,
 )
 from airflow_tx.outputs import AckerStore, JournalArea, Origin, TreeReport, origin_of
@@ -124,6 +126,34 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
         log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
 
 
+def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
+    """Call `Source.committed`, at least once: if it fails, so does the task, whose next try finds the commit done.
+
+    :raises SourceError: it failed; the transaction is committed.
+    """
+    if begun.replaces is not None:
+        return  # the source learned it when the restated transaction was committed
+    if is_shortened(begun.metadata):
+        # Its run was cleared after the commit, and the receipt keeps only the digest of long metadata.
+        log.warning(
+            "Source %r: committed() of transaction %s is not called again",
+            spec.source,
+            begun.attempt,
+        )
+        return
+    source = spec.source_of(begun.incarnation)
+    try:
+        source.committed(begun.txid, begun.metadata)
+    except Exception as error:
+        raise SourceError(
+            source=repr(source),
+            problem=f"transaction {begun.txid} is committed, and committed() failed: {type(error).__name__}: {error}",
+            remedy="Clear this task: it calls committed() again, and nothing is counted again.",
+        ) from error
+    finally:
+        source.close()
+
+
 # --- the journal ----------------------------------------------------------------------------------------------------
 
 
@@ -136,26 +166,6 @@ def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
 
 
 # --- skips -------------------------------------------------------------------------------------------------------
-
-
-class DagStates(dict[str, "FencedState"]):
-    """The states that the committers of a DAG update, by name.
-
-    :param dag: as its file makes it.
-    """
-
-    def __init__(self, dag: Any) -> None:
-        super().__init__(
-            (update.state.name, update.state)
-            for task in dag.tasks
-            for update in getattr(task, "updates", ())
-        )
-        self.dag = dag
-
-
-def states_of(dag: Any) -> DagStates:
-    """Return the states that the committers of a DAG update, by name."""
-    return DagStates(dag)
 
 
 def due_skip(ledger: Ledger) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -24,7 +24,7 @@ from airflow_tx.state import (
     can_invert,
     reducers_of,
 )
-from airflow_tx.transaction.commit.case import NOTHING_REPLACED, CommitCase, Replacing
+from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.contributions import Difference, StagingPlace, difference_of
 from airflow_tx.transaction.commit.rejected import rejected_refs
 from airflow_tx.transaction.commit.update import Update
@@ -65,7 +65,7 @@ def write_entry(
         attempt=begun.attempt.attempt,
         birth=begun.attempt.birth,
         key=processed.key,
-        run_id=case.run.run_id,
+        run_id=case.run_id,
         began=processed.began,
         written=written,
         metadata=begun.metadata,
@@ -325,15 +325,35 @@ def misfit(
 # --- in a commit --------------------------------------------------------------------------------------------------
 
 
-def differences(
-    case: CommitCase, rows: Sequence[RowsToWrite], *, staged: bool = False
-) -> Replacing:
+@dataclass(frozen=True)
+class Replacing:
+    """The differences of a restatement, formed before its turn.
+
+    :param differences: by state, the rows in place of the output; none, if it is no restatement.
+    :param taken_back: per state that the restated transaction named, the state that it is taken from.
+    :param held: the ledger's knowledge of these states, see `held_at`: they are formed again if it has changed.
+    :param sole: the states whose rows were asked who else has contributed.
+    :param left: the states that are passed over: what they held was accepted, and it cannot be skipped any more.
+    :param own: per state that keeps its receipt of the restated transaction, this receipt, in a rebuilt ledger.
+    """
+
+    differences: Mapping[str, Difference] = field(default_factory=dict)
+    taken_back: Mapping[str, str] = field(default_factory=dict)
+    held: str = ""
+    sole: tuple[str, ...] = ()
+    left: frozenset[str] = frozenset()
+    own: Mapping[str, Receipt] = field(default_factory=dict)
+
+
+NOTHING_REPLACED = Replacing()
+
+
+def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
     """Form what a restatement writes, before it asks for the turn.
 
     The states have their current names. `acquire` refuses the turn if a name was given to another state since.
 
     :param rows: per update, its whole output.
-    :param staged: whether even a few rows are staged, for other tasks.
     :raises NotTakenBack: what counts now cannot be taken back.
     :raises JournalError: its entry is missing or was changed.
     """
@@ -357,7 +377,7 @@ def differences(
         # The DAG was changed since this transaction began.
         raise NotTakenBack(state=", ".join(case.states), problem=problem, remedy=INSTEAD)
     own = case.begun.attempt
-    place = StagingPlace(case.area, case.spec.topology, own, case.run.task_id)
+    place = StagingPlace(case.area, case.spec.topology, own, case.task_id)
     taken = contributions(entry, renamed)
     # A table takes out the rows that are there, and needs no values of the entry.
     taken_back = {
@@ -374,6 +394,7 @@ def differences(
     may_lack = [now for now, life in lives.items() if life.cannot_restate(entry.txid)]
     left = frozenset(may_lack if may_lack and _is_for_good(case, topology.incarnation) else ())
     taken_back = {name: now for name, now in taken_back.items() if now not in left}
+    staged = case.spec.phase is not None  # even a few rows, for the other tasks
     spark = {update.state.name for update in case.updates if update.writers == "spark"}
     sole = {
         name: partial(state.sole_values, txids=replaced_txids(journal, entry), own=own.txid)

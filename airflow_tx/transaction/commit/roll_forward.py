@@ -7,7 +7,7 @@ roll-back stay the state's own. Source: docs/protocol.md §5.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs, to_builtins
@@ -17,6 +17,7 @@ from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import (
     CHANGE,
     NOTHING_WRITTEN,
+    FenceBatch,
     Grant,
     LedgerEvidence,
     Outcome,
@@ -84,20 +85,19 @@ class FilledTally(RowTally):
 class MissingTransaction:
     """A transaction that is written again.
 
+    :param batch: what the fence is to keep of it.
     :param rows: what the state got; none of a skip. `instead`: of a restatement, what replaced values as a whole.
     :param written: what its receipt says of them.
     :param added_later: see `FilledTally`.
-    :param outputs: of a transactional state, the digest of the whole output.
     :param lacking: of a table, why nothing kept its rows, so that it is passed over; "": they are there.
     """
 
     receipt: Receipt
+    batch: FenceBatch
     rows: RowsToWrite = ()
     instead: RowsToWrite = ()
     written: Written = NOTHING_WRITTEN
     added_later: tuple[str, ...] = ()
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    metadata: Any = None
     lacking: str = ""
 
     @property
@@ -216,10 +216,10 @@ class RollForward:
     def _missing(self, history: StateHistory, txid: int) -> MissingTransaction:
         receipt = history.receipts[txid]
         if receipt.outcome == Outcome.SKIPPED.value:
-            return MissingTransaction(receipt, metadata=self._skipped_rows(receipt))
+            return MissingTransaction(receipt, self._batch(receipt, self._skipped_rows(receipt)))
         if history.written[txid].left:
             entry = self._journal.check(receipt.journal or "")
-            return MissingTransaction(receipt, metadata=entry.metadata)
+            return MissingTransaction(receipt, self._batch(receipt, entry.metadata))
         said = history.written[txid]
         got = list[Written]()
         ways: list[ReplacedThen] = ["changed"]
@@ -259,7 +259,7 @@ class RollForward:
             raise history.refused(f"transaction {receipt.txid} has no journal entry")
         entry = self._journal.check(receipt.journal)
         found = self._rows_of(history, receipt, entry, done=done)
-        return found or MissingTransaction(receipt, metadata=entry.metadata)
+        return found or MissingTransaction(receipt, self._batch(receipt, entry.metadata))
 
     def _rows_of(
         self, history: StateHistory, receipt: Receipt, entry: Entry, *, done: ReplacedThen
@@ -278,9 +278,8 @@ class RollForward:
         instead: RowsToWrite = ()
         if receipt.replaces is not None:
             rows, instead = self._difference(history, receipt, rows, later, done=done)
-        return MissingTransaction(
-            receipt, rows, instead, added_later=later, outputs=outputs, metadata=entry.metadata
-        )
+        batch = self._batch(receipt, entry.metadata, outputs)
+        return MissingTransaction(receipt, batch, rows, instead, added_later=later)
 
     def _contribution(
         self, history: StateHistory, receipt: Receipt, entry: Entry
@@ -419,14 +418,10 @@ class RollForward:
         incarnation = self._ledger.topology.incarnation
         for txid in history.without_receipt(look):
             written = structs.replace(history.written[txid], left=False)
-            claim = self._claim(history.receipts[txid])
+            claim = history.receipts[txid]
             grant = Grant(self._ledger.name, incarnation, token, {}, claim=claim, written=written)
             history.state.pass_over(grant)
             failpoint("roll_forward.wrote_receipt", txid=txid, state=history.state.name)
-
-    @staticmethod
-    def _claim(receipt: Receipt) -> str:
-        return dumps({**receipt.said(), "written": {}})
 
     def _take_over(self, history: StateHistory, look: StateLook) -> None:
         """Take the fence that a backup of before a renaming has under the name of then."""
@@ -457,21 +452,26 @@ class RollForward:
             self._ledger.topology.incarnation,
             token,
             {} if before is None else {name: before},
-            batch=dumps(self._batch(missing)),
+            batch=missing.batch,
             births={} if earlier is None else {name: earlier.birth},
-            claim=self._claim(receipt),
+            claim=receipt,
         )
 
-    def _batch(self, missing: MissingTransaction) -> dict[str, Any]:
+    def _batch(
+        self, receipt: Receipt, metadata: Any, outputs: Mapping[str, str] | None = None
+    ) -> FenceBatch:
         """Give what a grant keeps beside the fence, so that a lost ledger can be rebuilt from it."""
-        receipt = missing.receipt
         after = receipt.after
         if is_shortened(after) and receipt.txid == self._ledger.current - 1:
             after = self._ledger.position
-        batch = {"rows": missing.metadata, "position": after, "prev": receipt.before}
-        if missing.outputs:
-            batch["outputs"] = dict(missing.outputs)
-        return fence_batch(receipt, receipt.granted, batch)
+        return fence_batch(
+            receipt,
+            receipt.granted,
+            rows=metadata,
+            position=after,
+            prev=receipt.before,
+            outputs=outputs,
+        )
 
     def _write_one(self, state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
         """Write one transaction: in one store transaction, or in portions if it is large."""

@@ -172,9 +172,8 @@ class TableRollForward(RollForward):
             if isinstance(refused.__cause__, StateError):
                 raise  # the table cannot be reached now
             problem = refused.fields["problem"]
-            lacking = MissingTransaction(
-                history.receipts[txid], metadata=self._metadata(history.receipts[txid])
-            )
+            receipt = history.receipts[txid]
+            lacking = MissingTransaction(receipt, self._batch(receipt, self._metadata(receipt)))
             if not history.written[txid].keys:
                 return lacking
             if not self._restate and txid not in {*history.life.holes, *self._passed}:
@@ -199,7 +198,7 @@ class TableRollForward(RollForward):
         if own.refusal:
             raise history.refused(f"transaction {receipt.txid}: {own.refusal}")
         self._check_published(history, receipt, own)
-        return MissingTransaction(receipt, KeptRows(own), metadata=entry.metadata)
+        return MissingTransaction(receipt, self._batch(receipt, entry.metadata), KeptRows(own))
 
     def _check_published(self, history: StateHistory, receipt: Receipt, own: Contribution) -> None:
         """Refuse files of a table that are not in its folder any more, as after VACUUM."""

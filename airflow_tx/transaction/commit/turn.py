@@ -20,8 +20,7 @@ from airflow_tx.ledger import (
     TurnReading,
     of_lane,
 )
-from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.committer import Commit, Completion, skip_now
+from airflow_tx.transaction.commit.committer import Commit, Completion
 
 MESSAGE_PATIENCE = 5.0
 """Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""
@@ -46,13 +45,17 @@ Everybody behind it reads its line every second: of thousands of mapped tasks th
 _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 
 
-class Wait(str, Enum):
-    """The current work of a committer."""
+class Move(Enum):
+    """The next step of a committer."""
 
-    NOT = "not"
-    WARM = "warm"
-    BRIEFLY = "briefly"
-    DEFERRED = "deferred"
+    FORGET = "drop what was read: something happened to its transaction"
+    SKIP = "skip the transaction whose turn it is"
+    COMMIT = "take the turn"
+    WAIT = "wait in the worker"
+    WAIT_BRIEFLY = "wait in the worker, but not for long"
+    POLL = "wait in the worker for messages"
+    DEFER = "wait elsewhere"
+    DEFER_FOR_MESSAGES = "wait elsewhere for messages"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +92,17 @@ class WaitingLine(TurnReading):
         return first is not None and first.skip is not None
 
     @property
-    def wait(self) -> Wait:
+    def move(self) -> Move:
         """How to wait: in the worker, and more than briefly only if nothing is needed for the turn to come but commits.
 
         A worker slot is then held for moments only; held longer, it may be the one that an earlier transaction needs.
         """
         if self.current >= self.txid:
-            return Wait.NOT
+            return Move.COMMIT
         if self.txid - self.current > max(self.places, MOST_IN_WORKERS):
-            return Wait.DEFERRED
-        return Wait.WARM if self.is_near and self.ready.issuperset(self.earlier) else Wait.BRIEFLY
+            return Move.DEFER
+        only_commits = self.is_near and self.ready.issuperset(self.earlier)
+        return Move.WAIT if only_commits else Move.WAIT_BRIEFLY
 
     @property
     def is_near(self) -> bool:
@@ -108,7 +112,7 @@ class WaitingLine(TurnReading):
     @property
     def waited_for(self) -> list[list[object]]:
         """The earlier transactions as plain JSON; a committer waits for the same ones in its worker only once."""
-        if self.wait is not Wait.WARM:
+        if self.move is not Move.WAIT:
             return []
         return [
             [txid, each.run_id, each.phase.value, txid in self.ready]
@@ -123,7 +127,7 @@ class WaitingLine(TurnReading):
         :param op: of its own record when it began to wait.
         :param waited: its current `waited_for`.
         """
-        near = self.wait in (Wait.NOT, Wait.WARM) and not (waited and self.waited_for == waited)
+        near = self.move in (Move.COMMIT, Move.WAIT) and not (waited and self.waited_for == waited)
         if self.skip or near:
             return {"reason": "its turn is near", "current": self.current}
         return {"reason": "its record changed"} if self.op != op else None
@@ -183,96 +187,70 @@ def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collect
 # --- the next move ------------------------------------------------------------------------------------------------
 
 
-class Move(Enum):
-    """The next step of a committer."""
-
-    FORGET = "drop what was read: something happened to its transaction"
-    SKIP = "skip the transaction whose turn it is"
-    COMMIT = "take the turn"
-    WAIT = "wait in the worker"
-    POLL = "wait in the worker for messages"
-    DEFER = "wait elsewhere"
-    DEFER_FOR_MESSAGES = "wait elsewhere for messages"
-
-
 @dataclass(frozen=True)
 class LinePace:
-    """How fast the line moves, as far as a committer has seen it.
+    """Until when a committer waits in its worker, and how fast the line moves, by the clock of its caller.
 
-    :param first: whose turn it was when the committer began to wait.
-    :param began: when that was, by the clock of its caller.
-    :param moved: when the turn moved last.
+    :param began: when it began to wait; `patience`: seconds to wait in the worker at most.
+    :param away: seconds that a deferral takes. A turn that is nearer than this is waited for in the worker.
+    :param first: whose turn it was when the line was read first, and `since` when that was; 0: it is not read yet.
+    :param current: whose turn it was when the line was read last, and `moved` since when.
     """
 
-    first: int
-    current: int
     began: float
-    moved: float
+    patience: float
+    away: float = DEFERRAL
+    first: int = 0
+    since: float = 0.0
+    current: int = 0
+    moved: float = 0.0
+
+    @property
+    def deadline(self) -> float:
+        """Give the end of a wait for transactions that only have to commit."""
+        return self.began + self.patience
 
     def seen(self, current: int, now: float) -> LinePace:
         """Return the pace once the turn is at a transaction."""
-        return self if current == self.current else replace(self, current=current, moved=now)
+        if current == self.current:
+            return self
+        begun = self if self.first else replace(self, first=current, since=now)
+        return replace(begun, current=current, moved=now)
 
     def left(self, txid: int, now: float) -> float:
         """Estimate the seconds until the turn of a transaction; endless if the line stands still."""
         passed = self.current - self.first
         if passed <= 0 or now - self.moved >= BRIEF:
             return math.inf
-        return (txid - self.current) * (now - self.began) / passed
+        return (txid - self.current) * (now - self.since) / passed
 
-
-@dataclass(frozen=True)
-class Times:
-    """Until when a committer waits in its worker, by the clock of its caller.
-
-    :param deadline: for transactions that only have to commit.
-    :param brief: for an earlier transaction that still works, and for a line that is long.
-    :param messages: for messages.
-    :param away: seconds that a deferral takes. A turn that is nearer than this is waited for in the worker.
-    """
-
-    deadline: float
-    brief: float
-    messages: float
-    away: float = DEFERRAL
-
-    @classmethod
-    def since(cls, began: float, patience: float, away: float = DEFERRAL) -> Times:
-        """Give the times of a committer that begins to wait.
-
-        :param patience: seconds to wait in the worker at most.
-        """
-        return cls(
-            began + patience,
-            began + min(patience, BRIEF),
-            began + min(patience, MESSAGE_PATIENCE),
-            away,
-        )
-
-    def until(self, wait: Wait, left: float, now: float) -> float:
+    def until(self, move: Move, txid: int, now: float) -> float:
         """Give the end of a wait in the worker; of a line that moves fast enough, when to look again.
 
-        :param left: seconds that it takes until the turn, by its pace.
+        :param move: how the committer waits; `txid`: of its transaction.
         """
-        if wait is not Wait.BRIEFLY:
+        if move is Move.WAIT:
             return self.deadline
-        return self.brief if left > self.away else max(self.brief, min(self.deadline, now + _LOOK))
+        if move is Move.POLL:
+            return self.began + min(self.patience, MESSAGE_PATIENCE)
+        brief = self.began + min(self.patience, BRIEF)
+        if self.left(txid, now) > self.away:
+            return brief
+        return max(brief, min(self.deadline, now + _LOOK))
 
 
 def next_move(
     line: WaitingLine,
     completion: Completion,
-    times: Times,
+    pace: LinePace,
     now: float,
     *,
-    left: float = math.inf,
     before: WaitingLine | None = None,
     tried: int = 0,
 ) -> Move:
     """Decide what a committer does next.
 
     :param completion: whether everything of its own transaction has acked.
-    :param left: seconds until its turn, by the pace of the line.
     :param before: the line of the last reading.
     :param tried: the transaction that it has tried to skip; it waits for that one like for any other.
     """
@@ -281,20 +259,13 @@ def next_move(
         return Move.FORGET
     if line.skip and tried != line.current:
         return Move.SKIP
+    # For a task of its own that works again it waits in any line.
+    move = Move.WAIT if completion is Completion.NOT_YET else line.move
     if completion is Completion.MESSAGES:
-        return Move.POLL if now < times.messages else Move.DEFER_FOR_MESSAGES
-
-    wait = wait_of(line, completion)
-    if wait is Wait.NOT:
-        return Move.COMMIT
-    if wait is Wait.DEFERRED or now >= times.until(wait, left, now):
-        return Move.DEFER
-    return Move.WAIT
-
-
-def wait_of(line: WaitingLine, completion: Completion) -> Wait:
-    """Decide how to wait; for a task of its own that works again, in any line."""
-    return Wait.WARM if completion is Completion.NOT_YET else line.wait
+        move = Move.POLL
+    if move in (Move.COMMIT, Move.DEFER) or now < pace.until(move, line.txid, now):
+        return move
+    return Move.DEFER_FOR_MESSAGES if move is Move.POLL else Move.DEFER
 
 
 # --- in the worker ------------------------------------------------------------------------------------------------
@@ -317,58 +288,50 @@ def commit_in_turn(
     :return: None: it is committed; else the line in which to wait elsewhere.
     :raises Refused, StateError, StagingError: it cannot be committed now.
     """
-    times = Times.since(clock(), patience, away)
+    pace = LinePace(clock(), patience, away)
     while True:
         try:
-            return _in_turn(commit, store, times, places=places, clock=clock)
+            return _in_turn(commit, store, pace, places=places, clock=clock)
         except RollingForward as rolling:
             # Nothing that can be watched says when this is over.
-            if clock() >= times.deadline:
-                commit.case.log.info("%s", rolling)
-                return _read(
-                    commit.case,
-                    ReadOnlyLedger(store, commit.case.spec.paths),
-                    places=places,
-                    works_again=False,
-                )
+            if clock() >= pace.deadline:
+                commit.log.info("%s", rolling)
+                return _read(commit, ReadOnlyLedger(store, commit.spec.paths), places=places)
             time.sleep(_ROLLING_POLL)
 
 
 def _in_turn(
-    commit: Commit, store: Store, times: Times, *, places: int, clock: Callable[[], float]
+    commit: Commit, store: Store, pace: LinePace, *, places: int, clock: Callable[[], float]
 ) -> WaitingLine | None:
-    case = commit.case
     line: WaitingLine | None = None
-    pace: LinePace | None = None
     tried = 0
     while (completion := commit.complete()) is not Completion.OVER:
-        look = ReadOnlyLedger(store, case.spec.paths)
+        look = ReadOnlyLedger(store, commit.spec.paths)
         before = line
         works_again = completion is Completion.NOT_YET
-        line = _read(case, look, places=places, works_again=works_again)
-        case.ledger.remember(look)
+        line = _read(commit, look, places=places, works_again=works_again)
+        commit.ledger.remember(look)
         now = clock()
-        pace = (pace or LinePace(line.current, line.current, now, now)).seen(line.current, now)
-        left = pace.left(line.txid, now)
-        move = next_move(line, completion, times, now, left=left, before=before, tried=tried)
+        pace = pace.seen(line.current, now)
+        move = next_move(line, completion, pace, now, before=before, tried=tried)
         if move is Move.FORGET:
             commit.forget()
         elif move is Move.SKIP:
             tried = line.current
-            skip_now(case, tried)
+            commit.skip_now(tried)
         elif move is Move.POLL:
             time.sleep(_MESSAGE_POLL)
         elif move is Move.DEFER_FOR_MESSAGES:
-            case.log.info(
+            commit.log.info(
                 "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (processing_timeout).",
-                case.begun.attempt,
-                case.spec.topology,
+                commit.begun.attempt,
+                commit.spec.topology,
                 commit.messages.waiting,
-                case.spec.timeout,
+                commit.spec.timeout,
             )
             return replace(line, messages=True)
         elif move is Move.DEFER:
-            _log_wait(case, line)
+            _log_wait(commit, line)
             return line
         elif move is Move.COMMIT:
             if commit.try_to_commit():
@@ -377,8 +340,8 @@ def _in_turn(
         else:
             if completion is Completion.READY:
                 commit.prepare()
-            until = times.until(wait_of(line, completion), left, now)
-            _watch(case, store, line, until - clock())
+            until = pace.until(move, line.txid, now)
+            _watch(commit, store, line, until - clock())
     return None
 
 
@@ -389,45 +352,35 @@ def _pause(line: WaitingLine, before: WaitingLine | None) -> None:
 
 
 def _read(
-    case: CommitCase,
-    look: ReadOnlyLedger,
-    *,
-    places: int,
-    works_again: bool,
+    commit: Commit, look: ReadOnlyLedger, *, places: int, works_again: bool = False
 ) -> WaitingLine:
-    spec = case.spec
-    return read_line(
-        look,
-        case.begun.txid,
-        spec.mapped,
-        places=places,
-        works_again=works_again,
-    )
+    txid = commit.begun.txid
+    return read_line(look, txid, commit.spec.mapped, places=places, works_again=works_again)
 
 
-def _watch(case: CommitCase, store: Store, line: WaitingLine, seconds: float) -> None:
-    look = ReadOnlyLedger(store, case.spec.paths)
+def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> None:
+    look = ReadOnlyLedger(store, commit.spec.paths)
     with look.watch_line(line.watched, line.acks) as watch:
         # A change before the watches were set would never be noticed.
-        if _read(case, look, places=line.places, works_again=line.op is not None) == line:
-            case.log.info(
+        if _read(commit, look, places=line.places, works_again=line.op is not None) == line:
+            commit.log.info(
                 "Transaction %s of %s waits: the turn is at %s",
                 line.txid,
-                case.spec.topology,
+                commit.spec.topology,
                 line.current,
             )
             watch.wait(max(seconds, 0.0))
 
 
-def _log_wait(case: CommitCase, line: WaitingLine) -> None:
+def _log_wait(commit: Commit, line: WaitingLine) -> None:
     """Say which run it waits for, the state of that run, and what to do."""
     first = line.earlier.get(line.current)
     if first is None:
         return
-    topology = case.spec.topology
-    state = compat.run_state(case.ti, case.spec.dag_id, first.run_id)
+    topology = commit.spec.topology
+    state = compat.run_state(commit.ti, commit.spec.dag_id, first.run_id)
     if state is None and of_lane(first.request):
-        case.log.info(
+        commit.log.info(
             "Transaction %s of %s waits for transaction %s (%s), in the lane of its coordinator. "
             "There is nothing to do: what leaves the lane becomes a run.",
             line.txid,
@@ -436,7 +389,7 @@ def _log_wait(case: CommitCase, line: WaitingLine) -> None:
             first.phase.value,
         )
         return
-    case.log.info(
+    commit.log.info(
         "Transaction %s of %s waits for transaction %s (%s) of run %s, which %s. %s",
         line.txid,
         topology,

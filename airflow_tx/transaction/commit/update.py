@@ -214,6 +214,26 @@ def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
     return found
 
 
+class DagStates(dict[str, FencedState]):
+    """The states that the committers of a DAG update, by name.
+
+    :param dag: as its file makes it.
+    """
+
+    def __init__(self, dag: Any) -> None:
+        super().__init__(
+            (update.state.name, update.state)
+            for task in dag.tasks
+            for update in getattr(task, "updates", ())
+        )
+        self.dag = dag
+
+
+def states_of(dag: Any) -> DagStates:
+    """Return the states that the committers of a DAG update, by name."""
+    return DagStates(dag)
+
+
 def written_together(updates: Sequence[Update]) -> tuple[Update, ...]:
     """Let one transaction of their database write all updates that share one, of any size.
 

@@ -35,7 +35,6 @@ from airflow_tx.ledger import (
     TransactionAttempt,
     WindowFull,
     dumps,
-    is_shortened,
     renamed_since,
 )
 from airflow_tx.sources import Source, SourceKind, order_end
@@ -182,34 +181,6 @@ def note_begun(source: Source, begun: Begun) -> None:
         source.begun(begun.txid, begun.metadata)
     except Exception as error:  # noqa: BLE001 - of the user's code
         log.warning("Source %r: begun() of transaction %s failed: %s", source, begun.attempt, error)
-
-
-def note_committed(spec: TransactionSpec, begun: Begun) -> None:
-    """Call `Source.committed`, at least once: if it fails, so does the task, whose next try finds the commit done.
-
-    :raises SourceError: it failed; the transaction is committed.
-    """
-    if begun.replaces is not None:
-        return  # the source learned it when the restated transaction was committed
-    if is_shortened(begun.metadata):
-        # Its run was cleared after the commit, and the receipt keeps only the digest of long metadata.
-        log.warning(
-            "Source %r: committed() of transaction %s is not called again",
-            spec.source,
-            begun.attempt,
-        )
-        return
-    source = spec.source_of(begun.incarnation)
-    try:
-        source.committed(begun.txid, begun.metadata)
-    except Exception as error:
-        raise SourceError(
-            source=repr(source),
-            problem=f"transaction {begun.txid} is committed, and committed() failed: {type(error).__name__}: {error}",
-            remedy="Clear this task: it calls committed() again, and nothing is counted again.",
-        ) from error
-    finally:
-        source.close()
 
 
 def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reason: str) -> None:

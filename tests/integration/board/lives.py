@@ -25,7 +25,6 @@ from airflow_tx.base.compat import RunInfo
 from airflow_tx.base.errors import TxError
 from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.transaction.commit import committer
-from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.processing.batch import CurrentBatch
@@ -141,12 +140,12 @@ class Life(Topology):
         ti.task = operator
         context: Any = {"ti": ti, "dag": self.dag, "task": operator}
         with self.spec.store() as store:
-            case = CommitCase(
+            commit = Commit(
                 self.spec, run.begun, operator.updates, self.spec.ledger(store), ti, log, checks=operator.checks
             )
-            context[COMMIT_KEY] = case
+            context[COMMIT_KEY] = commit
             try:
-                if commit_in_turn(Commit(case), store, patience=0) is not None:
+                if commit_in_turn(commit, store, patience=0) is not None:
                     return False
             except TxError as error:
                 context["exception"] = error

@@ -23,8 +23,7 @@ from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.steps import processing as steps
 from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.committer import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
+from airflow_tx.transaction.commit.committer import Commit, PhaseCommit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from airflow_tx.transaction.spec import spec_of
@@ -122,8 +121,8 @@ class Topology:
     def waits(self, run_id: str) -> StageRun:
         """A run whose task has counted: its committer notes that, and waits for its turn."""
         run = self.worked(run_id)
-        with self.case(run, "commit" if self.spec.phase is None else self.spec.phase.acquire) as case:
-            Commit(case).complete()
+        with self.part(run, "commit" if self.spec.phase is None else self.spec.phase.acquire) as commit:
+            commit.complete()
         return run
 
     def commit(self, run: StageRun) -> None:
@@ -134,23 +133,23 @@ class Topology:
         else:
             run.committer.xcoms[phase.acquire, "return_value", -1] = self.take_turn(run, phase.acquire)
             for each in phase.committers:
-                with self.case(run, each) as case:
-                    run.committer.xcoms[each, "return_value", -1] = write_in_phase(case)[0]
+                with self.part(run, each) as commit:
+                    run.committer.xcoms[each, "return_value", -1] = commit.write_in_phase()
                 run.committer.states[each] = "success"
-            with self.case(run, phase.mark) as case:
-                mark_in_phase(case)
+            with self.part(run, phase.mark) as commit:
+                commit.mark_in_phase()
         self.put(run.run_id, "success")
 
     def take_turn(self, run: StageRun, task: str) -> dict[str, Any]:
         """Commit in the turn, or begin a commit phase; what is left for later tasks."""
-        with self.case(run, task) as case:
-            commit = Commit(case, None if self.spec.phase is None else FIRST_OF_PHASE)
-            line = commit_in_turn(commit, case.ledger.store, patience=0)
+        with self.part(run, task) as commit:
+            line = commit_in_turn(commit, commit.ledger.store, patience=0)
             assert line is None, (self.name, run.run_id, line)
-            return commit.left
+            left: dict[str, Any] = commit.left if self.spec.phase is None else commit.shared
+            return left
 
     @contextmanager
-    def case(self, run: StageRun, task: str) -> Iterator[CommitCase]:
+    def part(self, run: StageRun, task: str) -> Iterator[Any]:
         """Connect a task that commits to the ledger."""
         own = self.dag.get_task(task)
         every = [each for each in self.dag.tasks if isinstance(each, CommitOperator)]
@@ -160,7 +159,8 @@ class Topology:
         ti.task = own
         with self.spec.store() as store:
             updates = [update for each in tasks for update in each.updates]
-            yield CommitCase(self.spec, run.begun, updates, self.spec.ledger(store), ti, log)
+            kind = Commit if self.spec.phase is None else PhaseCommit
+            yield kind(self.spec, run.begun, updates, self.spec.ledger(store), ti, log)
 
     # --- what else happens
 

@@ -23,7 +23,8 @@ from airflow_tx.operations.actions.value_acceptance import evidence_of
 from airflow_tx.state import Aggregator, DeltaTable, MemoryState, SqlTable, Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.transaction.commit import roll_forward as module
-from airflow_tx.transaction.commit.handoff import DagStates, take_skip
+from airflow_tx.transaction.commit.handoff import take_skip
+from airflow_tx.transaction.commit.update import DagStates
 from tests.unit.commit.restated_run import begun, committed, journal_of, processed, rows
 from tests.unit.commit.run import Run, killed_before_the_mark
 

@@ -7,15 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_tx.transaction.commit.case import CommitCase
-from airflow_tx.transaction.commit.committer import (
-    FIRST_OF_PHASE,
-    INSIDE_KEY,
-    Commit,
-    mark_in_phase,
-    write_in_phase,
-    write_under,
-)
+from airflow_tx.transaction.commit.committer import INSIDE_KEY, PhaseCommit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.commit.update import Update
 from airflow_tx.transaction.processing.outputs import returned, xcom_fingerprint
@@ -53,34 +45,35 @@ class PhaseRun:
         processing.ack(returned(rows, multiple=False))
         self.xcoms["count", "return_value", -1], self.states["count"] = rows, "success"
 
-    def case(self, task: str, own: Sequence[Update]) -> CommitCase:
-        """What a try of a task of the phase commits."""
+    def part(self, task: str, own: Sequence[Update]) -> PhaseCommit:
+        """The part of the commit that a try of a task of the phase does."""
         ti = FakeTi(task, "r1", xcoms=self.xcoms, states=self.states, runs=self.run.committer.runs)
         dag = SimpleNamespace(get_task=lambda name: SimpleNamespace(updates=self.updates[name]), fileloc="")
         ti.task = SimpleNamespace(dag=dag)  # type: ignore[attr-defined]
         run = self.run
-        return CommitCase(run.spec, run.begun, own, run.spec.ledger(run.spec.memory), ti, run.log)
+        return PhaseCommit(run.spec, run.begun, own, run.spec.ledger(run.spec.memory), ti, run.log)
 
     def acquire(self) -> Any:
         """Take the turn, and share it; the grant."""
-        turn = Commit(self.case("acquire", (*self.updates["b"], *self.updates["d"])), FIRST_OF_PHASE)
+        turn = self.part("acquire", (*self.updates["b"], *self.updates["d"]))
         assert commit_in_turn(turn, self.run.spec.memory, patience=0) is None
-        self._returns("acquire", turn.left)
+        self._returns("acquire", turn.shared)
         return None if turn.granted is None else turn.granted.grant
 
     def write(self, task: str, grant: Any) -> dict[str, Any]:
         """Run a committer under a grant; references to the new values that it leaves."""
-        wrote = write_under(self.committer(task), grant)
+        committer = self.committer(task)
+        committer.write_under(grant)
         self.states[task] = "success"
-        return wrote.left
+        return committer.left
 
-    def committer(self, task: str) -> CommitCase:
-        return self.case(task, self.updates[task])
+    def committer(self, task: str) -> PhaseCommit:
+        return self.part(task, self.updates[task])
 
     def commit(self, *tasks: str) -> None:
         """Run committers as Airflow does: what they return is an XCom."""
         for task in tasks:
-            self._returns(task, write_in_phase(self.committer(task))[0])
+            self._returns(task, self.committer(task).write_in_phase())
             self.states[task] = "success"
 
     def returns(self, task: str, value: Any, key: str = "return_value") -> None:
@@ -93,7 +86,7 @@ class PhaseRun:
 
     def mark(self) -> None:
         """Run the last task of the phase."""
-        mark_in_phase(self.case("mark", (*self.updates["b"], *self.updates["d"])))
+        self.part("mark", (*self.updates["b"], *self.updates["d"])).mark_in_phase()
 
     @property
     def shared(self) -> Mapping[str, Any]:

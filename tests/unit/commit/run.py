@@ -17,8 +17,6 @@ from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operators.commit import BeginTransactionOperator, note_commit_failure, push_new_values
 from airflow_tx.state import MemoryState
-from airflow_tx.transaction.commit import committer as committing
-from airflow_tx.transaction.commit.case import CommitCase
 from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from airflow_tx.transaction.commit.update import Update
@@ -82,11 +80,10 @@ def context_of(run: Run) -> Any:
     return {"dag": dag, "ti": run.committer}
 
 
-def failed(run: Run, commit: Commit | CommitCase | None, error: Exception) -> None:
+def failed(run: Run, commit: Commit | None, error: Exception) -> None:
     """What Airflow does when the commit task has failed and is not tried again."""
     context = context_of(run)
-    case = commit.case if isinstance(commit, Commit) else commit
-    context.update({"exception": error, COMMIT_KEY: case})
+    context.update({"exception": error, COMMIT_KEY: commit})
     note_commit_failure(context)
 
 
@@ -136,7 +133,7 @@ def killed_before_the_mark(commit: Commit) -> None:
         raise OSError("killed")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(committing, "mark_step", killed)
+        patch.setattr(Commit, "mark_step", killed)
         commit.complete()
         commit.prepare()
         with pytest.raises(OSError, match="killed"):

@@ -35,7 +35,7 @@ from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps.recovery import ReplayRequest
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.views.status import check_in_words, view_final
-from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
+from airflow_tx.operators.commit import connected, final_errors, note_commit_failure
 from airflow_tx.outputs.staging.area import Output, RowsInTable, StagingArea, write_manifest, write_rows
 from airflow_tx.state import Count, DeltaTable, MemoryState
 from airflow_tx.transaction.commit.check import (
@@ -51,7 +51,7 @@ from airflow_tx.transaction.commit.check import (
     find_all,
     output_rows,
 )
-from airflow_tx.transaction.commit.committer import FIRST_OF_PHASE, Commit
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.stage import update
 from tests.unit.bench import CountingStore, OpaqueNumbers
@@ -72,8 +72,8 @@ def commits(run: Run, *checks: Check) -> None:
     """Commit as the commit task does, which tells the ledger what it is refused with."""
     context = context_of(run)
     try:
-        with final_errors(), commit_case(context, run.updates, run.log, checks) as case:
-            commit_in_turn(Commit(case), run.spec.memory, patience=0)
+        with final_errors(), connected(Commit, context, run.updates, run.log, checks) as commit:
+            commit_in_turn(commit, run.spec.memory, patience=0)
     except AirflowFailException as error:
         context["exception"] = error
         note_commit_failure(context)
@@ -436,14 +436,13 @@ def test_the_first_task_of_a_phase_checks_before_any_committer_writes(make: Any)
     of_b = MemoryState("b", keys=["word"], values={"count": Count()})
     of_d = MemoryState("d", keys=["word"], values={"count": Count()})
     phase = PhaseRun(make, update(of_b), update(of_d), [{"word": "a", "count": -1}])
-    case = phase.case("acquire", (*phase.updates["b"], *phase.updates["d"]))
+    first = phase.part("acquire", (*phase.updates["b"], *phase.updates["d"]))
     with pytest.raises(ChecksFailed, match="check 'positive' failed"):
-        commit_in_turn(Commit(replace(case, checks=(POSITIVE,)), FIRST_OF_PHASE), phase.run.spec.memory, patience=0)
+        commit_in_turn(replace(first, checks=(POSITIVE,)), phase.run.spec.memory, patience=0)
     assert of_b.fence() is None
-    warned = replace(case, checks=(replace(POSITIVE, severity="warn"),))
-    turn = Commit(warned, FIRST_OF_PHASE)
+    turn = replace(first, checks=(replace(POSITIVE, severity="warn"),))
     commit_in_turn(turn, phase.run.spec.memory, patience=0)
-    phase.xcoms["acquire", "return_value", -1] = turn.left
+    phase.xcoms["acquire", "return_value", -1] = turn.shared
     phase.commit("b", "d")
     phase.mark()
     assert checks_of(phase.run)["positive"].severity == "warn"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -34,12 +35,10 @@ from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.ledger.steps import recovery
-from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
+from airflow_tx.operators.commit import connected, final_errors, note_commit_failure
 from airflow_tx.sources.api import Batch, SourceKind
 from airflow_tx.state import Count, Fence, MemoryState
-from airflow_tx.transaction.commit import committer as committing
-from airflow_tx.transaction.commit.case import airflow_run
-from airflow_tx.transaction.commit.committer import Commit, Completion, acquire_step
+from airflow_tx.transaction.commit.committer import Commit, Completion
 from airflow_tx.transaction.commit.turn import advice, commit_in_turn
 from airflow_tx.transaction.processing.batch import CurrentBatch
 from airflow_tx.transaction.processing.begin import ask, committed_batch
@@ -120,15 +119,15 @@ def test_patience_ends(make: Any) -> None:
 
 
 def test_a_transaction_is_next_in_line_as_soon_as_the_tasks_before_it_have_acked(make: Any) -> None:
-    from airflow_tx.transaction.commit.turn import Wait, read_line
+    from airflow_tx.transaction.commit.turn import Move, read_line
 
     first, second = make("r1"), make("r2")
     first.begin()
     second.begin()
     spec = first.spec
-    assert read_line(ReadOnlyLedger(spec.memory, spec.paths), 2, ()).wait is Wait.BRIEFLY
+    assert read_line(ReadOnlyLedger(spec.memory, spec.paths), 2, ()).move is Move.WAIT_BRIEFLY
     first.work()
-    assert read_line(ReadOnlyLedger(spec.memory, spec.paths), 2, ()).wait is Wait.WARM
+    assert read_line(ReadOnlyLedger(spec.memory, spec.paths), 2, ()).move is Move.WAIT
 
 
 def test_a_batch_without_all_acks_is_not_committed(make: Any) -> None:
@@ -254,23 +253,27 @@ def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make:
     commit = run.commit()
     commit.complete()
     commit.prepare()
-    commit.case.ledger.run(acquire_step(commit.case, commit.prepare()))
+    commit.ledger.run(commit.acquire_step())
     run.updates = [update(state)]
     with pytest.raises(StateMissing, match="state other"):
         run.commit_now()
 
 
-def test_a_committer_names_its_run_and_its_try() -> None:
-    ti = FakeTi("commit", "r1")
-    own = airflow_run(ti)
-    assert (own.run_id, own.task_id, own.task_try) == ("r1", "commit", str(ti.id))
+def test_a_committer_names_its_run_and_its_try(make: Any) -> None:
+    own = make("r1").commit()
+    grant = Grant("numbers", "life", Token(1, 1, 1, 1, "nonce"), {})
+    with patch.object(own.ledger, "announce_owner") as announced:
+        own.show(grant)
+    shown = {"token": grant.token.to_json(), "run_id": "r1", "task_try": str(own.ti.id)}
+    announced.assert_called_once_with("nonce", shown)
+    assert own.task_id == "commit"
 
 
 def test_the_file_of_a_dag_is_that_of_the_task(make: Any) -> None:
-    ti: Any = FakeTi("commit", "r1")
-    assert airflow_run(ti).dag_file == ""
-    ti.task = SimpleNamespace(dag=SimpleNamespace(fileloc="/dags/numbers.py"))
-    assert airflow_run(ti).dag_file == "/dags/numbers.py"
+    own = make("r1").commit()
+    assert own.dag_file == ""
+    own.ti.task = SimpleNamespace(dag=SimpleNamespace(fileloc="/dags/numbers.py"))
+    assert own.dag_file == "/dags/numbers.py"
 
 
 def test_a_failed_transaction_is_not_committed(make: Any) -> None:
@@ -327,7 +330,7 @@ def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch
     run.begin()
     before = exact.database.snapshot()
     run.work()
-    dies(run, monkeypatch, committing, "mark_step")
+    dies(run, monkeypatch, Commit, "mark_step")
     run.work(count=11)
     with pytest.raises(OutputChanged, match='some of it.*restore the state .*use kind="opaque"'):
         run.commit_now()
@@ -365,7 +368,7 @@ def test_another_output_is_refused_though_the_first_one_is_written_while_the_sta
     def asked_meanwhile(txid: int) -> bool:
         monkeypatch.setattr(first, "holds", asked)
         run.work(count=10)
-        dies(run, monkeypatch, committing, "mark_step")
+        dies(run, monkeypatch, Commit, "mark_step")
         return asked(txid)
 
     late = run.commit()
@@ -623,8 +626,8 @@ def test_a_refusal_that_no_replay_mends_is_noted_as_such_with_its_own_line(
     state.database.fence = Fence("another ledger", Token(1, 1, 1, 1, "nonce"), applied=True)
     context = context_of(run)
     with pytest.raises(AirflowFailException) as refused, final_errors():
-        with commit_case(context, run.updates, run.log) as case:
-            commit_in_turn(Commit(case), store, patience=0)
+        with connected(Commit, context, run.updates, run.log) as commit:
+            commit_in_turn(commit, store, patience=0)
     context["exception"] = refused.value
     note_commit_failure(context)
     noted = found(store)
@@ -827,9 +830,9 @@ def test_before_its_grant_a_committer_knows_the_epoch_of_the_output_that_has_ack
     run.begin()
     run.work()
     committer = run.commit()
-    assert committer.case.known.epoch is None
+    assert committer.epoch is None
     committer.complete()
-    assert committer.case.known.epoch == found(store).epoch
+    assert committer.epoch == found(store).epoch
 
 
 def test_one_that_another_committer_has_committed_meanwhile_is_done(make: Any, state: MemoryState) -> None:

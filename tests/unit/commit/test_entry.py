@@ -24,7 +24,6 @@ from airflow_tx.state import Avg, Count, DeltaTable, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.suites.aggregator_cases import Balance
-from airflow_tx.transaction.commit.committer import acquire_step
 from airflow_tx.transaction.commit.handoff import GRACE, sweep_journal
 from airflow_tx.transaction.commit.restatement import no_contribution, write_entry
 from tests.stage import update
@@ -96,7 +95,7 @@ def test_the_binding_names_the_entry_from_the_mark_on(make: Any, store: Counting
     path = run.spec.paths.run("r1")
     commit = run.commit()
     commit.complete()
-    granted = commit.case.ledger.run(acquire_step(commit.case, commit.prepare()))
+    granted = commit.ledger.run(commit.acquire_step())
     commit.take(granted)
     assert Reader(store).peek(Binding, path).entry == ""
     commit.use()
@@ -120,7 +119,7 @@ def test_the_entry_of_a_restatement_names_what_it_replaces_and_holds_the_whole_o
     commit = again.commit()
     commit.complete()
     assert commit.processed is not None
-    restating = replace(commit.case, begun=replace(again.begun, replaces=Replaced(1, named(run))))
+    restating = replace(commit, begun=replace(again.begun, replaces=Replaced(1, named(run))))
     name = write_entry(restating, commit.processed, [ROWS[:2]])
     found = journal_of(run).read(name)
     assert found.replaces == {"txid": 1, "entry": named(run)}
@@ -177,7 +176,7 @@ def test_a_commit_that_dies_around_the_write_is_tried_again(
         run.commit_now()
     open_one = record(store, 1)
     assert open_one is not None
-    assert (open_one.journal, open_one.granted) == ("", False)
+    assert (open_one.journal, open_one.granted) == (None, False)
     left = journal_of(run).names(1)
     assert len(left) == (0 if point == "commit.before_journal" else 1)
     run.commit_now()
@@ -192,7 +191,7 @@ def test_the_entry_of_an_attempt_that_is_outranked_counts_for_nothing(
     run = begun(make, source=OpaqueNumbers())
     first = run.commit()
     first.complete()
-    granted = first.case.ledger.run(acquire_step(first.case, first.prepare()))
+    granted = first.ledger.run(first.acquire_step())
     assert isinstance(granted, Granted)
     old = record(store, 1)
     assert old is not None
@@ -306,7 +305,7 @@ def test_a_clock_that_is_ahead_alone_removes_nothing(make: Any) -> None:
 def test_an_entry_is_no_older_than_the_begin_of_its_transaction_by_another_clock(make: Any) -> None:
     run = begun(make, journal=timedelta(days=3))
     commit = run.commit()
-    commit.case.ledger.clock = Skewed(-60)
+    commit.ledger.clock = Skewed(-60)
     commit.complete()
     commit.prepare()
     assert commit.try_to_commit()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -15,6 +15,7 @@ from airflow_tx.base.errors import RepairRefused, StateDiffers
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, state_lost
 from airflow_tx.ledger.steps.end import note_skip
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.turn import commit_in_turn
 from tests.stage import begin_run
@@ -52,8 +53,7 @@ class Raised:
             def dies(*args: Any, **how: Any) -> Any:
                 raise Died
 
-            commit.part = replace(commit.part, use=dies)
-            with pytest.raises(Died):
+            with pytest.raises(Died), patch.object(Commit, "use", dies):
                 commit_in_turn(commit, self.run.spec.memory, patience=0.0)
         if phase == "written":
             killed_before_the_mark(self.run.commit())

@@ -436,15 +436,15 @@ _REMADE = "RemadeTransaction.of(held, newest)"
 LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
     (
         "what takes rows out is written last",
-        committer._rows_of_updates,
-        "_cannot_be_undone(case, update)",
+        committer.Commit.updates_to_write,
+        "self._cannot_be_undone(update)",
         "False",
         lambda given: test_what_takes_rows_out_is_written_last_of_its_committer(given.world(), given.patch),
     ),
     (
         "it is in a commit phase",
-        committer._write_own,
-        "for_good=_cannot_be_undone(case, each)",
+        committer.PhaseCommit._write_own,
+        "for_good=self._cannot_be_undone(each)",
         "for_good=False",
         lambda given: test_it_is_written_last_of_its_committer_in_a_commit_phase(given.world(), given.patch),
     ),

@@ -17,17 +17,16 @@ from airflow_tx.ledger.steps import end as skip
 from airflow_tx.ledger.steps import run_slots
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.transaction.commit import committer as committing
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.handoff import (
     due_skip,
     pass_on,
-    states_of,
     take_skip,
     take_skip_or_wait,
     undoable,
 )
 from airflow_tx.transaction.commit.run_slots import TaskRuns, start_yielded, yield_slot
-from airflow_tx.transaction.commit.update import Update
+from airflow_tx.transaction.commit.update import Update, states_of
 from tests.stage import update
 from tests.unit.bench import FakeTi
 from tests.unit.commit.run import (
@@ -46,7 +45,7 @@ from tests.unit.commit.run import (
 
 def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: MemoryState) -> None:
     first, second = open_run(make, "r1", work=False), open_run(make, "r2")
-    first.commit().case.ledger.run(skip.note_skip, 1, WHY)
+    first.commit().ledger.run(skip.note_skip, 1, WHY)
     assert second.commit_now() is None
     assert counts(state) == {"count": 10}
     assert any("Transaction 1.1 of numbers is skipped" in line for line in second.log.lines)
@@ -54,8 +53,8 @@ def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: M
 
 def test_the_committer_that_passes_the_turn_on_skips_what_is_next(make: Any, store: Any, state: MemoryState) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
-    open_run(make, "r3", work=False).commit().case.ledger.run(skip.note_skip, 3, WHY)
-    second.commit().case.ledger.run(skip.note_skip, 2, WHY)
+    open_run(make, "r3", work=False).commit().ledger.run(skip.note_skip, 3, WHY)
+    second.commit().ledger.run(skip.note_skip, 2, WHY)
     assert first.commit_now() is None
     assert (record(store, 2), record(store, 3)) == (None, None)
     assert counts(state) == {"count": 10}
@@ -66,13 +65,13 @@ def test_the_committer_that_passes_the_turn_on_skips_what_is_next(make: Any, sto
 def test_nothing_is_passed_on_while_it_is_the_turn_of_an_earlier_transaction(make: Any) -> None:
     run = open_run(make, "r1")
     runs: Any = TaskRuns("numbers", run.committer)
-    pass_on(run.commit().case.ledger, {}, runs, NotYet(1), log=run.log)
+    pass_on(run.commit().ledger, {}, runs, NotYet(1), log=run.log)
     assert run.log.lines == []
 
 
 def test_a_committer_whose_own_transaction_is_skipped_writes_nothing(make: Any, state: MemoryState) -> None:
     run = open_run(make, "r1")
-    run.commit().case.ledger.run(skip.note_skip, 1, WHY)
+    run.commit().ledger.run(skip.note_skip, 1, WHY)
     with pytest.raises(SkippedTransaction, match="airflow tx readmit numbers 1"):
         run.commit_now()
     with pytest.raises(SkippedTransaction):
@@ -86,7 +85,7 @@ def test_a_committer_that_learns_of_its_skip_when_it_takes_the_turn_skips_it_and
     committer = open_run(make, "r1").commit()
     committer.complete()
     committer.prepare()
-    committer.case.ledger.run(skip.note_skip, 1, WHY)
+    committer.ledger.run(skip.note_skip, 1, WHY)
     with pytest.raises(SkippedTransaction, match="Transaction 1 of numbers was skipped"):
         committer.try_to_commit()
     assert (record(store, 1), counts(state)) == (None, {})
@@ -99,7 +98,7 @@ def test_what_a_skipped_transaction_had_written_is_rolled_back(
     commit = run.commit()
     killed_before_the_mark(commit)
     assert counts(state) == {"count": 10}
-    ledger = run.commit().case.ledger
+    ledger = run.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {state.name: state}, log=run.log), Committed)
     assert counts(state) == {}
@@ -113,7 +112,7 @@ def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any, monk
     commit = run.commit()
     killed_before_the_mark(commit)
     again = run.commit()
-    again.case.ledger.run(skip.note_skip, 1, WHY)
+    again.ledger.run(skip.note_skip, 1, WHY)
     with pytest.raises(SkipRefused, match="kept.*cannot undo"):
         run.commit_now()
     assert counts(kept) == {"count": 10}
@@ -127,7 +126,7 @@ def test_a_transactional_state_that_holds_nothing_of_it_lets_it_be_skipped(
     run.begin()
     run.work()
     dies(run, monkeypatch, kept, "raise_and_write")
-    ledger = run.commit().case.ledger
+    ledger = run.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {kept.name: kept}, log=run.log), Committed)
     assert counts(kept) == {}
@@ -140,7 +139,7 @@ def test_a_write_that_comes_between_the_look_and_the_fence_of_a_skip_refuses_it(
     run: Run = make("r1", [update(kept)])
     run.begin()
     run.work()
-    committer, ledger, looks = run.commit(), run.commit().case.ledger, kept.holds
+    committer, ledger, looks = run.commit(), run.commit().ledger, kept.holds
     committer.complete()
     committer.prepare()
 
@@ -168,7 +167,7 @@ def test_a_skip_that_is_refused_is_taken_back_so_that_its_run_is_replayed_by_a_c
     run: Run = make("r1", [update(kept)])
     run.begin()
     run.work()
-    ledger = run.commit().case.ledger
+    ledger = run.commit().ledger
     killed_before_the_mark(run.commit())
     # Once before it is granted, and once after a committer has written since the first look.
     for held in (True, False):
@@ -195,14 +194,14 @@ def test_what_was_never_granted_is_skipped_though_a_state_cannot_tell_what_it_ho
     run: Run = make("r1", [update(kept)])
     run.begin()
     monkeypatch.setattr(kept, "holds", lambda txid: None)
-    ledger = run.commit().case.ledger
+    ledger = run.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {kept.name: kept}, log=run.log), Committed)
 
 
 def test_a_skip_says_that_its_ledger_was_set_back(make: Any, store: Any, state: MemoryState) -> None:
     run = open_run(make, "r1")
-    ledger = run.commit().case.ledger
+    ledger = run.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     before = store.snapshot()
     for _ in range(2):
@@ -211,11 +210,11 @@ def test_a_skip_says_that_its_ledger_was_set_back(make: Any, store: Any, state: 
         state.raise_fence(answer.grant)
     store.restore(before)
     with pytest.raises(LedgerBehind, match="airflow tx repair numbers --ledger-lost"):
-        take_skip(run.commit().case.ledger, 1, {state.name: state}, log=run.log)
+        take_skip(run.commit().ledger, 1, {state.name: state}, log=run.log)
 
 
 def test_a_skip_is_taken_once(make: Any, state: MemoryState) -> None:
-    ledger = open_run(make, "r1").commit().case.ledger
+    ledger = open_run(make, "r1").commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     states, log = {state.name: state}, open_run(make, "r2").log
     assert take_skip(ledger, 1, states, log=log) == Committed(1, by_this_call=True)
@@ -225,7 +224,7 @@ def test_a_skip_is_taken_once(make: Any, state: MemoryState) -> None:
 def test_a_skip_is_due_if_somebody_wants_the_transaction_skipped_whose_turn_it_is(make: Any) -> None:
     first = make("r1")
     assert first.begin().attempt.txid == 1
-    ledger = open_run(make, "r2").commit().case.ledger
+    ledger = open_run(make, "r2").commit().ledger
     ledger.run(skip.note_skip, 2, WHY)
     assert due_skip(ledger) is None
     first.work()
@@ -261,14 +260,14 @@ def test_a_state_of_ones_own_is_not_told_of_a_skip_and_cannot_undo(make: Any, mo
     own = PersistedState(noted, noted)
     run = open_run(make, "r1")
     run.updates = [Update(update(own).input, own)]
-    ledger = run.commit().case.ledger
+    ledger = run.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
     assert noted.seen == []
     second = open_run(make, "r2")
     second.updates = run.updates
     killed_before_the_mark(second.commit())
-    second.commit().case.ledger.run(skip.note_skip, 2, WHY)
+    second.commit().ledger.run(skip.note_skip, 2, WHY)
     with pytest.raises(SkipRefused, match="cannot undo"):
         second.commit_now()
     assert noted.seen == [(2, 1)]
@@ -311,7 +310,7 @@ def test_a_state_of_ones_own_that_can_undo_undoes_a_skipped_transaction(
     run.updates = [Update(update(own).input, own)]
     killed_before_the_mark(run.commit())
     assert undoing.total == 10
-    ledger = run.commit().case.ledger
+    ledger = run.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
     assert (undoing.total, undoing.updates) == (0, 1)
@@ -326,7 +325,7 @@ def test_whoever_is_outranked_while_it_skips_lets_the_other_one_finish(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = MemoryState("slow", keys=["word"], values={"count": Count()})
-    ledger = open_run(make, "r1").commit().case.ledger
+    ledger = open_run(make, "r1").commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     others = []
 
@@ -357,7 +356,7 @@ def test_a_skip_that_a_state_of_ones_own_fails_to_undo_stays_open_and_is_repeate
     run = open_run(make, "r1")
     run.updates = [Update(update(own).input, own)]
     killed_before_the_mark(run.commit())
-    ledger = run.commit().case.ledger
+    ledger = run.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     undoing.broken = True
     with pytest.raises(StateError, match="'Undoing' refused: it did not undo transaction 1: OSError: the disk is full"):
@@ -382,7 +381,7 @@ def test_a_committer_killed_after_its_mark_starts_those_that_yielded_when_it_is_
     commit.complete()
     commit.prepare()
     with monkeypatch.context() as patch:
-        patch.setattr(committing, "hand_over", killed)
+        patch.setattr(Commit, "_hand_over", killed)
         with pytest.raises(OSError, match="killed"):
             commit.try_to_commit()
     assert airflow.started == []
@@ -392,7 +391,7 @@ def test_a_committer_killed_after_its_mark_starts_those_that_yielded_when_it_is_
 
 def test_a_skip_waits_for_its_turn(make: Any, state: MemoryState) -> None:
     open_run(make, "r1")
-    ledger = open_run(make, "r2").commit().case.ledger
+    ledger = open_run(make, "r2").commit().ledger
     ledger.run(skip.note_skip, 2, WHY)
     assert isinstance(take_skip(ledger, 2, {state.name: state}, log=None), NotYet)
 
@@ -405,7 +404,7 @@ def test_what_comes_next_is_skipped_only_if_somebody_wants_that(make: Any, state
 
 def test_a_readmitted_batch_is_committed_once_under_a_new_txid(make: Any, state: MemoryState) -> None:
     first = open_run(make, "r1")
-    ledger = first.commit().case.ledger
+    ledger = first.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     take_skip(ledger, 1, {state.name: state}, log=first.log)
     assert open_run(make, "r2").commit_now() is None
@@ -475,11 +474,11 @@ def test_those_that_yielded_are_started_though_others_have_passed_the_turn_on_me
     with pytest.raises(AirflowFailException, match="yields"):
         yields(third, 1, 3, "r1")
     first.committer.runs["r3"] = "running"
-    second.commit().case.ledger.run(skip.note_skip, 2, WHY)
+    second.commit().ledger.run(skip.note_skip, 2, WHY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "sleep", lambda seconds: None)
         assert first.commit_now() is None
-    ledger = first.commit().case.ledger
+    ledger = first.commit().ledger
     assert (ledger.turn().current, airflow.started) == (3, [])
     first.committer.runs["r3"] = "failed"
     runs, ended = TaskRuns("numbers", first.committer), Committed(1, by_this_call=True, waiting=("r3",), skip=True)
@@ -495,7 +494,7 @@ def test_it_is_not_started_again_while_the_next_run_waits_for_a_slot(make: Any, 
     assert first.commit_now() is None
     assert airflow.started == []
     first.committer.runs["r2"] = "running"
-    assert list(start_yielded(first.commit().case.ledger, TaskRuns(first.spec.dag_id, first.committer), ["r3"]))
+    assert list(start_yielded(first.commit().ledger, TaskRuns(first.spec.dag_id, first.committer), ["r3"]))
     assert airflow.started == ["r3"]
 
 
@@ -510,7 +509,7 @@ def test_nobody_yields_while_the_dag_is_paused(make: Any, airflow: Airflow) -> N
 def test_only_the_leader_of_the_bids_yields(make: Any, airflow: Airflow) -> None:
     open_run(make, "r1")
     second, third = open_run(make, "r2"), open_run(make, "r3")
-    ledger = third.commit().case.ledger
+    ledger = third.commit().ledger
     ledger.run(run_slots.bid, Waiter("r3", 3, "z", 1))
     ti = FakeTi("commit", "r2", runs={"r1": "queued"})
     yield_slot(second.spec, {"ti": ti, "task": SimpleNamespace()}, blocking=1, txid=2, log=second.log)

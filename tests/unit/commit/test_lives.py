@@ -937,7 +937,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
     ("another state was renamed", life.name_now, "name = renamed[1]", "pass", taken_name),
     ("another state was forgotten", life.name_now, "each.what == STATE_FORGOTTEN", "False", was_forgotten),
     ("where it began", end_steps.accepted_after, "txid if began[name] else 0", "1", young),
-    ("whether it was empty", fence.raised, "BEGAN: is_empty()", "BEGAN: True", not_empty),
+    ("whether it was empty", fence.raised, "known.get(CHANGE, 0), is_empty()", "known.get(CHANGE, 0), True", not_empty),
     ("what was replaced", DifferenceRows.rows, "self._replaced(keys, old, new) if self._done else", "", replaced),
 )
 

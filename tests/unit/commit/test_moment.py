@@ -41,6 +41,7 @@ from airflow_tx.state import (
 )
 from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction.commit import committer, handoff, write
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.handoff import take_skip
 from airflow_tx.transaction.commit.update import append, partition_persist, persistent_aggregate, written_together
 from airflow_tx.transaction.processing.batch import CurrentBatch
@@ -50,7 +51,7 @@ from tests.unit.bench import Numbers
 from tests.unit.commit.backups import ADA
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.restated_run import Makes, begun, committed, processed, rows
-from tests.unit.commit.run import dies, killed_before_the_mark
+from tests.unit.commit.run import Run, dies, killed_before_the_mark
 
 TABLE, TOTALS, GUARD, ELSEWHERE = "table", "totals", "guard", "elsewhere"
 SUMMED = ["DELETE FROM report", "INSERT INTO report SELECT sum(count) FROM totals"]
@@ -213,8 +214,8 @@ def test_another_output_of_states_in_one_database_is_noted_once_it_is_written(
     dies(run, monkeypatch, committer, "write_moment")
     run.begin()
     processed(run, rows(a=2))
-    dies(run, monkeypatch, committer, "mark_step")
-    assert run.spec.ledger(run.spec.memory).status(1).outputs == prepared(run).outputs
+    dies(run, monkeypatch, Commit, "mark_step")
+    assert run.spec.ledger(run.spec.memory).status(1).outputs == prepared(run).prepare().outputs
     run.begin()
     with pytest.raises(OutputChanged):
         processed(run, rows(a=3)).commit_now()
@@ -276,16 +277,17 @@ def test_what_takes_rows_out_is_written_last_beside_another_store(makes: Any, sh
     made = makes(TABLE, TOTALS, ELSEWHERE)
     committed(made, rows(a=1))
     run = begun(made, rows(a=10), instead_of=1)
-    found = committer._rows_of_updates(run.commit().case, prepared(run))
+    found = prepared(run).updates_to_write()
     assert [each.state.name for each in write.moment_of(found)] == ["url.totals"]
     kept = [replace(each, update=replace(each.update, together=each.state is not found[2].state)) for each in found]
     assert [each.state.name for each in write.moment_of(kept)] == ["url.seen", "url.totals"]
 
 
-def prepared(run: Any) -> Any:
+def prepared(run: Run) -> Commit:
     commit = run.commit()
     commit.complete()
-    return commit.prepare()
+    commit.prepare()
+    return commit
 
 
 def test_a_skip_is_one_transaction_of_the_database(makes: Any, shop: Database) -> None:
@@ -295,7 +297,7 @@ def test_a_skip_is_one_transaction_of_the_database(makes: Any, shop: Database) -
     ledger = run.spec.ledger(run.spec.memory)
     ledger.run(note_skip, 2, ADA)
     with shop.counted() as transactions:
-        take_skip(ledger, 2, {each.name: each for each in run.commit().case.states.values()}, log=run.log)
+        take_skip(ledger, 2, {each.name: each for each in run.commit().states.values()}, log=run.log)
     assert len(transactions) == 1
     committed(made, rows(a=4))
     assert shop.asked("SELECT count FROM totals") == [(5,)]
@@ -415,7 +417,7 @@ class Given(NamedTuple):
 
 LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
     "the fences elsewhere are raised first": (
-        committer.write,
+        Commit.write,
         "raise_fences(outside, grant)",
         "None",
         lambda given: test_a_state_of_another_store_whose_fence_refuses_leaves_the_database_as_it_was(
@@ -431,8 +433,8 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         ),
     ),
     "the output is noted behind its fence": (
-        committer.write,
-        "take_other_output(case.ledger, inside, granted, prepared.outputs)",
+        Commit.write,
+        "self._take_other_output(inside)",
         "None",
         lambda given: test_another_output_of_states_in_one_database_is_noted_once_it_is_written(
             given.make, given.shop, given.patch

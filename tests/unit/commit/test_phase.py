@@ -22,7 +22,7 @@ from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.transaction.commit.committer import grant_of, read_shared, write_in_phase, write_under
+from airflow_tx.transaction.commit.committer import grant_of
 from airflow_tx.transaction.commit.update import Update, persistent_aggregate
 from airflow_tx.transaction.commit.write import write_moment
 from tests.unit.bench import CountingStore
@@ -156,7 +156,7 @@ def test_tries_that_come_when_another_one_has_marked_it_do_nothing(phase: PhaseR
     grant = phase.acquire()
     phase.commit("b", "d")
     phase.mark()
-    assert write_under(phase.committer("b"), grant).written == {}
+    assert phase.committer("b").write_under(grant) == {}
     phase.mark()
     assert counts(of_b) == WRITTEN
 
@@ -167,7 +167,9 @@ def test_new_values_of_a_transaction_that_is_final_are_found_again(make: Any, of
     phase.commit("b", "d")
     phase.mark()
     phase.acquire()
-    told, left = write_in_phase(phase.committer("b"))
+    committer = phase.committer("b")
+    told = committer.write_in_phase()
+    left = committer.left
     assert told is None
     assert left["totals"]["rows"] == 2
 
@@ -247,14 +249,14 @@ def test_while_a_task_before_the_phase_works_again_nothing_is_written_or_marked(
     phase.states["count"] = "running"
     incomplete(phase, "a task before the phase works again. Clear acquire")
     with pytest.raises(Outranked, match="a later grant"):
-        write_under(phase.committer("b"), grant)
+        phase.committer("b").write_under(grant)
 
 
 def test_a_committer_of_an_outranked_grant_writes_nothing(phase: PhaseRun, of_b: MemoryState) -> None:
     first = phase.acquire()
     phase.acquire()
     with pytest.raises(Outranked, match="a later grant"):
-        write_under(phase.committer("b"), first)
+        phase.committer("b").write_under(first)
     assert counts(of_b) == {}
 
 
@@ -265,7 +267,7 @@ def test_a_committer_of_an_outranked_grant_writes_nothing_to_a_state_without_a_f
     first = phase.acquire()
     phase.acquire()
     with pytest.raises(Outranked, match="a later grant"):
-        write_under(phase.committer("b"), first)
+        phase.committer("b").write_under(first)
     assert noted.seen == []
 
 
@@ -277,7 +279,7 @@ def test_a_committer_writes_nothing_while_a_task_works_of_which_the_ledger_knows
     grant = phase.acquire()
     phase.states["branch"] = "running"  # it was cleared
     with pytest.raises(Outranked, match="a later grant"):
-        write_under(phase.committer("b"), grant)
+        phase.committer("b").write_under(grant)
     assert counts(of_b) == {}
 
 
@@ -379,7 +381,7 @@ def test_the_result_of_a_task_between_the_committers_is_written(with_c: PhaseRun
 
 def refuses_c(phase: PhaseRun, problem: str) -> None:
     with pytest.raises(StagingError, match=problem):
-        write_in_phase(phase.committer("d"))
+        phase.committer("d").write_in_phase()
     assert counts(phase.updates["d"][0].state) == {}  # type: ignore[arg-type]
 
 
@@ -471,7 +473,7 @@ def test_a_transactional_state_of_the_phase_that_holds_nothing_takes_another_out
 
 def set_back(phase: PhaseRun, state: MemoryState) -> None:
     """The ledger is set back to before a grant that has raised the fence of a state."""
-    incarnation = phase.run.commit().case.ledger.topology().incarnation
+    incarnation = phase.run.commit().ledger.topology().incarnation
     token = Token(1, 1, 9, 9, "n", phase.run.begun.attempt.birth)
     state.raise_fence(Grant("numbers", incarnation, token, {}))
 
@@ -505,13 +507,14 @@ def test_the_failure_of_each_of_its_tasks_is_noted_under_the_grant_that_it_knows
 ) -> None:
     phase.acquire()
     outranked = phase.committer("b")
-    grant = grant_of(read_shared(outranked), "numbers")
+    grant = outranked.shared_grant()
+    assert grant is not None
     phase.acquire()
     with pytest.raises(Outranked) as error:
-        write_under(outranked, grant)  # type: ignore[arg-type]
+        outranked.write_under(grant)
     failed(phase.run, outranked, error.value)
     assert (open_one(store).error, open_one(store).failures, open_one(store).by_phase) == (None, 0, True)
     newest = phase.committer("b")
-    read_shared(newest)
+    newest.read_shared()
     failed(phase.run, newest, AWAY)
     assert open_one(store).failures == 1

@@ -37,7 +37,8 @@ from airflow_tx.operations.cli.progress import Progress, WorkStatus
 from airflow_tx.sources.dates import key_of_interval
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, Max, MemoryState, SqlTable, Sum
-from airflow_tx.transaction.commit.handoff import DagStates, take_skip
+from airflow_tx.transaction.commit.handoff import take_skip
+from airflow_tx.transaction.commit.update import DagStates
 from airflow_tx.transaction.processing.task import stage_frames
 from airflow_tx.triggers.sensor import commit_of
 from tests.stage import update

@@ -10,7 +10,7 @@ from airflow_tx.base.errors import EntryMissing, RestateRefused
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
-from airflow_tx.transaction.processing.begin import note_committed
+from airflow_tx.transaction.commit.handoff import note_committed
 from tests.unit.bench import Numbers
 from tests.unit.commit.run import Run
 
@@ -108,5 +108,5 @@ def test_the_source_learns_nothing_of_it(run: Run, source: Told) -> None:
     run.begin()
     run.start().fail("of memory")
     run.begin()
-    note_committed(run.spec, run.begun)
+    note_committed(run.spec, run.begun, log=run.log)
     assert source.learned == learned == [("begun", 1), ("committed", 1)]

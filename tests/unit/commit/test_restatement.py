@@ -24,7 +24,7 @@ from airflow_tx.state import Avg, Count, First, Last, Max, MemoryDatabase, Memor
 from airflow_tx.state.maps import OpaqueValue
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.suites.aggregator_cases import Balance
-from airflow_tx.transaction.commit import committer as committing
+from airflow_tx.transaction.commit.committer import Commit
 from airflow_tx.transaction.commit.contributions import Difference
 from airflow_tx.transaction.commit.restatement import check_entry, refuses_restatement
 from airflow_tx.transaction.commit.update import Update
@@ -314,9 +314,8 @@ def test_what_is_compared_between_replays_is_the_output(makes: Any) -> None:
     run = begun(makes, rows(a=0.3, b=2.0), instead_of=1, **how)
     commit = run.commit()
     commit.complete()
-    prepared = commit.prepare()
-    assert prepared.outputs == output_digests(run.updates, [rows(a=0.3, b=2.0)])
-    assert list(prepared.replacing.differences["words"].rows) != list(prepared.rows[0])
+    assert commit.prepare().outputs == output_digests(run.updates, [rows(a=0.3, b=2.0)])
+    assert list(commit.replacing.differences["words"].rows) != list(commit.rows_read[0])
 
 
 # --- refused
@@ -373,7 +372,7 @@ def test_a_restatement_that_is_killed_and_replayed_replaces_the_value_once_more(
     commit.complete()
     commit.prepare()
     with monkeypatch.context() as patch:
-        patch.setattr(committing, "mark_step", _away)
+        patch.setattr(Commit, "mark_step", _away)
         with pytest.raises(StateUnavailable):
             commit.try_to_commit()
     assert counts(best) == {"a": 8}

@@ -269,7 +269,7 @@ def test_staged_files_are_kept_by_a_link_and_written_again_in_their_order(makes:
 
 def test_rows_of_several_outputs_are_kept_in_their_order(makes: Any, place: TableInSqlite) -> None:
     run = staged_run(makes, place, MANY)
-    case = run.commit().case
+    case = run.commit()
     (staged,) = (StagedRows(case.area, run.committer.xcoms["count", "counts", -1], place.state, case.begun.attempt),)
     journal = journal_of(run)
     outputs: list[Any] = [rows(a=1), staged, rows(b=2), [{"word": "c", "count": 3, "more": True}]]

@@ -173,7 +173,7 @@ def test_a_skipped_transaction_is_rolled_back_and_counts_once_when_it_is_readmit
     update = counting(OpaqueMap(backing))
     run = make("r1", [update])
     dies(run, counted(a=5, b=5), monkeypatch)
-    ledger = run.commit().case.ledger
+    ledger = run.commit().ledger
     ledger.run(end.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {update.state.name: update.state}, log=run.log), Committed)
     assert held(backing) == {}
@@ -192,7 +192,7 @@ def test_a_map_that_cannot_be_rolled_back_refuses_the_skip_of_what_it_may_hold(
     update = counting(MAPS[kind](MemoryMap()))
     run = make("r1", [update])
     dies(run, counted(a=5), monkeypatch)
-    run.commit().case.ledger.run(end.note_skip, 1, WHY)
+    run.commit().ledger.run(end.note_skip, 1, WHY)
     with pytest.raises(SkipRefused, match="state MemoryMap already, which cannot undo it"):
         run.commit_now()
 

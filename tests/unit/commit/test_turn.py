@@ -15,7 +15,7 @@ from airflow_tx.ledger.receipt import Deed
 from airflow_tx.ledger.records import Phase, TransactionRecord, encode
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.transaction.commit.turn import Wait, WaitingLine, advice, read_line
+from airflow_tx.transaction.commit.turn import Move, WaitingLine, advice, read_line
 from tests.model.driver import Run, Topology
 
 
@@ -41,38 +41,38 @@ def changed(near: WaitingLine, txid: int, **changes: Any) -> WaitingLine:
 
 @pytest.mark.parametrize("current", [5, 6])
 def test_the_transaction_whose_turn_it_is_does_not_wait(current: int) -> None:
-    assert line(5, current).wait is Wait.NOT
+    assert line(5, current).move is Move.COMMIT
 
 
 def test_the_next_two_in_line_wait_in_their_worker_when_all_before_them_only_have_to_commit() -> None:
-    assert line(5, 4, t4=True).wait is Wait.WARM
-    assert line(5, 3, t3=True, t4=True).wait is Wait.WARM
+    assert line(5, 4, t4=True).move is Move.WAIT
+    assert line(5, 3, t3=True, t4=True).move is Move.WAIT
 
 
 def test_nobody_holds_a_worker_slot_for_long_while_an_earlier_transaction_may_need_one() -> None:
-    assert line(5, 4, t4=False).wait is Wait.BRIEFLY
-    assert line(5, 3, t3=True, t4=False).wait is Wait.BRIEFLY
+    assert line(5, 4, t4=False).move is Move.WAIT_BRIEFLY
+    assert line(5, 3, t3=True, t4=False).move is Move.WAIT_BRIEFLY
 
 
 def test_one_behind_the_warm_places_waits_briefly_whatever_the_others_do() -> None:
-    assert line(5, 2, t2=True, t3=True, t4=True).wait is Wait.BRIEFLY
+    assert line(5, 2, t2=True, t3=True, t4=True).move is Move.WAIT_BRIEFLY
 
 
 def test_only_the_first_sixteen_in_line_hold_a_worker_slot_however_many_are_in_flight() -> None:
-    assert line(17, 1).wait is Wait.BRIEFLY
-    assert line(18, 1).wait is Wait.DEFERRED
-    assert replace(line(18, 1), places=20).wait is Wait.WARM
+    assert line(17, 1).move is Move.WAIT_BRIEFLY
+    assert line(18, 1).move is Move.DEFER
+    assert replace(line(18, 1), places=20).move is Move.WAIT
 
 
 def test_as_many_as_are_wanted_wait_in_their_worker() -> None:
     far = replace(line(5, 1, t1=True, t2=True, t3=True, t4=True), places=4)
-    assert far.wait is Wait.WARM
-    assert replace(far, places=3).wait is Wait.BRIEFLY
-    assert replace(far, ready=far.ready - {2}).wait is Wait.BRIEFLY
+    assert far.move is Move.WAIT
+    assert replace(far, places=3).move is Move.WAIT_BRIEFLY
+    assert replace(far, ready=far.ready - {2}).move is Move.WAIT_BRIEFLY
 
 
 def test_a_transaction_that_became_final_while_the_line_was_read_stops_nobody() -> None:
-    assert line(5, 3, t4=True).wait is Wait.WARM
+    assert line(5, 3, t4=True).move is Move.WAIT
 
 
 # --- what wakes a committer that waits elsewhere -----------------------------------------------------------------

@@ -248,7 +248,7 @@ def test_it_learns_at_once_that_its_transaction_cannot_be_committed(pair: Any, s
     waiting = second.commit()
     with pytest.raises(StaleAttempt if again else FailedTransaction):
         commit_in_turn(waiting, store, patience=60.0, clock=lambda: store.time)
-    assert (store.waits, waiting.case.begun) == ([(60.0, True)], begun)
+    assert (store.waits, waiting.begun) == ([(60.0, True)], begun)
 
 
 def test_a_task_of_it_that_works_again_is_waited_for_and_its_output_is_read_again(
@@ -281,7 +281,7 @@ def test_a_skip_that_it_cannot_take_is_tried_once_and_then_waited_for(
         run.begin()
         run.work()
     killed_before_the_mark(first.commit())
-    ledger = first.commit().case.ledger
+    ledger = first.commit().ledger
     ledger.run(end.note_skip, 1, WHY)
 
     def replayed() -> None:

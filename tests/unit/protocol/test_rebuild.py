@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild
 from airflow_tx.ledger.audit.rebuild import ledger_lost
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.receipt import Deed, Outcome
+from airflow_tx.ledger.receipt import Deed, FenceBatch, Outcome, Replaced
 from airflow_tx.ledger.records import Binding, BlockMark, Metadata, Skipped, Waiter, encode
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.state.api import Fence
@@ -44,8 +42,8 @@ def held(
     generation, attempt, epoch = rank
     token = Token(generation, txid, attempt, epoch, "nonce", birth)
     own = {"key": f"r{txid}", "run_id": f"r{txid}", "granted": "2013", "skip": None}
-    kept = {"rows": f"rows {txid}", "position": txid, "prev": txid - 1, **own, **batch}
-    return HeldState(state, undoable, holds, life, token, applied, kept)
+    kept: dict[str, Any] = {"rows": f"rows {txid}", "position": txid, "prev": txid - 1, **own, **batch}
+    return HeldState(state, undoable, holds, life, token, applied, FenceBatch(**kept))
 
 
 def plan(*states: HeldState) -> RebuildPlan:
@@ -55,18 +53,16 @@ def plan(*states: HeldState) -> RebuildPlan:
 # --- a fence -----------------------------------------------------------------------------------------------------
 
 
-def fence(batch: str) -> Any:
-    return SimpleNamespace(batch=batch, token=Token(1, 7, 1, 1, "n"), incarnation="L", applied=True, change=0)
+def fence(batch: str) -> Fence:
+    return Fence("L", Token(1, 7, 1, 1, "n"), True, batch)
 
 
 def test_a_fence_says_what_its_transaction_was() -> None:
     batch = held("s", 7).batch
-    found = HeldState.of("s", undoable=False, fence=fence(json.dumps(batch)))
+    found = HeldState.of("s", undoable=False, fence=fence(batch.text))
     assert found == HeldState("s", False, True, "L", Token(1, 7, 1, 1, "n"), True, batch)
     assert found.batch == batch
-    assert (
-        HeldState.of("s", undoable=False, fence=fence(json.dumps(batch)), holds=lambda txid: txid != 7).holds is False
-    )
+    assert HeldState.of("s", undoable=False, fence=fence(batch.text), holds=lambda txid: txid != 7).holds is False
 
 
 def test_a_fence_notes_that_all_updates_are_in() -> None:
@@ -93,7 +89,7 @@ def test_a_transaction_that_is_complete_everywhere_was_the_last_one() -> None:
 
 
 def test_a_restatement_that_is_begun_anew_is_said_to_count_for_nothing() -> None:
-    found = plan(held("s", 7, applied=False, key="r3", replaces={"txid": 3, "entry": "2013-01-01/3-ab"}))
+    found = plan(held("s", 7, applied=False, key="r3", replaces=Replaced(3, "2013-01-01/3-ab")))
     assert found.bound == {"r3": Binding(3, "2013-01-01/3-ab")}
     assert found.summary == (
         "transaction 7 is not complete in every state; it is next, from where transaction 6 ended; it restated "
@@ -102,7 +98,7 @@ def test_a_restatement_that_is_begun_anew_is_said_to_count_for_nothing() -> None
 
 
 def test_whose_it_was_is_known_if_the_fences_say_so() -> None:
-    assert plan(held("s", 7, key="r7")).transaction["key"] == "r7"
+    assert plan(held("s", 7, key="r7")).transaction == held("s", 7, key="r7").batch
 
 
 @pytest.mark.parametrize(
@@ -118,7 +114,7 @@ def test_whose_it_was_is_known_if_the_fences_say_so() -> None:
 def test_one_that_is_not_complete_everywhere_is_begun_again(states: tuple[HeldState, ...]) -> None:
     found = plan(*states)
     assert (found.current, found.meta, found.last) == (7, Metadata(1, None, 6), {"s": 6, "t": 6})
-    assert found.transaction == {}
+    assert found.transaction is None
     assert found.births == {each.state: each.token.birth for each in states}
     assert "it is next, from where transaction 6 ended" in found.summary
 
@@ -214,10 +210,10 @@ def test_a_ledger_that_is_gone_is_made_where_the_states_say(topology: Topology) 
 
 
 def test_a_transaction_that_was_skipped_keeps_its_rows(topology: Topology) -> None:
-    skip = {"who": "bob", "when": EARLY, "why": "broken"}
+    skip = Deed("bob", EARLY, "broken")
     rebuilt(topology, plan(held("s", 7, key="r7", run_id="run 7", skip=skip)))
     kept = Reader(topology.store()).peek(Skipped, topology.paths.skipped(7))
-    assert (kept.key, kept.run_id, kept.rows, kept.skip) == ("r7", "run 7", "rows 7", Deed(**skip))
+    assert (kept.key, kept.run_id, kept.rows, kept.skip) == ("r7", "run 7", "rows 7", skip)
 
 
 def test_before_the_first_transaction_nothing_is_final(topology: Topology) -> None:
@@ -385,6 +381,6 @@ def test_a_skip_that_the_ledger_knows_is_kept_as_it_is(topology: Topology) -> No
     Run(topology, "r1").begin(2)
     topology.skip(1)
     before = Reader(topology.store()).peek(Skipped, topology.paths.skipped(1))
-    skip = {"who": "bob", "when": EARLY, "why": "broken"}
+    skip = Deed("bob", EARLY, "broken")
     rebuilt(topology, of(topology, plan(held("s", 1, key="r1", run_id="r1", skip=skip))))
     assert Reader(topology.store()).peek(Skipped, topology.paths.skipped(1)) == before

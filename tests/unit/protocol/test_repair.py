@@ -17,6 +17,7 @@ from airflow_tx.ledger.audit.rebuild import Repairs, ResetIncomplete, reason_of
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.life import RENAMED, RESET, STATE_LOST
 from airflow_tx.ledger.reading import Reader
+from airflow_tx.ledger.receipt import FenceBatch
 from airflow_tx.ledger.records import RepairRecord, TopologyRecord, encode
 from airflow_tx.ledger.steps import commit
 from airflow_tx.ledger.steps.commit import AcquireRequest
@@ -261,7 +262,7 @@ def test_the_mark_of_a_reset_is_known(data: bytes, expected: bool) -> None:
 
 
 def of_ledger(life: str) -> HeldState:
-    batch = {"rows": 1, "position": 2, "prev": None, "key": "r7", "run_id": "r7", "granted": "2013", "skip": None}
+    batch = FenceBatch("r7", "r7", "2013", None, rows=1, position=2, prev=None)
     return HeldState("s", True, True, life, Token(1, 7, 1, 1, "n", "b"), True, batch)
 
 

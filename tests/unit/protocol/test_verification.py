@@ -541,8 +541,8 @@ def test_a_fence_is_not_compared_with_a_receipt_that_is_not_there(ledger: Ledger
 
 def test_what_a_fence_says_of_its_batch_is_compared(ledger: LedgerEvidence, states: Any) -> None:
     own: Any = states[0].fence
-    batch = {"rows": 9, "position": 8, "prev": 7}
-    other = replace(own, applied=False, batch=json.dumps(batch))
+    batch = replace(own.kept, rows=9, position=8, prev=7)
+    other = replace(own, applied=False, batch=batch.text)
     findings, _ = said(verified(ledger, [replace(states[0], fence=other), states[1]]))
     assert findings == [
         "state s0: its fence says that its update is not complete false, the receipt of transaction 5 true",

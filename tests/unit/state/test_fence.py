@@ -12,6 +12,7 @@ from airflow_tx.base.errors import FenceForeign, FenceOutranked, LedgerBehind, P
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.state import Fence, Grant
 from airflow_tx.state.fence import applied, check_portions, check_write, raised, uncovered
+from airflow_tx.testing.suites.state_tools import batch_of
 
 
 def _row(generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n", birth: str = "") -> Fence:
@@ -31,7 +32,7 @@ def _grant(
 ) -> Grant:
     token = Token(generation, txid, attempt, epoch, nonce, birth)
     births = {} if known is None else {"s": known}
-    return Grant("flights", "here", token, {} if last is None else {"s": last}, "new", births)
+    return Grant("flights", "here", token, {} if last is None else {"s": last}, batch_of("new"), births)
 
 
 def _over(grant: Grant, stored: Fence) -> Grant:
@@ -63,7 +64,8 @@ def _over(grant: Grant, stored: Fence) -> Grant:
     ],
 )
 def test_a_grant_that_follows_raises_the_fence(stored: Fence | None, grant: Grant) -> None:
-    assert raised(stored, grant, state="s") == Fence("here", grant.token, False, "new")
+    batch = batch_of("new", was_empty=True if stored is None else None)
+    assert raised(stored, grant, state="s") == Fence("here", grant.token, False, batch.text)
 
 
 def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> None:
