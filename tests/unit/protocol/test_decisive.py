@@ -76,6 +76,23 @@ def test_a_field_of_the_topology_record_is_found(books: Books, field: str, value
     findings(books, words)
 
 
+def test_a_renamed_state_that_the_ledger_does_not_name_is_found() -> None:
+    books = Books().run(3)
+    books.pipeline.ledger.run(rename_state, "s0", "s2", audit=ADA)
+    assert decisive_findings(books) == []
+    books.change(books.pipeline.paths.record, lambda record: record["states"].pop("s2"))
+    assert "state s2: transaction 3 was committed to it, and the ledger does not name it" in decisive_findings(books)
+
+
+def test_a_loss_that_was_accepted_before_a_state_was_renamed_is_no_finding() -> None:
+    books = Books().run(3)
+    books.pipeline.begin("run 4")
+    books.change(books.pipeline.paths.transaction(4), lambda record: record.update(fenced=["s0"]))
+    books.pipeline.ledger.run(state_lost, "s0", ADA)
+    books.pipeline.ledger.run(rename_state, "s0", "s2", audit=ADA)
+    assert [each for each in decisive_findings(books) if each.startswith("state ")] == []
+
+
 def test_a_skip_that_is_no_longer_listed_is_found(books: Books) -> None:
     books.pipeline.ledger.run(end.note_skip, 8, ADA)
     assert books.verify().findings == ()
