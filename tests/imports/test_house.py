@@ -53,7 +53,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 BOUNDS = {
     "statements without docstrings": 43_156,
-    "syntax nodes": 550_498,
+    "syntax nodes": 550_484,
     "files": 286,
     "rooms": 13,
     "names that rooms take from each other": 750,

@@ -281,11 +281,11 @@ def expected(
     for txid, each in sorted(known.items()):
         before = bindings.get(each.key)
         bindings[each.key] = _bound_after(txid, each)
-        if each.replaces is None and before is not None and before.txid in skipped:
+        if before is not None and before.txid in skipped:
             # Only a re-admission gives the run of a skipped transaction another one.
             kept = skipped[before.txid]
             skipped[before.txid] = replace(kept, rows=None, readmitted_as=txid)
-        if isinstance(each, Receipt) and each.skip is not None and not _is_committed(each):
+        if isinstance(each, Receipt) and each.skip is not None:
             kept = Skipped(each.key, each.run_id, each.metadata, each.skip, op="")
             if each.replaces is not None:
                 # The transaction that it restates counts, so its rows cannot come back.

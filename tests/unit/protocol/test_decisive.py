@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.api import Create, Delete, Put
-from airflow_tx.ledger.audit.chain import Chain
+from airflow_tx.ledger.audit.chain import Chain, expected
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, rename_state, state_lost
 from airflow_tx.ledger.audit.verification import compare_decisive
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Deed
 from airflow_tx.ledger.records import Binding, Counter, Loss, Skipped, encode
 from airflow_tx.ledger.steps import end
@@ -228,6 +229,13 @@ def test_another_binding_of_a_run_is_found(books: Books, run: str, txid: int | N
     path = books.pipeline.paths.run(run)
     books.store.multi([], [Delete(path) if txid is None else Put(path, encode(Binding(txid)))])
     findings(books, f"its run '{run}' is ")
+
+
+def test_of_two_committed_transactions_of_a_run_the_later_one_counts() -> None:
+    """The run was cleared after its binding was lost with the ledger."""
+    books = Books().run(2)
+    again = replace(books.receipt(2), key="run 1")
+    assert expected({1: books.receipt(1), 2: again}, [], {}).bindings == {"run 1": Binding(2)}
 
 
 @pytest.mark.parametrize("txid", [0, 2, 4, 8, 99])
