@@ -37,6 +37,7 @@ from airflow_tx.ledger.records import (
     Ack,
     Counter,
     Metadata,
+    RepairRecord,
     TopologyRecord,
     TransactionRecord,
     decode,
@@ -574,6 +575,12 @@ class LedgerReader:
         if read.peek(Counter, self._paths.current).txid != current:
             return True
         return read.peek(Counter, self._paths.allocated).txid != allocated
+
+
+def repairs_of(read: Reader, paths: Paths) -> list[RepairRecord]:
+    """Read what people did to the ledger, the oldest first."""
+    numbers = sorted(map(int, read.names_if_any(paths.repairs)))
+    return [read.peek(RepairRecord, paths.repair(number)) for number in numbers]
 
 
 def records_at(read: Reader, cls: type[R], paths: Mapping[_K, str]) -> dict[_K, R]:

@@ -19,7 +19,7 @@ import pytest
 
 from airflow_tx.base.errors import AlreadyFinal, IncompleteBatch, SkippedTransaction, TooMuchContention, TxError
 from airflow_tx.ledger import life, reading
-from airflow_tx.ledger.audit import plan, rebuild
+from airflow_tx.ledger.audit import chain, rebuild
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.records import TransactionRecord
@@ -733,12 +733,12 @@ MUTANTS = (
     ),
     Mutant(
         "a rebuilt ledger re-admits a skipped restatement",
-        ((rebuild._without_rows, "if replaces is None", "if True"),),
+        ((chain.expected, "if each.replaces is not None:", "if False:"),),
         _rebuilt("test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back", gone=True),
     ),
     Mutant(
         "a rebuilt ledger binds the run to the skipped restatement",
-        ((plan._bound, "or batch.skip is not None", ""),),
+        ((chain._bound_after, "each.replaces is None or _is_committed(each)", "True"),),
         _rebuilt(
             "test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back",
             gone=False,
@@ -747,10 +747,15 @@ MUTANTS = (
     ),
     Mutant(
         "a rebuilt ledger binds the run to a restatement that was skipped earlier",
-        ((rebuild._counts_now, "if skipped.replaces is not None:", "if False:"),),
+        ((chain._bound_after, "each.replaces is None or _is_committed(each)", "True"),),
         _rebuilt(
             "test_one_that_was_skipped_earlier_is_known_by_its_receipt_alone", gone=True, error=SkippedTransaction
         ),
+    ),
+    Mutant(
+        "a rebuilt ledger forgets the runs of what was skipped earlier",
+        ((rebuild._bound_by_receipts, "**skipped, ", ""),),
+        _rebuilt("test_one_that_was_skipped_earlier_is_known_by_its_receipt_alone", gone=True),
     ),
     Mutant(
         "a rebuilt ledger restates what came before",

@@ -735,6 +735,20 @@ class TestRebuilt:
         rebuilt(journaled, gone=gone, first=2)
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
 
+    def test_the_next_restatement_after_a_skipped_one_is_no_readmission(self, journaled: Topology, gone: bool) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").processed(2, {"a": 3})
+        journaled.skip(2)
+        restated(journaled, 1, {"a": 5}, key="r1")
+        Run(journaled, "r3").whole(2, {"b": 1})
+        rebuilt(journaled, gone=gone)
+        skipped = journaled.ledger().all_skipped()[2]
+        assert (skipped.replaces, skipped.readmitted_as) == (1, None)
+        binding = journaled.binding("r1")
+        assert binding is not None
+        assert binding.txid == 3
+
     def test_what_came_before_is_restated_no_more(self, journaled: Topology, gone: bool) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         rebuilt(journaled, gone=gone)

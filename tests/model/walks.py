@@ -61,14 +61,21 @@ class Known:
     """What is known of the values of a state, beside what its fence says.
 
     :param lost: transactions that were accepted as lost; `hands`: changes by hand that are there.
+    :param unsure: the ones of these of which no one knows whether they were there when a person accepted that.
     :param more: what else was there when a person accepted it; None: nothing.
     :param apart: whether the values are of another moment than the fence.
     """
 
     lost: frozenset[int] = frozenset()
+    unsure: frozenset[int] = frozenset()
     hands: frozenset[int] = frozenset()
     more: Any = None
     apart: bool = False
+
+    @property
+    def emptied(self) -> Known:
+        """What is known once everything is gone: a roll forward leaves out only what is sure to be given up."""
+        return Known() if self.unsure else Known(lost=self.lost)
 
 
 class Final(NamedTuple):
@@ -90,6 +97,7 @@ class Walk:
     :ivar runs: by id; `made`: what they gave, by the nonce of their grant; `late`: committers that stand still.
     :ivar finals: the transactions that are final; `left`: which of them have passed over a state.
     :ivar known: of each state; `kept`: copies of databases, by their number; `hands`: state of each change by hand.
+    :ivar accepted: of each state what was known when a person last accepted what it held.
     """
 
     setting: Setting
@@ -105,6 +113,7 @@ class Walk:
     known: dict[str, Known] = field(default_factory=dict)
     kept: list[list[tuple[Path | None, dict[str, Known]]]] = field(default_factory=lambda: [[], [], []])
     hands: dict[int, str] = field(default_factory=dict)
+    accepted: dict[str, Known] = field(default_factory=dict)
     life: str = ""
     label: str = "one"
     counts: Counter[str] = field(default_factory=Counter)
@@ -423,11 +432,14 @@ class Walk:
         clean = self.whole(state) or fence is None or fence.txid >= self.turn()
         if clean and not known.apart and not known.more:
             lost = known.lost | (counted - self.has(state) - self.left[name])
-            self.known[name] = replace(known, lost=frozenset(lost))
+            reached = 0 if fence is None else fence.txid
+            unsure = frozenset(txid for txid in known.unsure if txid <= reached)
+            self.known[name] = replace(known, lost=frozenset(lost), unsure=unsure)
         else:
             # Nothing is known of what is there, so that it counts as it is.
             more = self.settled(state)
-            self.known[name] = Known(lost=frozenset(counted), more=more)
+            self.known[name] = Known(lost=frozenset(counted), unsure=frozenset(self.finals), more=more)
+        self.accepted[name] = self.known[name]
         self.counts["accepted losses"] += 1
         self.exact = False
 
@@ -614,8 +626,11 @@ class Walk:
         self.states = self.opened()
         for name, then in known.items():
             # Only a fence says that the values are from before a loss.
-            nothing = self.by_name[name].fence() is None
-            self.known[name] = Known(lost=self.known[name].lost) if nothing else then
+            fence = self.by_name[name].fence()
+            if fence is None:
+                self.known[name] = self.known[name].emptied
+            else:
+                self.known[name] = self.accepted_with(name, fence) or then
         self.counts["stores set back"] += 1
         fences = {
             name: fence and (str(fence.token), fence.applied)
@@ -656,6 +671,16 @@ class Walk:
         self.known |= {name: replace(then, apart=True) for name, then in known.items()}
         self.counts["values set back"] += 1
 
+    def accepted_with(self, name: str, fence: Fence) -> Known | None:
+        """Say what is known of values beside a fence that a person has accepted; None: it was another fence."""
+        if self.store.get(self.spec.paths.record) is None:
+            return None
+        noted = self.ledger.topology().accepted.get(name, {})
+        if name not in self.accepted or noted.get("fence") != fence.token.to_json():
+            return None
+        then = self.accepted[name]
+        return then if then.more is None else replace(then, more=self.settled(self.by_name[name]))
+
     def accepted_since(self, name: str, then: Known) -> bool:
         """Whether a person has accepted a loss of a state since then."""
         return (then.lost, then.more) != (self.known[name].lost, self.known[name].more)
@@ -679,7 +704,7 @@ class Walk:
     def _lose(self, a: int, b: int) -> None:
         place = self.places[a % 3]
         names = [state.name for state, own in zip(self.states, self.places, strict=True) if own == place]
-        self.put(place, None, {name: Known(lost=self.known[name].lost) for name in names}, what="lost whole")
+        self.put(place, None, {name: self.known[name] for name in names}, what="lost whole")
 
     def _roll(self, a: int, b: int) -> None:
         """Roll forward, and die, and meanwhile others do something."""
@@ -735,7 +760,12 @@ class Walk:
             return
         self.label = label
         self.states = self.opened()
-        named: list[dict[str, Any]] = [self.known, self.left, *(known for kept in self.kept for _, known in kept)]
+        named: list[dict[str, Any]] = [
+            self.known,
+            self.left,
+            self.accepted,
+            *(known for kept in self.kept for _, known in kept),
+        ]
         for each in named:
             if old in each:
                 each[new] = each.pop(old)

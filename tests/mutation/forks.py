@@ -42,6 +42,7 @@ class Forks:
 
     def __init__(self, selection: Selection, root: Path, jobs: int, limit: float) -> None:
         self._selection, self._root, self._jobs, self._limit = selection, root, jobs, limit
+        gc.unfreeze()  # the tests have frozen what was there when they began: it would be in no list
         self._functions = _functions(selection.files)
         self._pools: list[Any] = [each for each in gc.get_objects() if type(each) is ThreadPoolExecutor]
         wrappers: list[Any] = [each for each in gc.get_objects() if type(each) is _lru_cache_wrapper]

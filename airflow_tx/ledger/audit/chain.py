@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from airflow_tx.base.errors import (
@@ -18,8 +19,20 @@ from airflow_tx.ledger.api import Paths, Store, decode_name, names_below, txids_
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import as_plain, digest_of, dumps, is_shortened, replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.life import LEDGER_LOST, Life, since_reset, taken_back
-from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, records_at
+from airflow_tx.ledger.life import (
+    LEDGER_LOST,
+    ForgottenName,
+    Life,
+    name_now,
+    since_reset,
+    taken_back,
+)
+from airflow_tx.ledger.reading import (
+    Reader,
+    RotatingTransactionalState,
+    records_at,
+    repairs_of,
+)
 from airflow_tx.ledger.receipt import Deed, FenceBatch, Outcome, Receipt
 from airflow_tx.ledger.records import (
     Binding,
@@ -30,7 +43,6 @@ from airflow_tx.ledger.records import (
     TopologyRecord,
     TransactionRecord,
 )
-from airflow_tx.ledger.steps.step import repairs_of
 
 # --- evidence -----------------------------------------------------------------------------------------------------
 # What `airflow tx verify` compares: the ledger as it says of itself, and what its states say. Nothing is written.
@@ -231,6 +243,80 @@ def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
     )
 
 
+# --- expected -----------------------------------------------------------------------------------------------------
+# What receipts, repairs and open transactions imply for the ledger. No code of the steps is used: this checks them.
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The content of a ledger, as far as receipts, repairs and open transactions imply it.
+
+    :param generation: of the topology record, unless a roll forward is in progress.
+    :param skips: the open transactions that are to be skipped, in order.
+    :param states: by the name that a state has now, the last transaction that it got.
+    :param bindings: by run key, the transaction that counts, and the name of its journal entry.
+    :param skipped: by txid, what is kept of a skipped transaction; of a long batch only the digest of its rows.
+    """
+
+    generation: int
+    skips: list[int]
+    states: Mapping[str, int]
+    bindings: Mapping[str, Binding]
+    skipped: Mapping[int, Skipped]
+
+
+def expected(
+    receipts: Mapping[int, Receipt],
+    repairs: Sequence[RepairRecord],
+    opened: Mapping[int, TransactionRecord],
+) -> Expected:
+    """Work out what a ledger has to say: `verify` compares each field, and a rebuild writes it.
+
+    :param receipts: of final transactions, by txid.
+    :param repairs: all of them, the oldest first.
+    :param opened: the records of open transactions, by txid.
+    """
+    bindings = dict[str, Binding]()
+    skipped = dict[int, Skipped]()
+    known: dict[int, Receipt | TransactionRecord] = {**receipts, **opened}
+    for txid, each in sorted(known.items()):
+        before = bindings.get(each.key)
+        bindings[each.key] = _bound_after(txid, each)
+        if before is not None and before.txid in skipped:
+            # Only a re-admission gives the run of a skipped transaction another one.
+            kept = skipped[before.txid]
+            skipped[before.txid] = replace(kept, rows=None, readmitted_as=txid)
+        if isinstance(each, Receipt) and each.skip is not None:
+            kept = Skipped(each.key, each.run_id, each.metadata, each.skip, op="")
+            if each.replaces is not None:
+                # The transaction that it restates counts, so its rows cannot come back.
+                kept = replace(kept, rows=None, replaces=each.replaces.txid)
+            skipped[txid] = kept
+    return Expected(
+        generation=repairs[-1].generation if repairs else 1,
+        skips=sorted(txid for txid, record in opened.items() if record.skip is not None),
+        states={
+            now: txid
+            for txid, receipt in sorted(receipts.items())
+            for name in receipt.written
+            if not isinstance(now := name_now(repairs, name, txid), ForgottenName)
+        },
+        bindings=bindings,
+        skipped=skipped,
+    )
+
+
+def _bound_after(txid: int, each: Receipt | TransactionRecord) -> Binding:
+    """Give the binding of a run: a restatement counts only once it is committed."""
+    if each.replaces is None or _is_committed(each):
+        return Binding(txid, each.journal or "")
+    return Binding(each.replaces.txid, each.replaces.entry)
+
+
+def _is_committed(each: Receipt | TransactionRecord) -> bool:
+    return isinstance(each, Receipt) and each.outcome == Outcome.COMMITTED.value
+
+
 # --- chain --------------------------------------------------------------------------------------------------------
 
 
@@ -278,6 +364,12 @@ class Chain:
                 self.held.get(state, {}),
             )
         return self._lives[state]
+
+    @cached_property
+    def expected(self) -> Expected:
+        """Work out what the ledger has to say, as far as its receipts tell."""
+        now = self.ledger.decisive
+        return expected(self.receipts, self.ledger.repairs, {} if now is None else now.opened)
 
     # --- reading
 

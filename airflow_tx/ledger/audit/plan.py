@@ -14,7 +14,7 @@ from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import digest
 from airflow_tx.ledger.life import LEDGER_LOST, holds_for_good
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.receipt import FenceBatch, Receipt
+from airflow_tx.ledger.receipt import FenceBatch, Outcome, Receipt
 from airflow_tx.ledger.records import Binding, Metadata, Phase, Restating, TransactionRecord, encode
 from airflow_tx.ledger.steps.processing import counted_of
 from airflow_tx.ledger.steps.step import Stamp, acks_of, put_or_create
@@ -43,6 +43,27 @@ class HeldState:
     receipts: tuple[Receipt, ...] = field(hash=False, default=())
     change: int = 0
     takes_out: frozenset[int] = frozenset()
+
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt of the transaction in the fence, with all of its rows. It does not say what was written."""
+        batch = self.batch
+        return Receipt(
+            **self.token.to_json(),
+            topology="",
+            incarnation=self.incarnation,
+            outcome=(Outcome.COMMITTED if batch.skip is None else Outcome.SKIPPED).value,
+            key=batch.key,
+            run_id=batch.run_id,
+            granted=batch.granted,
+            metadata=batch.rows,
+            before=batch.prev,
+            after=batch.position,
+            previous="",
+            skip=batch.skip,
+            journal=batch.journal or None,
+            replaces=batch.replaces,
+        )
 
     @classmethod
     def of(
@@ -99,10 +120,10 @@ class RebuildPlan:
     :param last: per state, the last txid that is final in it.
     :param births: per state, the birth that its fence holds.
     :param meta: metadata of transaction `current` − 1; None if there is none.
-    :param transaction: what the fences keep of that transaction; None: they do not hold it.
     :param granted: when the states' newest grant was given: what began later, no state knows.
-    :param bound: by key, which transaction counts of the run of the newest grant, if the fences have it.
-    :param ended: by txid, the receipts that the states keep of transactions before `current`.
+    :param bound: by key, which transaction counts of the run of the newest grant, if that is an open restatement.
+    :param last_run: the key of the run of transaction `current` − 1, if it is in the fences; "": it is not.
+    :param ended: by txid, the receipts of transactions before `current`: from the fences, or as the states keep them.
     :param change: the newest accepted change that a fence names.
     """
 
@@ -114,7 +135,7 @@ class RebuildPlan:
     births: dict[str, str]
     summary: str
     granted: str
-    transaction: FenceBatch | None = field(hash=False, default=None)
+    last_run: str = ""
     bound: Mapping[str, Binding] = field(hash=False, default_factory=dict)
     ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
     change: int = 0
@@ -212,25 +233,28 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
     # The fence of every state is raised before the first write to any state: all of them have begun the greatest txid.
     newest = max(held, key=lambda each: each.token.rank)
     txid = newest.token.txid
-    batch = newest.batch
+    receipt = newest.receipt
+    is_complete = _is_complete(held, txid)
+    ended = {each.txid: each for state in held for each in state.receipts if each.txid < txid}
+    bound = dict[str, Binding]()
     remade = None
-    if _is_complete(held, txid):
+    if is_complete:
         current = txid + 1
-        meta: Metadata | None = Metadata(newest.token.attempt, batch.rows, batch.position)
-        transaction = batch
+        meta: Metadata | None = Metadata(receipt.attempt, receipt.metadata, receipt.after)
+        ended[txid] = receipt
         summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
     else:
         _check_open(paths, held, txid)
         current = txid
-        meta = Metadata(1, None, batch.prev) if txid > 1 else None
-        transaction = None
+        meta = Metadata(1, None, receipt.before) if txid > 1 else None
         summary = (
             f"transaction {txid} is not complete in every state; "
             f"it is next, from where transaction {txid - 1} ended"
         )
         remade = RemadeTransaction.of(held, newest)
-        if batch.replaces is not None:
-            replaced = batch.replaces.txid
+        if receipt.replaces is not None:
+            replaced = receipt.replaces.txid
+            bound = {receipt.key: Binding(replaced, receipt.replaces.entry)}
             summary += (
                 f"; it restated transaction {replaced}, which counts: what the states hold of it goes with the next "
                 "commit"
@@ -247,24 +271,13 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         last={each.state: final for each in held} if final else {},
         births={each.state: each.token.birth for each in held},
         summary=summary,
-        transaction=transaction,
-        bound=_bound(batch, final if transaction else 0) if remade is None else remade.bound,
+        last_run=receipt.key if is_complete else "",
+        bound=bound if remade is None else remade.bound,
         granted=min(each.batch.granted for each in held if each.token.txid == txid),
-        ended={each.txid: each for state in held for each in state.receipts if each.txid < current},
+        ended=ended,
         change=max(each.change for each in held),
         remade=remade,
     )
-
-
-def _bound(batch: FenceBatch, final: int) -> dict[str, Binding]:
-    """Say which transaction counts of the run of the newest grant.
-
-    :param final: that transaction, if it is complete; 0: it begins again.
-    """
-    replaces = batch.replaces
-    if replaces is not None and (not final or batch.skip is not None):
-        return {batch.key: Binding(replaces.txid, replaces.entry)}
-    return {batch.key: Binding(final, batch.journal)} if final else {}
 
 
 def _is_complete(held: Sequence[HeldState], txid: int) -> bool:

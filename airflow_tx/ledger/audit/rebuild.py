@@ -20,6 +20,7 @@ from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, topologies
 from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.audit.chain import Expected, expected
 from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild, rebuild_refused
 from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.batch_words import gone_in_words
@@ -38,8 +39,8 @@ from airflow_tx.ledger.life import (
     name_now,
     since_reset,
 )
-from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
-from airflow_tx.ledger.receipt import Outcome, Receipt, Replaced
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, repairs_of
+from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
@@ -97,14 +98,15 @@ def ledger_lost(
         found = replace(found, incarnation=plan.incarnation, generation=0)
 
     kept = _kept_changes(read, paths, changes, plan)
+    wanted = expected(plan.ended, kept, {})
     after = _topology_after(found or request.made(stamp.op, plan.incarnation), plan, stamp)
     after = replace(after, accepted=_accepted_again(kept, plan))
     # No transaction that begins after the rebuild uses the name of one of these folders.
     after = step.left(after, paths, *map(paths.acks, read.names_if_any(paths.all_acks)))
-    skipped, without_rows = _skipped_again(read, stamp, paths, plan)
+    skipped, without_rows = _skipped_again(read, stamp, paths, wanted)
     writes = [
         *missing_folders(read, paths),
-        *_emptied(read, stamp, paths, plan, first),
+        *_emptied(read, stamp, paths, plan, first, wanted=wanted),
         *_restarted(read, paths, plan),
         *skipped,
         put_or_create(read, paths.record, encode(after)),
@@ -129,7 +131,7 @@ def ledger_lost(
         summary=summary,
         change={
             "txid": plan.current,
-            "states": {name: plan.current - 1 for name in plan.last if plan.transaction},
+            "states": {name: plan.current - 1 for name in plan.last if plan.last_run},
         },
         kept=[each for each in kept if not read.exists(paths.repair(each.number))],
         above=plan.change,
@@ -146,7 +148,7 @@ def _kept_changes(
     read: Reader, paths: Paths, changes: Sequence[RepairRecord], plan: RebuildPlan
 ) -> list[RepairRecord]:
     """List all repairs, with the accepted changes that the ledger has lost; these keep their numbers if they can."""
-    known = step.repairs_of(read, paths)
+    known = repairs_of(read, paths)
     numbers = {each.number for each in known}
     last = max([*numbers, *(each.number for each in changes), plan.change], default=0)
     found = list(known)
@@ -214,10 +216,10 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
 
 
 def _emptied(
-    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int
+    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int, *, wanted: Expected
 ) -> list[Write]:
     """Delete what the ledger holds of open transactions, and of all from `first` on: they are other batches now."""
-    writes = _bindings(read, stamp, paths, plan, first)
+    writes = _bindings(read, stamp, paths, plan, first, wanted=wanted)
     writes += [Delete(f"{paths.wishes}/{name}") for name in read.names_if_any(paths.wishes)]
     for name in read.names_if_any(paths.histories):
         if int(name) >= first:
@@ -248,7 +250,7 @@ def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
 
 
 def _bindings(
-    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int
+    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int, *, wanted: Expected
 ) -> list[Write]:
     """Unbind runs whose transaction the states do not know; bind the one whose transaction they prove."""
     writes = list[Write]()
@@ -264,9 +266,8 @@ def _bindings(
             if skipped.readmitted_as in gone:
                 writes += _taken_back(read, stamp, paths, int(name), skipped)
                 bound[paths.run(skipped.key)] = Binding(int(name))
-    bound |= _bound_by_receipts(read, paths, plan)
-    writes += _final(read, stamp, paths, plan)
-    bound |= {paths.run(key): binding for key, binding in plan.bound.items()}
+    known = _bound_by_receipts(read, paths, plan, wanted)
+    bound |= {paths.run(key): binding for key, binding in known.items()}
     # Each transaction that is not final has its key in its record: the bindings of all runs need not be listed.
     for txid in sorted(gone):
         path = paths.run(opened[txid].key)
@@ -304,88 +305,38 @@ def _taken_back(
     return writes
 
 
-def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[Write]:
-    """Give what the end of the transaction that the states prove has left, if the ledger does not know it."""
-    path = paths.skipped(plan.current - 1)
-    last = plan.transaction
-    if last is None or last.skip is None or read.exists(path):
-        return []
-    own = Skipped(last.key, last.run_id, last.rows, last.skip, stamp.op)
-    return [Create(path, encode(_without_rows(own, last.replaces)))]
-
-
-def _without_rows(skipped: Skipped, replaces: Replaced | None) -> Skipped:
-    """Leave the rows out if it was a restatement: the transaction that it restated counts."""
-    return skipped if replaces is None else replace(skipped, rows=None, replaces=replaces.txid)
-
-
 def _skipped_again(
-    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan
+    read: Reader, stamp: Stamp, paths: Paths, wanted: Expected
 ) -> tuple[list[Write], list[int]]:
     """Keep the rows of transactions that were skipped in the lost time; list the transactions whose rows are lost."""
     writes = list[Write]()
     without_rows = list[int]()
-    for txid, receipt in sorted(plan.ended.items()):
-        if receipt.outcome != Outcome.SKIPPED.value or receipt.skip is None:
-            continue
-        again = _readmitted_as(plan, receipt)
+    for txid, own in wanted.skipped.items():
+        again = own.readmitted_as
         path = paths.skipped(txid)
         found = read.find(Skipped, path)
         if found is not None:
             if again is not None and found.readmitted_as is None:
                 later = replace(found, rows=None, readmitted_as=again, op=stamp.op)
                 writes.append(Put(path, encode(later)))
-        elif txid == plan.current - 1 and plan.transaction:
-            continue  # the fences keep its rows
-        elif again is None and receipt.replaces is None and is_shortened(receipt.metadata):
+        elif is_shortened(own.rows):
             without_rows.append(txid)
         else:
-            rows = None if again is not None else receipt.metadata
-            own = Skipped(
-                receipt.key, receipt.run_id, rows, receipt.skip, stamp.op, readmitted_as=again
-            )
-            writes.append(Create(path, encode(_without_rows(own, receipt.replaces))))
+            writes.append(Create(path, encode(replace(own, op=stamp.op))))
     return writes, without_rows
 
 
-def _readmitted_as(plan: RebuildPlan, skipped: Receipt) -> int | None:
-    """Find the transaction in which the rows of a skipped one came back: the next one of its run."""
-    later = [
-        each.txid
-        for each in plan.ended.values()
-        if each.key == skipped.key and each.txid > skipped.txid
-    ]
-    return min(later, default=None)
-
-
-def _bound_by_receipts(read: Reader, paths: Paths, plan: RebuildPlan) -> dict[str, Binding]:
-    """Bind the runs of transactions that were skipped in the lost time, by the path of each binding."""
-    bound = dict[str, Binding]()
-    for txid, receipt in sorted(plan.ended.items()):
-        if receipt.outcome != Outcome.SKIPPED.value:
-            continue
-        counts = _counts_now(plan, receipt)
-        if counts is not None:
-            bound[paths.run(receipt.key)] = counts
-        elif not read.exists(paths.skipped(txid)):
-            bound[paths.run(receipt.key)] = Binding(txid)
-    return bound
-
-
-def _counts_now(plan: RebuildPlan, skipped: Receipt) -> Binding | None:
-    """Say which transaction counts of the run of a skipped one; None: none does."""
-    later = _readmitted_as(plan, skipped)
-    committed = [
-        each
-        for each in plan.ended.values()
-        if each.key == skipped.key and each.outcome == Outcome.COMMITTED.value
-    ]
-    last = max(committed, key=lambda each: each.txid, default=None)
-    if last is not None:
-        return Binding(last.txid, last.journal or "")
-    if skipped.replaces is not None:
-        return Binding(skipped.replaces.txid, skipped.replaces.entry)
-    return None if later is None else Binding(later)
+def _bound_by_receipts(
+    read: Reader, paths: Paths, plan: RebuildPlan, wanted: Expected
+) -> dict[str, Binding]:
+    """Bind the runs of transactions that were skipped in the lost time, and of the last one in the fences."""
+    skipped = {
+        own.key: wanted.bindings[own.key]
+        for txid, own in wanted.skipped.items()
+        if wanted.bindings[own.key].txid != txid or not read.exists(paths.skipped(txid))
+    }
+    last = {plan.last_run: wanted.bindings[plan.last_run]} if plan.last_run else {}
+    return {**skipped, **last, **plan.bound}
 
 
 # --- repair -------------------------------------------------------------------------------------------------------

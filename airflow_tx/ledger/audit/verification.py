@@ -18,12 +18,19 @@ from airflow_tx.ledger.audit.chain import (
     in_short,
 )
 from airflow_tx.ledger.batch import WHOLE
-from airflow_tx.ledger.json_text import digest, digest_of, replace
-from airflow_tx.ledger.life import BACK, CHANGE, LEDGER_LOST, STATE_LOST, Life, name_now
-from airflow_tx.ledger.receipt import Outcome, Receipt, Written, restated
-from airflow_tx.ledger.records import Loss, Phase, Skipped, TransactionRecord
-from airflow_tx.ledger.steps.loss import ACCEPT_LOSS, losses_behind
-from airflow_tx.ledger.steps.roll_forward import nonces
+from airflow_tx.ledger.json_text import as_plain, digest, digest_of, replace
+from airflow_tx.ledger.life import (
+    ACCEPT_LOSS,
+    BACK,
+    CHANGE,
+    LEDGER_LOST,
+    ROLL_FORWARD,
+    STATE_LOST,
+    Life,
+    name_now,
+)
+from airflow_tx.ledger.receipt import Receipt, Written, restated
+from airflow_tx.ledger.records import Phase, Skipped, TransactionRecord
 
 # --- decisive -----------------------------------------------------------------------------------------------------
 # Compares what decides later transactions with the receipts, and with itself. Pure. Source: docs/protocol.md §10.
@@ -43,25 +50,38 @@ def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bo
     _compare_bindings(chain, now)
     if whole:
         _compare_open(chain, now)
-        chain.findings += [f"ledger: {each}" for each in _topology_findings(chain, now)]
+        chain.findings += [f"ledger: {each}" for each in _topology_findings(chain)]
         _compare_states(chain, {state.name: state for state in states})
+
+
+_SENTENCES = {
+    "generation": "its generation is {}, and its repairs have left {}",
+    "skips": "it lists {} to be skipped, and the open transactions say {}",
+    "run_id": "its kept rows are of run {}, its receipt of {}",
+    "rows": "its kept rows are {}, the rows of its receipt {}",
+}
+"""By field of a record, the finding if it does not say what receipts, repairs and open transactions imply."""
+_OF_SKIPPED = "its kept rows are of {name} {}, its receipt of {}"
+"""The finding for each other field of a skipped transaction."""
+
+
+def _apart(said: Any, wanted: Any, *names: str) -> Iterator[str]:
+    """Word in which of these fields a record is not what it should be."""
+    for name in names:
+        found = [as_plain(getattr(each, name)) for each in (said, wanted)]
+        if len(set(map(digest_of, found))) > 1:
+            yield _SENTENCES.get(name, _OF_SKIPPED).format(*map(in_short, found), name=name)
 
 
 # --- the topology record ------------------------------------------------------------------------------------------
 
 
-def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
+def _topology_findings(chain: Chain) -> Iterator[str]:
     topology = chain.ledger.topology
-    repairs = chain.ledger.repairs
-    left = repairs[-1].generation if repairs else 1
-    if topology.rolling is not None:
-        left = topology.rolling.generation
-    if topology.generation != left:
-        yield f"its generation is {topology.generation}, and its repairs have left {left}"
+    rolling = topology.rolling
+    left = chain.expected.generation if rolling is None else rolling.generation
+    yield from _apart(topology, replace(chain.expected, generation=left), "generation", "skips")
     yield from _rebuilt_findings(chain)
-    wanted = sorted(txid for txid, record in now.opened.items() if record.skip is not None)
-    if topology.skips != wanted:
-        yield f"it lists {in_short(topology.skips)} to be skipped, and the open transactions say {in_short(wanted)}"
     yield from _loss_findings(chain)
     paths = Paths("", chain.ledger.name)
     acks = paths.all_acks.removeprefix(f"{paths.base}/")
@@ -107,15 +127,15 @@ def _loss_findings(chain: Chain) -> Iterator[str]:
     accepted = [each for each in life if each.what == ACCEPT_LOSS and each.number > asked_again]
     places = chain.ledger.position
     places = places if topology.partitioned and isinstance(places, dict) else {WHOLE: places}
-    losses: dict[str, list[Loss]] = defaultdict(list)
-    for each in accepted:
-        for loss in each.losses:
-            losses[loss.partition].append(loss)
-    ahead = {
-        (partition, digest(loss.position))
-        for partition, place in places.items()
-        for loss in losses_behind(losses, partition, place)
+    losses = {
+        (loss.partition, digest(loss.position)): loss for each in accepted for loss in each.losses
     }
+    ahead = set[tuple[str, str]]()
+    for partition, place in places.items():
+        at = (partition, digest(place))
+        while at in losses and at not in ahead:
+            ahead.add(at)
+            at = (partition, digest(losses[at].resume_at))
     for each in accepted:
         is_ahead = any((loss.partition, digest(loss.position)) in ahead for loss in each.losses)
         if is_ahead and each.number not in topology.losses:
@@ -148,30 +168,25 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
                 f"state {name}: the ledger says {told.format(*granted)} of transaction {last}, and it was "
                 f"{told.format(receipt.attempt, receipt.epoch)}"
             )
-    own = {
-        name: receipt
-        for txid, receipt in sorted(chain.receipts.items())
-        for name in receipt.written
-    }
-    for name in sorted(own.keys() - topology.states.keys()):
-        receipt = own[name]
-        if receipt.txid > topology.rebuilt and not _is_gone(chain, name, receipt):
-            said = (
-                f"transaction {receipt.txid} was committed to it, and the ledger does not name it"
-            )
+    for name in sorted(chain.expected.states.keys() - topology.states.keys()):
+        last = chain.expected.states[name]
+        if last > topology.rebuilt and not _is_lost(chain, name, chain.receipts[last]):
+            said = f"transaction {last} was committed to it, and the ledger does not name it"
             chain.findings.append(f"state {name}: {said}")
 
 
-def _is_gone(chain: Chain, state: str, receipt: Receipt) -> bool:
-    """Ask whether a person has forgotten or renamed a state since, or has accepted what it held."""
+def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
+    """Ask whether a person has accepted what a state held since this transaction.
+
+    :param state: its name now.
+    """
     repairs = chain.ledger.repairs
-    lost = any(
+    return any(
         each.what == STATE_LOST
-        and each.change.get("state") == state
         and each.generation > receipt.generation
+        and name_now(repairs, each.change["state"], each.change["txid"] - 1) == state
         for each in repairs
     )
-    return lost or name_now(repairs, state, receipt.txid) != state
 
 
 # --- open transactions --------------------------------------------------------------------------------------------
@@ -227,10 +242,8 @@ def _open_findings(
 def _compare_skipped(chain: Chain, now: Decisive) -> None:
     """Compare the rows that wait for a re-admission with the receipts."""
     ledger = chain.ledger
-    for txid, receipt in sorted(chain.receipts.items()):
-        if txid in now.skipped or txid >= ledger.current:
-            continue
-        if receipt.outcome == Outcome.SKIPPED.value:
+    for txid in sorted(chain.expected.skipped.keys() - now.skipped.keys()):
+        if txid < ledger.current:
             chain.find(txid, "it was skipped, and its rows are not kept")
     for txid, skipped in sorted(now.skipped.items()):
         if ledger.current <= txid < max(ledger.latest, ledger.current):
@@ -245,16 +258,13 @@ def _compare_skipped(chain: Chain, now: Decisive) -> None:
 
 def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) -> Iterator[str]:
     receipt = chain.receipts.get(txid)
-    history = chain.ledger.histories.get(txid)
+    wanted = chain.expected.skipped.get(txid)
     again = skipped.readmitted_as
-    if history is not None and again is None and history.final.readmitted_as is not None:
-        yield f"it was re-admitted as {history.final.readmitted_as}, and its rows may be re-admitted once more"
-    if (
-        history is not None
-        and again is not None
-        and history.final.readmitted_as not in (again, None)
-    ):
-        yield f"it was re-admitted as {history.final.readmitted_as}, and its rows are kept for {again}"
+    history = chain.ledger.histories.get(txid)
+    noted = [history and history.final.readmitted_as, wanted and wanted.readmitted_as]
+    for known in sorted({each or 0 for each in noted} - {again, 0}):
+        kept = "may be re-admitted once more" if again is None else f"are kept for {again}"
+        yield f"it was re-admitted as {known}, and its rows {kept}"
     if (
         again is not None
         and again <= now.allocated
@@ -265,26 +275,17 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
         yield f"its rows are said to be in transaction {again}, which was never allocated"
     if receipt is None:
         return
-    if receipt.outcome != Outcome.SKIPPED.value:
+    if wanted is None:
         yield "it was committed, and it is kept as skipped"
         return
-    pairs: dict[str, tuple[Any, Any]] = {
-        "run": (skipped.run_id, receipt.run_id),
-        "key": (skipped.key, receipt.key),
-        "skip": (skipped.skip, receipt.skip),
-        "replaces": (skipped.replaces, receipt.replaces and receipt.replaces.txid),
-    }
-    for name, (said, kept) in pairs.items():
-        if said != kept:
-            yield f"its kept rows are of {name} {in_short(said)}, its receipt of {in_short(kept)}"
+    yield from _apart(skipped, wanted, "run_id", "key", "skip", "replaces")
     # A rebuilt ledger takes the rows back from a re-admission that it forgets, and a replay may have changed them.
     taken_back = any(
         each.what == LEDGER_LOST and each.generation > receipt.generation
         for each in chain.ledger.repairs
     )
-    kept = again is None and skipped.replaces is None
-    if kept and not taken_back and digest_of(skipped.rows) != digest_of(receipt.metadata):
-        yield f"its kept rows are {in_short(skipped.rows)}, the rows of its receipt {in_short(receipt.metadata)}"
+    if again is None and wanted.readmitted_as is None and not taken_back:
+        yield from _apart(skipped, wanted, "rows")
 
 
 def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
@@ -302,12 +303,13 @@ def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
 def _compare_bindings(chain: Chain, now: Decisive) -> None:
     """Compare which transaction each run is bound to with whose each transaction is."""
     rebuilt = chain.ledger.topology.rebuilt
-    newest = dict[str, int]()
-    for txid in sorted({*chain.receipts, *now.opened}):
-        key = None if _leaves_binding(chain, now, txid) else _key_of(chain, now, txid)
-        if key is not None and rebuilt < txid <= now.allocated:
-            newest[key] = txid
-    for key, txid in newest.items():
+    counting = {
+        key: binding
+        for key, binding in chain.expected.bindings.items()
+        if rebuilt < binding.txid <= now.allocated
+    }
+    for key, binding in counting.items():
+        txid = binding.txid
         bound = now.bindings.get(key)
         if bound is None:
             _found(
@@ -320,20 +322,13 @@ def _compare_bindings(chain: Chain, now: Decisive) -> None:
             _found(chain, now, txid, f"its run {key!r} is bound to transaction {bound}")
         elif bound == txid and txid not in now.opened:
             named = now.entries.get(key, "")
-            kept = chain.receipts[txid].journal or ""
-            if named != kept:
-                text = f"its run {key!r} names the journal entry {named or 'none'}, its receipt {kept or 'none'}"
+            if named != binding.entry:
+                kept = binding.entry or "none"
+                text = (
+                    f"its run {key!r} names the journal entry {named or 'none'}, its receipt {kept}"
+                )
                 chain.find(txid, text)
-    _compare_others(chain, now, newest.keys())
-
-
-def _leaves_binding(chain: Chain, now: Decisive, txid: int) -> bool:
-    """Ask whether a run stays bound to the transaction that this one restates: it is open, or was skipped."""
-    record = now.opened.get(txid)
-    if record is not None:
-        return record.replaces is not None
-    receipt = chain.receipts[txid]
-    return receipt.replaces is not None and receipt.outcome == Outcome.SKIPPED.value
+    _compare_others(chain, now, counting)
 
 
 def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None:
@@ -498,11 +493,9 @@ def _compare_ends(chain: Chain) -> None:
             ended = f"transaction {last.txid} ended at {in_short(one)}"
             chain.findings.append(f"ledger: {where}it continues at {in_short(two)}, and {ended}")
     for name, txid in ledger.topology.states.items():
-        own = [each.txid for each in chain.receipts.values() if name in each.written]
-        if own and max(own) != txid and txid > ledger.topology.rebuilt:
-            said = (
-                f"the ledger says that transaction {txid} was its last one, the receipts {max(own)}"
-            )
+        own = chain.expected.states.get(name, txid)
+        if own != txid and txid > ledger.topology.rebuilt:
+            said = f"the ledger says that transaction {txid} was its last one, the receipts {own}"
             chain.findings.append(f"state {name}: {said}")
 
 
@@ -535,7 +528,7 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
             f"{where} its fence says transaction {txid}, and {last} was committed to it"
         )
     elif txid == last and txid in chain.receipts:
-        again = fence.token.nonce in nonces(topology, chain.ledger.life, state.name)
+        again = fence.token.nonce in _nonces(chain, state.name)
         for name, said, kept in _fence_apart(fence, chain.receipts[txid], again=again):
             of = f"the receipt of transaction {txid} {in_short(kept)}"
             chain.findings.append(f"{where} its fence says {name} {in_short(said)}, {of}")
@@ -756,6 +749,18 @@ def _column_total(
         each.get(name, 0) for each in accepted
     )
     return ColumnTotal(name, total, expected, parts.count(None))
+
+
+def _nonces(chain: Chain, state: str) -> set[str]:
+    """Name the runs of a roll forward that have written a state again, or do so now: its fence has the nonce of one."""
+    rolling = chain.ledger.topology.rolling
+    done = {
+        nonce
+        for each in chain.ledger.life
+        if each.what == ROLL_FORWARD and state in each.change["states"]
+        for nonce in each.change["nonces"]
+    }
+    return done if rolling is None else {*done, *rolling.nonces}
 
 
 def _fence_apart(

@@ -12,11 +12,11 @@ from airflow_tx.ledger.api import Paths, Put
 from airflow_tx.ledger.batch import WHOLE
 from airflow_tx.ledger.batch_words import shortened
 from airflow_tx.ledger.json_text import digest, replace
+from airflow_tx.ledger.life import ACCEPT_LOSS
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.records import Counter, Loss, RepairRecord, TopologyRecord, encode
 from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, next_repair
 
-ACCEPT_LOSS = "accept-loss"
 LOSSES_A_RECORD = 500
 """Losses in one record."""
 

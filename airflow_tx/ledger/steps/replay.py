@@ -41,6 +41,7 @@ from airflow_tx.ledger.reading import (
     RotatingTransactionalState,
     position_after,
     records_at,
+    repairs_of,
     unmoved,
 )
 from airflow_tx.ledger.receipt import REPLAYS_KEPT, Deed, Receipt, Replaced, Replayed
@@ -68,7 +69,6 @@ from airflow_tx.ledger.steps.step import (
     Stamp,
     next_repair,
     put,
-    repairs_of,
     taken_back_before,
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from typing import Any
 
 from msgspec import structs
@@ -16,13 +15,12 @@ from airflow_tx.ledger.api import Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import is_shortened, replace
 from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, ROLL_FORWARD
-from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, repairs_of
 from airflow_tx.ledger.receipt import Outcome, Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
     Metadata,
-    RepairRecord,
     RollingNote,
     Skipped,
     TopologyRecord,
@@ -35,7 +33,6 @@ from airflow_tx.ledger.steps.step import (
     Stamp,
     left,
     put_or_create,
-    repairs_of,
     taken_back_before,
 )
 
@@ -224,17 +221,6 @@ def _refused_still(
             paths.transaction(current),
             encode(replace(record, for_good=topology.generation, op=stamp.op)),
         )
-
-
-def nonces(topology: TopologyRecord, repairs: Sequence[RepairRecord], state: str) -> set[str]:
-    """Name the runs of the command that have written a state again, or do so now: its fence has the nonce of one."""
-    now = [] if topology.rolling is None else topology.rolling.nonces
-    done = [
-        each.change["nonces"]
-        for each in repairs
-        if each.what == ROLL_FORWARD and state in each.change["states"]
-    ]
-    return {*now, *chain.from_iterable(done)}
 
 
 # --- back ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.life import since_reset, taken_back
-from airflow_tx.ledger.reading import Reader
+from airflow_tx.ledger.reading import Reader, repairs_of
 from airflow_tx.ledger.receipt import Deed, DeedOfAttempt
 from airflow_tx.ledger.records import (
     Counter,
@@ -133,12 +133,6 @@ class Audit:
         record = Create(paths.repair(number), encode(repair))
         result = Repaired(after.generation, current, summary)
         return Decision(result, (*writes, *folder, *again, record), record.path)
-
-
-def repairs_of(read: Reader, paths: Paths) -> list[RepairRecord]:
-    """Read what people did to the ledger, the oldest first."""
-    numbers = sorted(map(int, read.names_if_any(paths.repairs)))
-    return [read.peek(RepairRecord, paths.repair(number)) for number in numbers]
 
 
 def taken_back_before(read: Reader, paths: Paths) -> set[int]:

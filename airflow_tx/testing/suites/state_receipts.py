@@ -33,7 +33,7 @@ def written(state: FencedState, *parts: Sequence[dict[str, object]]) -> Written:
     return found
 
 
-def expected(
+def expected_receipt(
     grant: Grant, state: FencedState, *parts: Sequence[dict[str, object]]
 ) -> StoredReceipt:
     """Return the receipt of rows that a grant has written."""
@@ -48,7 +48,7 @@ class ReceiptSuite(StateTests):
         first = grants(1)
         second = rows({"a": 1, "b": 2})
         state.raise_and_write(first, iter(second))
-        assert kept(state) == [expected(first, state, second)]
+        assert kept(state) == [expected_receipt(first, state, second)]
         (found,) = kept(state)
         assert found.hash == hash_of(found.text)
         grants.final(first, state)
@@ -62,7 +62,7 @@ class ReceiptSuite(StateTests):
         state.raise_and_write(grants(1), rows({"a": 1, "b": 2}))
         again = grants(1, 2)
         state.raise_and_write(again, rows({"a": 1}))
-        assert kept(make_state("opaque")) == [expected(again, state, rows({"a": 1}))]
+        assert kept(make_state("opaque")) == [expected_receipt(again, state, rows({"a": 1}))]
 
     def test_of_several_chunks_the_last_write_leaves_the_receipt_of_all(
         self, state: FencedState, grants: Grants
@@ -75,7 +75,7 @@ class ReceiptSuite(StateTests):
         state.write(grant, two, chunk=1, complete=False)
         assert kept(state) == []
         state.write(replace(grant, written=written(state, one, two)), (), chunk=2)
-        assert kept(state) == [expected(grant, state, one, two)]
+        assert kept(state) == [expected_receipt(grant, state, one, two)]
 
     def test_a_writer_that_is_refused_leaves_none(self, state: FencedState, grants: Grants) -> None:
         old = grants(1)
@@ -84,7 +84,7 @@ class ReceiptSuite(StateTests):
         state.raise_and_write(new, rows({"a": 1}))
         with pytest.raises(FenceOutranked):
             state.write(old, rows({"a": 1}))
-        assert kept(state) == [expected(new, state, rows({"a": 1}))]
+        assert kept(state) == [expected_receipt(new, state, rows({"a": 1}))]
 
     def test_a_value_column_is_added_up_over_all_keys(
         self, state: FencedState, grants: Grants

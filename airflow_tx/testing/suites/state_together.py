@@ -36,7 +36,7 @@ from airflow_tx.state.api import (
     write_together,
 )
 from airflow_tx.state.arrow import RowTally
-from airflow_tx.testing.suites.state_receipts import expected
+from airflow_tx.testing.suites.state_receipts import expected_receipt
 from airflow_tx.testing.suites.state_tools import (
     Grants,
     MakeState,
@@ -250,7 +250,7 @@ class TogetherSuite(StateTests):
         together(grant, states, given)
         kept = [state.receipts() for state in group.opened()]
         assert kept == [
-            None if found is None else [expected(grant, state, each)]
+            None if found is None else [expected_receipt(grant, state, each)]
             for found, state, each in zip(kept, states, given, strict=True)
         ]
 
@@ -474,7 +474,7 @@ class TogetherSuite(StateTests):
         assert [each.keys for each in answers] == [4] * len(states)
         for state in group.opened():
             kept = state.receipts()
-            assert kept is None or kept[-1] == expected(grant, state, whole)
+            assert kept is None or kept[-1] == expected_receipt(grant, state, whole)
 
     def test_a_key_in_two_portions_refuses_all_states(self, group: Group, grants: Grants) -> None:
         states = self._begin(group, grants)

@@ -618,6 +618,19 @@ def test_a_state_that_is_lost_whole_after_an_accepted_loss_keeps_the_gap(lines: 
 
 
 @stores
+def test_a_state_that_is_lost_whole_after_a_loss_of_unknown_extent_gets_all_rows_again(
+    lines: Lines, where: Any
+) -> None:
+    line = lines(where)
+    empty, *_ = line.backups(1, 10)
+    line.lose(unseen=True)
+    empty()
+    assert line.roll(chosen=[line.place.state.name]) == []
+    assert line.values() == {"a": 11}
+    assert line.findings() == ()
+
+
+@stores
 def test_a_place_that_is_empty_after_a_loss_that_nobody_looked_at_has_nothing_of_before(
     lines: Lines, where: Any
 ) -> None:
@@ -889,6 +902,7 @@ not_taken = by_line(test_what_a_state_has_lost_is_not_taken_back_from_it)
 exact = by_line(test_what_was_seen_is_told_and_the_gap_is_exact)
 older = by_line(test_a_backup_of_before_a_loss_heals_it)
 gap = by_lines(test_a_state_that_is_lost_whole_after_an_accepted_loss_keeps_the_gap, InMemory)
+unknown_gap = by_lines(test_a_state_that_is_lost_whole_after_a_loss_of_unknown_extent_gets_all_rows_again, InMemory)
 emptied = by_lines(test_a_place_that_is_empty_after_a_loss_that_nobody_looked_at_has_nothing_of_before, InMemory)
 gone = by_line(test_a_change_that_went_with_an_accepted_loss_is_none_any_more)
 copied = by_line(test_a_ledger_that_is_lost_knows_a_change_by_the_copy_in_the_journal)
@@ -927,6 +941,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
     ("and what was found", Life.kept, "loss.found is not None and", "False and", exact),
     ("an older fence is from before it", Life.kept, "loss.generation > as_of", "False", older),
     ("a known gap is not filled", StateHistory._look, "heals or not life.losses", "True", gap),
+    ("an unknown gap is filled", StateHistory._look, "heals or not life.losses", "not life.losses", unknown_gap),
     ("nor healed", _Walk._takes_roll, 'rolled.get("heals", True)', "True", gap),
     ("that its place was empty", end_steps.accepted_after, '"generation" in before', "False", emptied),
     ("changes go with a loss", life._still_there, "loss.change < each.number < loss.number", "False", gone),

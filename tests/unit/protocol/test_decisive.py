@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_tx.ledger.api import Create, Delete, Put
-from airflow_tx.ledger.audit.chain import Chain
+from airflow_tx.ledger.audit.chain import Chain, expected
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs, rename_state, state_lost
 from airflow_tx.ledger.audit.verification import compare_decisive
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Deed
 from airflow_tx.ledger.records import Binding, Counter, Loss, Skipped, encode
 from airflow_tx.ledger.steps import end
@@ -74,6 +75,23 @@ def test_skips_readmissions_and_open_transactions_are_no_findings(books: Books) 
 def test_a_field_of_the_topology_record_is_found(books: Books, field: str, value: Any, words: str) -> None:
     books.change(books.pipeline.paths.record, lambda record: record.update({field: value}))
     findings(books, words)
+
+
+def test_a_renamed_state_that_the_ledger_does_not_name_is_found() -> None:
+    books = Books().run(3)
+    books.pipeline.ledger.run(rename_state, "s0", "s2", audit=ADA)
+    assert decisive_findings(books) == []
+    books.change(books.pipeline.paths.record, lambda record: record["states"].pop("s2"))
+    assert "state s2: transaction 3 was committed to it, and the ledger does not name it" in decisive_findings(books)
+
+
+def test_a_loss_that_was_accepted_before_a_state_was_renamed_is_no_finding() -> None:
+    books = Books().run(3)
+    books.pipeline.begin("run 4")
+    books.change(books.pipeline.paths.transaction(4), lambda record: record.update(fenced=["s0"]))
+    books.pipeline.ledger.run(state_lost, "s0", ADA)
+    books.pipeline.ledger.run(rename_state, "s0", "s2", audit=ADA)
+    assert [each for each in decisive_findings(books) if each.startswith("state ")] == []
 
 
 def test_a_skip_that_is_no_longer_listed_is_found(books: Books) -> None:
@@ -211,6 +229,13 @@ def test_another_binding_of_a_run_is_found(books: Books, run: str, txid: int | N
     path = books.pipeline.paths.run(run)
     books.store.multi([], [Delete(path) if txid is None else Put(path, encode(Binding(txid)))])
     findings(books, f"its run '{run}' is ")
+
+
+def test_of_two_committed_transactions_of_a_run_the_later_one_counts() -> None:
+    """The run was cleared after its binding was lost with the ledger."""
+    books = Books().run(2)
+    again = replace(books.receipt(2), key="run 1")
+    assert expected({1: books.receipt(1), 2: again}, [], {}).bindings == {"run 1": Binding(2)}
 
 
 @pytest.mark.parametrize("txid", [0, 2, 4, 8, 99])

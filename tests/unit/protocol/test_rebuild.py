@@ -83,7 +83,7 @@ def test_a_transaction_that_is_complete_everywhere_was_the_last_one() -> None:
     found = plan(held("s", 7, rank=(3, 2, 5), granted="2013"), held("t", 7, granted="2012", rank=(3, 2, 4)))
     assert found == RebuildPlan(
         "L", 4, 8, Metadata(2, "rows 7", 7), {"s": 7, "t": 7}, {"s": "b", "t": "b"}, found.summary, "2012",
-        transaction=found.transaction, bound=found.bound,
+        last_run=found.last_run, ended=found.ended,
     )  # fmt: skip
     assert found.summary == "transaction 7 is complete in every state; 8 is next"
 
@@ -98,7 +98,8 @@ def test_a_restatement_that_is_begun_anew_is_said_to_count_for_nothing() -> None
 
 
 def test_whose_it_was_is_known_if_the_fences_say_so() -> None:
-    assert plan(held("s", 7, key="r7")).transaction == held("s", 7, key="r7").batch
+    found = plan(held("s", 7, key="r7"))
+    assert (found.last_run, found.ended[7].key) == ("r7", "r7")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_whose_it_was_is_known_if_the_fences_say_so() -> None:
 def test_one_that_is_not_complete_everywhere_is_begun_again(states: tuple[HeldState, ...]) -> None:
     found = plan(*states)
     assert (found.current, found.meta, found.last) == (7, Metadata(1, None, 6), {"s": 6, "t": 6})
-    assert found.transaction is None
+    assert (found.last_run, found.ended) == ("", {})
     assert found.births == {each.state: each.token.birth for each in states}
     assert "it is next, from where transaction 6 ended" in found.summary
 

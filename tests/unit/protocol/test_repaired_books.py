@@ -169,6 +169,7 @@ def test_a_re_admission_in_the_lost_time_is_not_done_once_more() -> None:
         repair(books)
         assert books.verify().findings == ()
         assert Reader(books.store).get(Binding, books.pipeline.paths.run("run 3")).txid == 4
+        assert Reader(books.store).get(Skipped, books.pipeline.paths.skipped(3)).rows is None
         with pytest.raises(NotSkipped, match="re-admitted as 4"):
             books.pipeline.ledger.run(note_readmission, 3, ADA)
 
