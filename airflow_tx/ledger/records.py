@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from airflow_tx.base.errors import UnreadableRecord, shortened_reason, without_controls
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.errors import (
+    UnreadableRecord,
+)
+from airflow_tx.base.remedy import Remedy, shortened_reason, without_controls
 from airflow_tx.ledger.json_text import (
     Int,
     Moment,
@@ -262,6 +264,7 @@ class TransactionRecord(Record, frozen=True):
     :param changed: who let its rows be decided again, when and why, and the attempt whose rows they replace.
     :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
     :param error: what failed in the last try, until another one works on it; `remedy`: what its refusal says to do.
+    :param failed_task: the task that failed by `error`; "": `error` is of no single task.
     :param acks: the name of the folder with the acks of this attempt, unique in all lives of a ledger.
     :param replays: of earlier attempts, when and why each was replayed, its `rows` if they were counted, else its
         `size`, `by` which person; `counted`: rows of the first complete one.
@@ -315,6 +318,7 @@ class TransactionRecord(Record, frozen=True):
     wish: Deed | None = None
     checks: dict[str, CheckNote] = field(default_factory=dict)
     repairable: bool = False
+    failed_task: str = ""
 
     @property
     def accepted_checks(self) -> dict[str, CheckNote]:
@@ -324,20 +328,26 @@ class TransactionRecord(Record, frozen=True):
     def with_failure(
         self, op: str, reason: str, remedy: Remedy | None, *, repairable: bool
     ) -> TransactionRecord:
-        """Note one more failure, for people: what failed, and apart from that what to do about it."""
+        """Note one more failure, of no single task: what failed, and apart from that what to do about it."""
         return replace(
             self,
             failures=self.failures + 1,
             error=_kept(reason),
+            failed_task="",
             remedy=None if remedy is None else remedy.worded(_kept),
             repairable=repairable and self.replaces is not None,
             op=op,
         )
 
     @property
+    def said(self) -> str:
+        """Say what failed, and in which task; "": nothing has."""
+        return Remedy.behind(self.error, task=self.failed_task)
+
+    @property
     def failure(self) -> str:
         """Say what failed, as a part of another sentence."""
-        return (self.error or "no reason noted").removesuffix(".")
+        return (self.said or "no reason noted").removesuffix(".")
 
     @property
     def to_change(self) -> DeedOfAttempt | None:
@@ -608,7 +618,7 @@ _OF_AIRFLOW = frozenset({"run_id", "dag_id"})
 
 
 _LEFT_OUT = frozenset(
-    "checks columns entry grants journal renamed repairable replaces restates restating rolling wish "
+    "checks columns entry failed_task grants journal renamed repairable replaces restates restating rolling wish "
     "zone".split()
 )
 """Fields that a record has only once they say something."""

@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from airflow_tx.base.errors import OutcomeUnknown, RequirementFailed, without_controls
+from airflow_tx.base.errors import (
+    OutcomeUnknown,
+    RequirementFailed,
+)
+from airflow_tx.base.remedy import without_controls
 from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.json_text import replace

@@ -162,11 +162,13 @@ class TransactionView:
     :param restate: who wants it restated, or wanted this restatement, when and why.
     :param key: of its run, as the binding knows it; "" if that is forgotten.
     :param lane: whether a lane works on it, while it is open.
+    :param error: why it has failed; `failed_task`: the task that failed by it; "": it is of no single task.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
     :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
     :param begun: whether a run has begun it; else its run is about to be started.
     :param checks: what its checks found, as the receipt keeps it; of an open one, only the failed checks.
     :param refused: whether its error is a permanent refusal, which quotes no row.
+    :param quoted: why it has failed, if `waits` says it; None: it does not.
     :param unquoted: `waiting_for` without the words of an error; None: it quotes none.
     :param unadvised: `to_do` without what its refusal says.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
@@ -216,8 +218,10 @@ class TransactionView:
     checks: Mapping[str, CheckNote] = field(default_factory=dict)
     rejected: int = 0
     refused: bool = False
+    quoted: str | None = None
     unquoted: str | None = None
     unadvised: Remedy | None = None
+    failed_task: str = ""
 
     def without_errors(self) -> TransactionView:
         """Leave out what errors said, for people who may not read the logs of tasks: an error may quote rows."""
@@ -231,9 +235,11 @@ class TransactionView:
         return replace(
             view,
             error=self.error and UNSEEN,
+            failed_task="",
             blocked=self.blocked and UNSEEN,
             remedy=None,
             waits=self.unquoted or self.waits,
+            quoted=self.quoted if self.unquoted is None else None,
             to_do=self.to_do if self.remedy is None else self.unadvised,
         )
 
@@ -243,14 +249,19 @@ class TransactionView:
         return self.waits if self.to_do is None else f"{self.waits}: {self.to_do}"
 
     @property
+    def failure(self) -> str | None:
+        """Give its error, with the task that failed by it; None: it has none."""
+        return Remedy.behind(self.error, task=self.failed_task) or None
+
+    @property
     def cause(self) -> str | None:
         """Say why it has failed; None: it has not, or that is not known."""
-        return self.error or self.run_end
+        return self.failure or self.run_end
 
     @property
     def said(self) -> str | None:
         """Give its error and what to do about it, as people read it; None: it has none."""
-        return Remedy.behind(self.error, self.remedy) or None
+        return Remedy.behind(self.error, self.remedy, task=self.failed_task) or None
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
@@ -337,7 +348,9 @@ def view_open(
         ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
         failures=record.failures,
         error=record.error,
-        waits=f"{waiting.what}{waiting.error}",
+        failed_task=record.failed_task,
+        waits=waiting.what,
+        quoted=waiting.quoted,
         to_do=waiting.to_do,
         open=True,
         pinned=record.pinned,
@@ -362,7 +375,7 @@ def view_open(
         begun=record.request != "",
         checks={**((record.claim and record.claim.checks) or {}), **record.checks},
         refused=record.remedy is not None and record.for_good > 0,
-        unquoted=waiting.what if waiting.error else None,
+        unquoted=waiting.unquoted,
         unadvised=waiting.unadvised,
         rejected=sum(
             each.get("rows") or 0
@@ -403,12 +416,13 @@ def with_run_end(
         return view
     otherwise = ", or unpause the backfill" if strands else ", or clear the run"
     to_do = replay_of(topology, view.txid) + ("" if state is None else otherwise)
-    return replace(view, waits=f"a replay, since {end}", to_do=to_do, unquoted=None)
+    waits = f"a replay, since {end}"
+    return replace(view, waits=waits, to_do=to_do, quoted=end, unquoted=None)
 
 
 def replay_of(topology: str, txid: int) -> Remedy:
     """Give the command that replays a transaction."""
-    return Remedy.of(_REPLAY, topology=topology, txid=txid)
+    return Remedy.of(Command.of("replay", topology, txid))
 
 
 def unquoted(error: UnreadableRecord) -> str:
@@ -515,13 +529,14 @@ _PERSON = "a person"
 class _Waiting:
     """The next event of a transaction, and `to_do`: the help of a person for it.
 
-    :param error: the words of an error, which follow the event; "": none do.
+    :param quoted: the error that `what` quotes; `unquoted`: `what` without it; None: it quotes none.
     :param unadvised: the help without what a refusal says.
     """
 
     what: str
     to_do: Remedy | None = None
-    error: str = ""
+    quoted: str | None = None
+    unquoted: str | None = None
     unadvised: Remedy | None = None
 
 
@@ -533,7 +548,8 @@ def _waiting_for(
     if (reason := _blocked(txid, ledger)) is not None:
         to_do = to_continue(topology, txid, record.remedy, may_skip=True)
         alone = to_continue(topology, txid, may_skip=True)
-        return _Waiting("a person: it is replayed no more", to_do, f" ({reason})", alone)
+        what = "a person: it is replayed no more"
+        return _Waiting(f"{what} ({reason})", to_do, reason, what, alone)
     if txid in ledger.stale:
         since = f"a replay, since transaction {txid - 1} ended elsewhere than its batch starts"
         return _Waiting(since, replay, unadvised=replay)
@@ -550,7 +566,8 @@ def _waiting_for(
         return _Waiting("a replay", replay + ", or clear its failed task")
     note = record.replay
     if note is not None and record.request == "" and note.attempt == record.attempt:
-        return _Waiting("its run, which is not there yet", error=f": {note.reason}")
+        what = "its run, which is not there yet"
+        return _Waiting(f"{what}: {note.reason}", quoted=note.reason, unquoted=what)
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
         trees = sum(entry.trees for entry in acks.values())
@@ -575,27 +592,26 @@ def to_continue(
     """
     first = remedy or Remedy()
     named = {(each.verb, *each.arguments[:1]) for each in first.commands}
-    steps = {"replay": _REPLAY, **({"skip": _SKIP} if may_skip else {})}
-    left = [step for verb, step in steps.items() if (verb, str(txid)) not in named]
-    end = Remedy.of(", or ".join(left), topology=topology, txid=txid)
+    skip = Command.of("skip", topology, txid, "--why", "TEXT")
+    steps = [Command.of("replay", topology, txid), *([skip] if may_skip else ())]
+    left = [each for each in steps if (each.verb, str(txid)) not in named]
+    end = Remedy.of(*left[:1], *(part for each in left[1:] for part in (", or ", each)))
     if not first or not left:
         return first + end
     stop = ". " if isinstance(first.parts[-1], Command) else " "
     return first + stop + _before(first, left) + end
 
 
-def _before(first: Remedy, left: Sequence[str]) -> str:
+def _before(first: Remedy, left: Sequence[Command]) -> str:
     """Give the words between the steps of a refusal and the steps that are left."""
     if any(each.verb == "rename" or _MOVING.intersection(each.options) for each in first.commands):
         return "Then clear its run, or if the transaction is still open: "
-    if left == [_SKIP]:
+    if left[0].verb == "skip":
         return "Or: "
     return "Then: " if any(each.verb != "skip" for each in first.commands) else "To replay it: "
 
 
 _MOVING = frozenset({"--ledger-lost", "--reset", "--back"})
-_REPLAY = "<airflow tx replay {topology} {txid}>"
-_SKIP = "<airflow tx skip {topology} {txid} --why TEXT>"
 
 
 def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:

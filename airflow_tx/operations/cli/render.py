@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from airflow_tx.base.errors import without_controls
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Remedy, without_controls
 from airflow_tx.ledger import (
     AlarmNote,
     HealthCode,
     Outcome,
     Person,
     PersonOfAttempt,
+    TaskTry,
     TopologyView,
     TransactionDetails,
     TransactionView,
@@ -438,9 +438,8 @@ def _rejected(found: tuple[str, tuple[int | None, int]]) -> str:
 
 
 def _acks(found: TransactionDetails) -> str:
-    return ", ".join(
-        f"{task}: {'acked' if ack.done else 'started'}" for task, ack in sorted(found.acks.items())
-    )
+    acks = sorted((str(TaskTry(*key, "")), ack.done) for key, ack in found.acks.items())
+    return ", ".join(f"{name}: {'acked' if done else 'started'}" for name, done in acks)
 
 
 def _batch(found: TransactionDetails) -> Any:

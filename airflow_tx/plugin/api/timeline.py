@@ -184,7 +184,7 @@ def _texts(view: TransactionView) -> Iterator[str]:
     """Give the texts of a row that the page shows: a search must not find a text that the page hides."""
     yield view.run_id
     yield without_credentials(view.batch)
-    errors = (view.error, view.blocked, *(each.why for each in view.replays))
+    errors = (view.failure, view.blocked, *(each.why for each in view.replays))
     period = time.monotonic() // EVERY_SECONDS
     yield from (_shown(each, period) for each in errors if each)
 
@@ -570,7 +570,7 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
         batch_name=view.batch or None,
         waiting_for=view.waiting_for,
         blocked=view.blocked,
-        error=view.error,
+        error=view.failure,
         to_skip=view.open and view.skip is not None,
         restates=view.restates,
         restated_by=view.restated_by,
@@ -606,7 +606,7 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
                 begun_at=newest,
                 ended_at=view.ended,
                 outcome=view.status,
-                why=view.error,
+                why=view.failure,
             )
         )
     return bars

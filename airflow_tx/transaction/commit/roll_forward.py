@@ -7,7 +7,7 @@ roll-back stay the state's own. Source: docs/protocol.md §5.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs, to_builtins
@@ -87,7 +87,7 @@ class MissingTransaction:
     :param rows: what the state got; none of a skip. `instead`: of a restatement, what replaced values as a whole.
     :param written: what its receipt says of them.
     :param added_later: see `FilledTally`.
-    :param outputs: of a transactional state, the digest of the whole output.
+    :param output: of a transactional state, the digest of the whole output.
     :param lacking: of a table, why nothing kept its rows, so that it is passed over; "": they are there.
     """
 
@@ -96,7 +96,7 @@ class MissingTransaction:
     instead: RowsToWrite = ()
     written: Written = NOTHING_WRITTEN
     added_later: tuple[str, ...] = ()
-    outputs: Mapping[str, str] = field(default_factory=dict)
+    output: str = ""
     metadata: Any = None
     lacking: str = ""
 
@@ -270,16 +270,14 @@ class RollForward:
         if own is None:
             return None
         rows: RowsToWrite = ContributedRows(own)
-        outputs = {}
-        if state.kind is StateKind.TRANSACTIONAL:
-            outputs[state.name] = output_digest(rows, state)
+        output = output_digest(rows, state) if state.kind is StateKind.TRANSACTIONAL else ""
         assert state.columns is not None
         later = tuple(name for name in state.columns.values if name not in own.values)
         instead: RowsToWrite = ()
         if receipt.replaces is not None:
             rows, instead = self._difference(history, receipt, rows, later, done=done)
         return MissingTransaction(
-            receipt, rows, instead, added_later=later, outputs=outputs, metadata=entry.metadata
+            receipt, rows, instead, added_later=later, output=output, metadata=entry.metadata
         )
 
     def _contribution(
@@ -457,20 +455,20 @@ class RollForward:
             self._ledger.topology.incarnation,
             token,
             {} if before is None else {name: before},
-            batch=dumps(self._batch(missing)),
+            batch=dumps(self._batch(name, missing)),
             births={} if earlier is None else {name: earlier.birth},
             claim=self._claim(receipt),
         )
 
-    def _batch(self, missing: MissingTransaction) -> dict[str, Any]:
+    def _batch(self, state: str, missing: MissingTransaction) -> dict[str, Any]:
         """Give what a grant keeps beside the fence, so that a lost ledger can be rebuilt from it."""
         receipt = missing.receipt
         after = receipt.after
         if is_shortened(after) and receipt.txid == self._ledger.current - 1:
             after = self._ledger.position
         batch = {"rows": missing.metadata, "position": after, "prev": receipt.before}
-        if missing.outputs:
-            batch["outputs"] = dict(missing.outputs)
+        if missing.output:
+            batch["outputs"] = {state: missing.output}
         return fence_batch(receipt, receipt.granted, batch)
 
     def _write_one(self, state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
