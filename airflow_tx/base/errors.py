@@ -1,110 +1,29 @@
 """Every refusal this package can give: its fields, its wording and its remedy, in one place.
 
-An error keeps its keyword fields, pickled or not. The first line of its `template` says what is refused, expected and
-found; the second line says what to do.
+An error keeps its keyword fields, pickled or not. The first part of its `template` says what is refused, expected and
+found; the other parts say what to do.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from functools import partial
 from typing import Any, ClassVar
 
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy, Template, TxError as TxError
 
-# --- root ---------------------------------------------------------------------------------------------------------
-# The root of all errors, and errors of settings, blocks, sources and staged output.
-
-
-class TxError(Exception):
-    """Root of every error of this package.
-
-    :param fields: the values named in `template`, kept as attributes. Its second line says what to do.
-    :cvar for_good: whether only a person can help: a replay of the transaction would be refused alike.
-    :cvar of_values: whether rows or values are refused, which no repair mends: a restatement ends by it.
-    """
-
-    template: ClassVar[str] = "{message}"
-    for_good: ClassVar[bool] = False
-    of_values: ClassVar[bool] = False
-
-    def __init__(self, **fields: Any) -> None:
-        self.fields = fields
-        for name, value in fields.items():
-            setattr(self, name, value)
-        text = str(Remedy.of(" ".join(self.template.splitlines()), **fields))
-        super().__init__(text.encode("utf-8", "backslashreplace").decode())
-
-    @property
-    def problem_text(self) -> str:
-        """Say what is wrong: the text without its advice."""
-        return str(Remedy.of(self.template.splitlines()[0], **self.fields))
-
-    @property
-    def advice(self) -> Remedy | None:
-        """Say what to do; None: its template has one line."""
-        return Remedy.of(" ".join(self.template.splitlines()[1:]), **self.fields) or None
-
-    @property
-    def repairable(self) -> bool:
-        """Whether a person, a repair, or a store that comes back ends the refusal: a restatement waits for that."""
-        return self.for_good and not self.of_values
-
-    @property
-    def stored_fields(self) -> dict[str, Any]:
-        """Write its fields for another process, which makes the error again with `from_stored`."""
-        return {
-            name: value.as_stored() if isinstance(value, Remedy) else value
-            for name, value in self.fields.items()
-        }
-
-    @classmethod
-    def from_stored(cls, stored: Mapping[str, Any]) -> TxError:
-        """Make it of the fields that `stored_fields` wrote: its remedy has its commands again."""
-        remedy = stored.get("remedy")
-        read = {"remedy": Remedy.from_stored(remedy)} if isinstance(remedy, list) else {}
-        return cls(**{**stored, **read})
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return partial(type(self), **self.fields), ()
-
-
-def shortened_reason(text: str, most: int) -> str:
-    """Shorten a text to so many characters between two words: an error says first what failed, and last what to do."""
-    if len(text) <= most:
-        return text
-    gap = " ... "
-    begin = text[: (most - len(gap)) // 3]
-    end = text[len(begin) + len(gap) - most :]
-    return f"{begin.rpartition(' ')[0] or begin}{gap}{end.partition(' ')[2] or end}"
-
-
-# What colours a text in a terminal, and every other control character but the end of a line.
-_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-def without_controls(text: str) -> str:
-    """Take out of a text what a terminal would obey, and write half a surrogate pair as its escape: UTF-8 has none."""
-    plain = _CONTROLS.sub(" ", _COLOURS.sub("", text))
-    return plain.encode("utf-8", "backslashreplace").decode()
+# Errors of settings, blocks, sources and staged output.
 
 
 class ConfigError(TxError):
     """A setting that cannot be used."""
 
-    template = "{option} = {value!r} cannot be used.\n{remedy}"
+    template = "{option} = {value!r} cannot be used."
     for_good = True
 
 
 class TransactionDefinitionError(TxError):
     """A `Transaction` block that cannot work; raised while the DAG file is parsed."""
 
-    template = "Transaction {topology!r} refused: {problem}.\n{remedy}"
+    template = "Transaction {topology!r} refused: {problem}."
 
 
 class FailedBatch(TxError):
@@ -120,7 +39,7 @@ class FailedBatch(TxError):
 class SourceError(TxError):
     """A source that cannot give the rows of a batch."""
 
-    template = "Source {source} refused: {problem}.\n{remedy}"
+    template: ClassVar[Template] = "Source {source} refused: {problem}."
 
 
 class RowsRefused(SourceError):
@@ -133,8 +52,8 @@ class OtherSource(SourceError):
     """A position, metadata or key in the ledger that is none of this source."""
 
     template = (
-        "Source {source} refused: {problem}.\nThe topology had another source before: give it another name, "
-        "Transaction(topology=...)."
+        "Source {source} refused: {problem}.",
+        "The topology had another source before: give it another name, Transaction(topology=...).",
     )
 
 
@@ -156,34 +75,42 @@ class PartitionUnavailable(SourceError):
 class StagingError(TxError):
     """Staged output that is missing, incomplete or of another attempt."""
 
-    template = "Output {output!r} of task {task} in transaction {txid}.{attempt} refused: {problem}.\n{remedy}"
+    template: ClassVar[Template] = (
+        "Output {output!r} of task {task} in transaction {txid}.{attempt} refused: {problem}."
+    )
 
 
 class StagingUnavailable(StagingError):
     """A file that could not be staged; no reader sees a part of it."""
 
-    template = "{uri} cannot be written: {reason}.\nNo row of it counts. Make room or give access, then clear the task."
+    template = (
+        "{uri} cannot be written: {reason}.",
+        "No row of it counts. Make room or give access, then clear the task.",
+    )
 
 
 class StagingNotRemoved(StagingError):
     """Staged output of a topology that is reset or deleted, and is still there."""
 
     template = (
-        "{uri} cannot be removed.\nThe next topology of this name would take it for its own; give access, then repeat "
-        "the command."
+        "{uri} cannot be removed.",
+        "The next topology of this name would take it for its own; give access, then repeat the command.",
     )
 
 
 class StagingUnreachable(StagingError):
     """A store of files that does not answer now."""
 
-    template = "{uri} cannot be reached: {reason}.\nNothing was changed; the task can be tried again once it answers."
+    template = (
+        "{uri} cannot be reached: {reason}.",
+        "Nothing was changed; the task can be tried again once it answers.",
+    )
 
 
 class JournalError(TxError):
     """An entry of the journal that cannot be used."""
 
-    template = "Entry {entry} of the journal cannot be used: {problem}.\n{remedy}"
+    template: ClassVar[Template] = "Entry {entry} of the journal cannot be used: {problem}."
     for_good = of_values = True
 
 
@@ -191,8 +118,8 @@ class EntryMissing(JournalError):
     """A file of an entry that is not there."""
 
     template = (
-        "Entry {entry} of the journal cannot be used: {uri} is not there.\nRestore that file from a backup of the "
-        "staging area; without it the transaction cannot be restated."
+        "Entry {entry} of the journal cannot be used: {uri} is not there.",
+        "Restore that file from a backup of the staging area; without it the transaction cannot be restated.",
     )
 
 
@@ -200,12 +127,11 @@ class EntryDiffers(JournalError):
     """A file of an entry whose content is not what was written."""
 
     template = (
-        "Entry {entry} of the journal cannot be used: {uri} has the sha256 {found} instead of {expected}.\nRestore "
-        "that file from a backup of the staging area; without it the transaction cannot be restated."
+        "Entry {entry} of the journal cannot be used: {uri} has the sha256 {found} instead of {expected}.",
+        "Restore that file from a backup of the staging area; without it the transaction cannot be restated.",
     )
 
 
-# --- refused ------------------------------------------------------------------------------------------------------
 # Refusals of the ledger, by the steps of the protocol.
 
 
@@ -217,8 +143,8 @@ class StaleAttempt(Refused):
     """A task of an attempt that is not the newest one."""
 
     template = (
-        "{step} of transaction {txid} attempt {attempt} refused: attempt {newest} is the newest.\n"
-        "Clear `begin`, or the whole run, to replay it."
+        "{step} of transaction {txid} attempt {attempt} refused: attempt {newest} is the newest.",
+        "Clear `begin`, or the whole run, to replay it.",
     )
 
 
@@ -226,8 +152,8 @@ class StaleTry(Refused):
     """A try of a task that a newer try of the same task has replaced."""
 
     template = (
-        "{step} of task {task} in transaction {txid}.{attempt} refused: try {found} has replaced try {task_try}.\n"
-        "The newer try continues; there is nothing to do."
+        "{step} of task {task} in transaction {txid}.{attempt} refused: try {found} has replaced try {task_try}.",
+        "The newer try continues; there is nothing to do.",
     )
 
 
@@ -235,8 +161,8 @@ class StaleBegin(Refused):
     """A `begin` whose run was cleared while it lived on."""
 
     template = (
-        "begin of run {run_id} refused: a later begin ({found}) of transaction {txid} exists, this try is {task_try}.\n"
-        "The later one continues; there is nothing to do."
+        "begin of run {run_id} refused: a later begin ({found}) of transaction {txid} exists, this try is {task_try}.",
+        "The later one continues; there is nothing to do.",
     )
 
 
@@ -244,8 +170,9 @@ class StaleBatch(Refused):
     """The batch was computed from a position that is not where the transaction before it ended."""
 
     template = (
-        "Commit of transaction {txid}.{attempt} refused: its batch starts from position {base}, "
-        "but transaction {previous} ended at {found}.\nClear the run: it takes the rows from there."
+        "Commit of transaction {txid}.{attempt} refused: its batch starts from position {base}, but transaction "
+        "{previous} ended at {found}.",
+        "Clear the run: it takes the rows from there.",
     )
 
 
@@ -253,23 +180,26 @@ class RowsChanged(Refused):
     """The rows a task worked on are not those the ledger has for this attempt."""
 
     template = (
-        "Commit of transaction {txid}.{attempt} refused: rows processed {digest}, rows recorded {found}.\n"
-        "Clear the run: it is processed again."
+        "Commit of transaction {txid}.{attempt} refused: rows processed {digest}, rows recorded {found}.",
+        "Clear the run: it is processed again.",
     )
 
 
 class FailedTransaction(Refused):
     """The processing of the newest attempt failed."""
 
-    template = "Transaction {txid}.{attempt} has failed: {reason}.\nClear its failed task or its run to replay it."
+    template = (
+        "Transaction {txid}.{attempt} has failed: {reason}.",
+        "Clear its failed task or its run to replay it.",
+    )
 
 
 class MessagesFailed(FailedTransaction):
     """A message of the newest attempt was failed, or is not acked in time."""
 
     template = (
-        "Transaction {txid}.{attempt} has failed: {reason}.\nClear `begin` or the whole run: its next attempt emits "
-        "its messages again."
+        "Transaction {txid}.{attempt} has failed: {reason}.",
+        "Clear `begin` or the whole run: its next attempt emits its messages again.",
     )
 
 
@@ -277,8 +207,8 @@ class IncompleteBatch(Refused):
     """The committer ran although not every processing task has acked."""
 
     template = (
-        "Commit of transaction {txid}.{attempt} refused: no ack from {tasks}.\n"
-        "Clear {tasks}: a task marked success by hand leaves no output."
+        "Commit of transaction {txid}.{attempt} refused: no ack from {tasks}.",
+        "Clear {tasks}: a task marked success by hand leaves no output.",
     )
 
 
@@ -286,8 +216,8 @@ class InputSkipped(Refused):
     """A task right before the committer was skipped, so its transaction is not committed."""
 
     template = (
-        "Transaction {txid}.{attempt} is not committed: {tasks} was skipped, and Airflow skips what follows.\n"
-        "To commit without it, put a task with trigger_rule='none_failed_min_one_success' before the committer."
+        "Transaction {txid}.{attempt} is not committed: {tasks} was skipped, and Airflow skips what follows.",
+        "To commit without it, put a task with trigger_rule='none_failed_min_one_success' before the committer.",
     )
 
 
@@ -295,9 +225,9 @@ class SkippedAfterCommit(Refused):
     """Tasks after the committer that Airflow would skip in a committed run: they also follow tasks of the block."""
 
     template = (
-        "Transaction {txid} of {topology} is already committed, and its tasks are skipped.\nAirflow would also skip "
-        "{tasks}, which follows the committer and {needs}. Give it trigger_rule='none_failed_min_one_success' and "
-        "clear the run again."
+        "Transaction {txid} of {topology} is already committed, and its tasks are skipped.",
+        "Airflow would also skip {tasks}, which follows the committer and {needs}. Give it "
+        "trigger_rule='none_failed_min_one_success' and clear the run again.",
     )
 
 
@@ -306,7 +236,8 @@ class RowsNotKept(Refused):
 
     template = (
         "The ledger no longer has the rows of committed transaction {txid} of {topology}: they were too long for the "
-        "receipt, or its history has ended.\nDo not read the batch in a task after the committer."
+        "receipt, or its history has ended.",
+        "Do not read the batch in a task after the committer.",
     )
 
 
@@ -314,8 +245,8 @@ class MessagesLost(IncompleteBatch):
     """The ackers hold other trees of messages than the tasks of the attempt have acked."""
 
     template = (
-        "Commit of transaction {txid}.{attempt} refused: its tasks have acked {expected}, the ackers hold {found}.\n"
-        "Their store was emptied, or a replaced try of a task has emitted messages. Clear `begin` or the whole run."
+        "Commit of transaction {txid}.{attempt} refused: its tasks have acked {expected}, the ackers hold {found}.",
+        "Their store was emptied, or a replaced try of a task has emitted messages. Clear `begin` or the whole run.",
     )
 
 
@@ -323,8 +254,8 @@ class PhaseIncomplete(Refused):
     """A commit phase of which not every task has done its part."""
 
     template = (
-        "Transaction {txid}.{attempt} is not committed: {problem}.\nClear {task}: the phase then takes the turn again, "
-        "and nothing is counted twice."
+        "Transaction {txid}.{attempt} is not committed: {problem}.",
+        "Clear {task}: the phase then takes the turn again, and nothing is counted twice.",
     )
 
 
@@ -334,7 +265,8 @@ class StateMissing(Refused):
     for_good = True
     template = (
         "Commit of transaction {txid} refused: an earlier try may have written to state {states}, which the DAG no "
-        "longer updates.\nBring it back until transaction {txid} is committed, then take it out."
+        "longer updates.",
+        "Bring it back until transaction {txid} is committed, then take it out.",
     )
 
 
@@ -344,23 +276,29 @@ class StateRenamed(Refused):
     for_good = True
     template = (
         "Transaction {txid} refused: the DAG updates state {new}, which the ledger does not know, and no longer {old}, "
-        "which has transaction {last}.\nThe same state under another name: <airflow tx state rename {topology} {old} "
-        "{new}>. Another one, which takes its place: <airflow tx state forget {topology} {old}>"
+        "which has transaction {last}.",
+        "The same state under another name: ",
+        Command.of("state rename", "{topology}", "{old}", "{new}"),
+        ". Another one, which takes its place: ",
+        Command.of("state forget", "{topology}", "{old}"),
     )
 
 
 class RenameRefused(Refused):
     """A state whose new name does not fit what the ledger and the state say."""
 
-    template = "State {old!r} of topology {topology!r} is not renamed: {problem}.\nNothing was changed. {remedy}"
+    template = (
+        "State {old!r} of topology {topology!r} is not renamed: {problem}.",
+        "Nothing was changed. {remedy}",
+    )
 
 
 class Outranked(Refused):
     """A committer whose grant was taken over."""
 
     template = (
-        "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}.\nA newer try "
-        "continues."
+        "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}.",
+        "A newer try continues.",
     )
 
 
@@ -368,8 +306,8 @@ class RunHeld(Refused):
     """Another live run works on the same batch."""
 
     template = (
-        "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}.\nWait for "
-        "that run, or end it and clear this one."
+        "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}.",
+        "Wait for that run, or end it and clear this one.",
     )
 
 
@@ -377,8 +315,9 @@ class SkippedTransaction(Refused):
     """The run's transaction was skipped by a person."""
 
     template = (
-        "Transaction {txid} of {topology} was skipped.\nTo process its rows: "
-        "<airflow tx readmit {topology} {txid} --why TEXT>"
+        "Transaction {txid} of {topology} was skipped.",
+        "To process its rows: ",
+        Command.of("readmit", "{topology}", "{txid}", "--why", "TEXT"),
     )
 
 
@@ -387,9 +326,10 @@ class TopologyClaimed(Refused):
 
     for_good = True
     template = (
-        "Topology {topology!r} belongs to DAG {owner!r}, and DAG {dag_id!r} asks for it.\nIf that DAG was renamed: "
-        "<airflow tx rename {topology} --dag-id {dag_id} --why TEXT>; if there are two, give one of them another name: "
-        "Transaction(topology=...)."
+        "Topology {topology!r} belongs to DAG {owner!r}, and DAG {dag_id!r} asks for it.",
+        "If that DAG was renamed: ",
+        Command.of("rename", "{topology}", "--dag-id", "{dag_id}", "--why", "TEXT"),
+        "; if there are two, give one of them another name: Transaction(topology=...).",
     )
 
 
@@ -399,8 +339,10 @@ class SourceKindChanged(Refused):
     for_good = True
     template = (
         "Topology {topology!r} has open transactions ({first} to {last}) of a {found} source, and the DAG now has a "
-        "{expected} one.\nDrain it first: go back to the old DAG, pause its coordinator and start no new run, until "
-        "<airflow tx list {topology}> shows none open. Skip transactions that cannot be committed."
+        "{expected} one.",
+        "Drain it first: go back to the old DAG, pause its coordinator and start no new run, until ",
+        Command.of("list", "{topology}"),
+        " shows none open. Skip transactions that cannot be committed.",
     )
 
 
@@ -409,29 +351,30 @@ class SourceShapeChanged(Refused):
 
     for_good = True
     template = (
-        "Topology {topology!r} keeps the place of a source with {found}, and the DAG's source has {expected}.\n"
-        "Give the new one another name: Transaction(topology=...)."
+        "Topology {topology!r} keeps the place of a source with {found}, and the DAG's source has {expected}.",
+        "Give the new one another name: Transaction(topology=...).",
     )
 
 
 class AlreadyFinal(Refused):
     """A request that changes a transaction which is final."""
 
-    template = "Transaction {txid} is {outcome}.\n{remedy}"
+    template = "Transaction {txid} is {outcome}."
 
 
 class SkipRefused(Refused):
     """A transaction that cannot be skipped now."""
 
-    template = "Skip of transaction {txid} refused: {problem}.\n{remedy}"
+    template = "Skip of transaction {txid} refused: {problem}."
 
 
 class ChangeRefused(Refused):
     """A transaction whose rows cannot be decided again."""
 
     template = (
-        "Transaction {txid} of {topology} keeps its rows: {problem}.\nNothing was changed. {remedy}: "
-        "<airflow tx replay {topology} {txid}>"
+        "Transaction {txid} of {topology} keeps its rows: {problem}.",
+        "Nothing was changed. {remedy}: ",
+        Command.of("replay", "{topology}", "{txid}"),
     )
 
 
@@ -439,8 +382,10 @@ class NotSkipped(Refused):
     """A transaction that cannot be re-admitted, since it was not skipped, or was re-admitted already."""
 
     template = (
-        "Transaction {txid} of {topology} cannot be re-admitted: it is {found}.\nNothing was changed; "
-        "<airflow tx list {topology}> shows the skipped ones."
+        "Transaction {txid} of {topology} cannot be re-admitted: it is {found}.",
+        "Nothing was changed; ",
+        Command.of("list", "{topology}"),
+        " shows the skipped ones.",
     )
 
 
@@ -448,64 +393,82 @@ class RestatementSkipped(Refused):
     """A skipped restatement that cannot be re-admitted: the transaction that it was to replace still counts."""
 
     template = (
-        "Transaction {txid} of {topology} cannot be re-admitted: it restated transaction {replaces}, which counts.\n"
-        "Nothing was changed. To restate that again: <airflow tx restate {topology} {replaces} --why TEXT>"
+        "Transaction {txid} of {topology} cannot be re-admitted: it restated transaction {replaces}, which counts.",
+        "Nothing was changed. To restate that again: ",
+        Command.of("restate", "{topology}", "{replaces}", "--why", "TEXT"),
     )
 
 
 class RestateRefused(Refused):
     """A transaction that cannot be restated."""
 
-    template = "Restatement of transaction {txid} of {topology} refused: {problem}.\nNothing was changed. {remedy}"
+    template = (
+        "Restatement of transaction {txid} of {topology} refused: {problem}.",
+        "Nothing was changed. {remedy}",
+    )
 
 
 class PreviewOutdated(Refused):
     """An action on what has changed since it was previewed: another person was first, or a transaction has moved on."""
 
-    template = "{what} of topology {topology!r} has changed since.\nNothing was done; have another look, then repeat."
+    template = (
+        "{what} of topology {topology!r} has changed since.",
+        "Nothing was done; have another look, then repeat.",
+    )
 
 
 class Outbid(Refused):
     """A waiter that wants to give up its run slot, while another one is to."""
 
     template = (
-        "Run {run_id} does not yield: run {leader} does.\nIt still waits; there is nothing to do."
+        "Run {run_id} does not yield: run {leader} does.",
+        "It still waits; there is nothing to do.",
     )
 
 
 class UnknownTransaction(Refused):
     """No such topology or transaction in this ledger."""
 
-    template = "No {what} in the ledger at {path}.\nCheck the name with `<airflow tx list>`, and the root in [tx] root."
+    template: ClassVar[Template] = (
+        "No {what} in the ledger at {path}.",
+        "Check the name with `",
+        Command.of("list"),
+        "`, and the root in [tx] root.",
+    )
 
 
 class UnknownTxid(UnknownTransaction):
     """No such transaction in the ledger of a topology."""
 
     template = (
-        "No transaction {txid} of topology {topology!r} in the ledger at {path}.\nTo see the transactions that there "
-        "are: <airflow tx list {topology}>"
+        "No transaction {txid} of topology {topology!r} in the ledger at {path}.",
+        "To see the transactions that there are: ",
+        Command.of("list", "{topology}"),
     )
 
 
 class MoveRefused(Refused):
     """A topology that cannot be renamed or deleted now."""
 
-    template = "Topology {topology!r} is not changed: {problem}.\n{remedy}"
+    template = "Topology {topology!r} is not changed: {problem}."
 
 
 class AcceptanceRefused(Refused):
     """Acceptance of changed values that cannot be compared, or were not changed."""
 
-    template = "Change of state {state!r} of topology {topology!r} not accepted: {problem}.\nNothing was changed."
+    template = (
+        "Change of state {state!r} of topology {topology!r} not accepted: {problem}.",
+        "Nothing was changed.",
+    )
 
 
 class LossRefused(Refused):
     """Acceptance of a loss that there is none of."""
 
     template = (
-        "Topology {topology!r} has lost nothing: its source can give every row that comes next.\nNothing was changed. "
-        "A transaction whose own rows are gone: <airflow tx skip {topology} TXID --why TEXT>"
+        "Topology {topology!r} has lost nothing: its source can give every row that comes next.",
+        "Nothing was changed. A transaction whose own rows are gone: ",
+        Command.of("skip", "{topology}", "TXID", "--why", "TEXT"),
     )
 
 
@@ -513,21 +476,24 @@ class UnscheduledTask(Refused):
     """A task of `airflow tasks test`, or a scheduler beside `airflow dags test`: its transaction would stay open."""
 
     template = (
-        "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open.\n"
-        "The ledger was not touched. Try out the whole DAG: airflow dags test {dag_id}"
+        "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open.",
+        "The ledger was not touched. Try out the whole DAG: airflow dags test {dag_id}",
     )
 
 
 class TrialRefused(Refused):
     """A DAG that cannot be tried out."""
 
-    template = "DAG {dag_id!r} cannot be tried out: {problem}.\nNothing was touched. {remedy}"
+    template = ("DAG {dag_id!r} cannot be tried out: {problem}.", "Nothing was touched. {remedy}")
 
 
 class RepairRefused(Refused):
     """A repair that does not fit what the ledger and the states say."""
 
-    template = "Repair --{what} of topology {topology!r} refused: {problem}.\nNothing was changed. {remedy}"
+    template = (
+        "Repair --{what} of topology {topology!r} refused: {problem}.",
+        "Nothing was changed. {remedy}",
+    )
 
 
 class RollingForward(Refused):
@@ -535,24 +501,26 @@ class RollingForward(Refused):
 
     repairable = True
     template = (
-        "Topology {topology!r} waits: its states are being written again from the journal, since {when}.\n"
-        "Nothing was changed. If that command has died, repeat it: "
-        "<airflow tx repair {topology} --roll-forward {states}>. "
-        "To give it up, for each state: <airflow tx repair {topology} --state-lost STATE>"
+        "Topology {topology!r} waits: its states are being written again from the journal, since {when}.",
+        "Nothing was changed. If that command has died, repeat it: ",
+        Command.of("repair", "{topology}", "--roll-forward", "{states}"),
+        ". To give it up, for each state: ",
+        Command.of("repair", "{topology}", "--state-lost", "STATE"),
     )
 
 
 class RollForwardRefused(Refused):
     """A state that cannot be written again from the journal."""
 
-    template = "State {state!r} of {topology!r} cannot be written again: {problem}.\n{remedy}"
+    template = "State {state!r} of {topology!r} cannot be written again: {problem}."
 
 
 class RowsDiffer(Refused):
     """Rows that were read, and others that were emitted, counted by the source, or read by an earlier attempt."""
 
     template = (
-        "Rows of transaction {txid}.{attempt} differ: {problem}.\nNothing was written. {remedy}"
+        "Rows of transaction {txid}.{attempt} differ: {problem}.",
+        "Nothing was written. {remedy}",
     )
 
 
@@ -560,20 +528,19 @@ class RowsNotProven(Refused):
     """No task has counted exactly that each row was consumed once, and `[tx] require_rows` requires it."""
 
     template = (
-        "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that.\n"
+        "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that.",
         "Nothing was written. Let the task read them as docs/rows.md says, and clear the run; or set require_rows = "
-        "counted, and clear the commit task."
+        "counted, and clear the commit task.",
     )
 
 
-# --- state --------------------------------------------------------------------------------------------------------
 # Errors of states: fences, updates, and stores that cannot be reached.
 
 
 class StateError(TxError):
     """A state that cannot take this update; no part of it was applied."""
 
-    template = "State {state!r} refused: {problem}.\n{remedy}"
+    template: ClassVar[Template] = "State {state!r} refused: {problem}."
 
 
 class StateDiffers(StateError):
@@ -587,8 +554,8 @@ class StateUnavailable(StateError):
 
     repairable = True
     template = (
-        "State {state!r} ({where}) cannot be reached: {reason}.\nNo value of this transaction was committed. Clear "
-        "the commit task when the state is back."
+        "State {state!r} ({where}) cannot be reached: {reason}.",
+        "No value of this transaction was committed. Clear the commit task when the state is back.",
     )
 
 
@@ -596,8 +563,8 @@ class StateLocked(StateUnavailable):
     """Another session holds what a state's update needs, and did not let go in time; nothing was written."""
 
     template = (
-        "State {state!r} ({where}) is locked by another session: {reason}.\nNo value of this transaction was "
-        "committed. The next try waits again."
+        "State {state!r} ({where}) is locked by another session: {reason}.",
+        "No value of this transaction was committed. The next try waits again.",
     )
 
 
@@ -605,8 +572,9 @@ class StateOutcomeUnknown(StateUnavailable):
     """The answer to the commit of a state's update was lost; the transaction stays replayable."""
 
     template = (
-        "State {state!r} ({where}) cannot be reached: {reason}.\nThe update may have been written, since only the "
-        "answer to it is missing; the next try finds out. Clear the commit task when the database is back."
+        "State {state!r} ({where}) cannot be reached: {reason}.",
+        "The update may have been written, since only the answer to it is missing; the next try finds out. Clear the "
+        "commit task when the database is back.",
     )
 
 
@@ -614,9 +582,10 @@ class PortionsLost(StateUnavailable):
     """The store no longer has every portion that it confirmed to the writers of this grant; nothing was committed."""
 
     template = (
-        "State {state!r} ({where}) has lost {lost} of {portions} confirmed portions of transaction {txid}: "
-        "the database failed over to a standby that was behind.\nNo value of this transaction was committed. The next "
-        "try writes all portions again. If no try is left, clear the commit task."
+        "State {state!r} ({where}) has lost {lost} of {portions} confirmed portions of transaction {txid}: the "
+        "database failed over to a standby that was behind.",
+        "No value of this transaction was committed. The next try writes all portions again. If no try is left, clear "
+        "the commit task.",
     )
 
 
@@ -624,8 +593,8 @@ class FenceOutranked(StateError):
     """The fence refuses a writer that a later grant has outranked."""
 
     template = (
-        "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}.\n"
-        "A newer try continues."
+        "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}.",
+        "A newer try continues.",
     )
 
 
@@ -634,10 +603,12 @@ class FenceForeign(StateError):
 
     for_good = True
     template = (
-        "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}.\n"
+        "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}.",
         "Look first whether its connection names the right ZooKeeper. One state serves one topology: use another "
-        "table. If this ledger was lost and created again: <airflow tx repair {topology} --ledger-lost>. If the DAG "
-        "was renamed: <airflow tx rename OLD {topology} --why TEXT>"
+        "table. If this ledger was lost and created again: ",
+        Command.of("repair", "{topology}", "--ledger-lost"),
+        ". If the DAG was renamed: ",
+        Command.of("rename", "OLD", "{topology}", "--why", "TEXT"),
     )
 
 
@@ -646,8 +617,8 @@ class StateBehind(StateError):
 
     for_good = True
     template = (
-        "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}.\n"
-        "The store went back. {remedy}"
+        "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}.",
+        "The store went back. {remedy}",
     )
 
     def __init__(
@@ -661,9 +632,11 @@ class LedgerBehind(StateError):
 
     for_good = True
     template = (
-        "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed "
-        "{expected} to it.\nLook first whether its connection names the right ZooKeeper: of another or an older one, "
-        "correct it and clear the task. If the ledger went back: <airflow tx repair {topology} --ledger-lost>"
+        "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed {expected} "
+        "to it.",
+        "Look first whether its connection names the right ZooKeeper: of another or an older one, correct it and clear "
+        "the task. If the ledger went back: ",
+        Command.of("repair", "{topology}", "--ledger-lost"),
     )
 
 
@@ -672,8 +645,8 @@ class TxidBehind(StateError):
 
     for_good = True
     template = (
-        "Update of transaction {txid} refused: the stored value is of transaction {stored}.\nCommit transactions "
-        "in order."
+        "Update of transaction {txid} refused: the stored value is of transaction {stored}.",
+        "Commit transactions in order.",
     )
 
 
@@ -681,8 +654,8 @@ class ChunkConflict(StateError):
     """Two writers of one transaction touched the same key."""
 
     template = (
-        "State {state!r} refused: key {key} came from chunk {found} and from chunk {chunk} in transaction {txid}.\n"
-        "Aggregate by key before writing."
+        "State {state!r} refused: key {key} came from chunk {found} and from chunk {chunk} in transaction {txid}.",
+        "Aggregate by key before writing.",
     )
 
 
@@ -691,9 +664,9 @@ class OutputChanged(StateError):
 
     template = (
         "State {state!r} refused: transaction {txid} has output {digest}, an earlier attempt had {found} and has "
-        "written some of it, which cannot be undone.\nReplay it with the code and data of then; or restore the state "
-        "from a backup of before the transaction and clear the commit task. To take any output on a replay, "
-        'use kind="opaque".'
+        "written some of it, which cannot be undone.",
+        "Replay it with the code and data of then; or restore the state from a backup of before the transaction and "
+        'clear the commit task. To take any output on a replay, use kind="opaque".',
     )
 
 
@@ -706,16 +679,15 @@ class NotTakenBack(StateError):
 class NotComparable(TxError):
     """Two states that cannot be compared."""
 
-    template = "{first} and {second} cannot be compared: {problem}.\n{remedy}"
+    template = "{first} and {second} cannot be compared: {problem}."
 
 
 class NotComparableNow(NotComparable):
     """Two states that are at different places of their source, or that are being written; they will not be for ever."""
 
-    template = "{first} and {second} cannot be compared now: {problem}.\n{remedy}"
+    template = "{first} and {second} cannot be compared now: {problem}."
 
 
-# --- store --------------------------------------------------------------------------------------------------------
 # Errors of the store of the ledger: what a write did, did not, or may have done.
 
 
@@ -727,22 +699,26 @@ class RequirementFailed(StoreError):
     """A multi did NOT happen: something it had read has changed. The ledger reads and plans again."""
 
     template = (
-        "Requirement failed at {path}: expected {expected}, found {found}.\nNothing was written."
+        "Requirement failed at {path}: expected {expected}, found {found}.",
+        "Nothing was written.",
     )
 
 
 class OutcomeUnknown(StoreError):
     """A multi MAY have happened: its answer was lost. Read back before doing anything else."""
 
-    template = "No answer to a write of {paths}: it may have happened ({reason}).\nIt is resolved by reading back."
+    template = (
+        "No answer to a write of {paths}: it may have happened ({reason}).",
+        "It is resolved by reading back.",
+    )
 
 
 class StoreUnavailable(StoreError):
     """The ledger's store cannot be reached; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}.\nNothing was changed; "
-        "start the server or correct the hosts of the connection, then clear the task."
+        "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}.",
+        "Nothing was changed; start the server or correct the hosts of the connection, then clear the task.",
     )
 
 
@@ -750,8 +726,8 @@ class NoConnection(StoreUnavailable):
     """No server of the ledger's store accepts a connection with these settings; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}.\nNothing was changed; "
-        "{remedy}, then clear the task."
+        "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}.",
+        "Nothing was changed; {remedy}, then clear the task.",
     )
 
 
@@ -759,8 +735,8 @@ class StoreRefused(StoreError):
     """The ledger's store does not let this connection read or write a record; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) refused access to {path}: {reason}.\nNothing was changed; "
-        "use the login and password that made the record, or correct its ACL."
+        "ZooKeeper {hosts} (connection {connection}) refused access to {path}: {reason}.",
+        "Nothing was changed; use the login and password that made the record, or correct its ACL.",
     )
 
 
@@ -768,8 +744,9 @@ class LoginRefused(StoreRefused):
     """The ledger's store lets this login in nowhere; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) refused the connection: {reason}.\nNothing was changed; "
-        "correct the login, the password and the extra auth_scheme of the connection, then clear the task."
+        "ZooKeeper {hosts} (connection {connection}) refused the connection: {reason}.",
+        "Nothing was changed; correct the login, the password and the extra auth_scheme of the connection, then clear "
+        "the task.",
     )
 
 
@@ -777,8 +754,8 @@ class StoreDeclined(StoreError):
     """The ledger's store did not carry out a request, and not for lack of rights; nothing was written."""
 
     template = (
-        "ZooKeeper {hosts} (connection {connection}) did not carry out a request about {path}: {reason}.\n"
-        "Nothing was changed; {remedy}, then clear the task."
+        "ZooKeeper {hosts} (connection {connection}) did not carry out a request about {path}: {reason}.",
+        "Nothing was changed; {remedy}, then clear the task.",
     )
 
 
@@ -786,8 +763,8 @@ class UnreadableRecord(StoreError):
     """A record that is damaged or of a newer format; it is never taken for empty."""
 
     template = (
-        "Record {path} cannot be read: {reason}.\nNothing was changed; restore the node, "
-        "or upgrade airflow-provider-tx if a newer version wrote it."
+        "Record {path} cannot be read: {reason}.",
+        "Nothing was changed; restore the node, or upgrade airflow-provider-tx if a newer version wrote it.",
     )
 
 
@@ -795,18 +772,20 @@ class TooMuchMetadata(StoreError):
     """A record larger than a znode may be."""
 
     template = (
-        "{path} would hold {size} bytes, and ZooKeeper takes at most {limit}.\nNothing was written; let the source "
-        "put fewer rows into a batch, or describe them with less metadata."
+        "{path} would hold {size} bytes, and ZooKeeper takes at most {limit}.",
+        "Nothing was written; let the source put fewer rows into a batch, or describe them with less metadata.",
     )
 
 
 class TooMuchContention(StoreError):
     """A step lost the race for its records too many times in a row."""
 
-    template = "Step {step} of {subject} was overtaken {times} times in a row.\nNothing was written; clear the task."
+    template = (
+        "Step {step} of {subject} was overtaken {times} times in a row.",
+        "Nothing was written; clear the task.",
+    )
 
 
-# --- acks ---------------------------------------------------------------------------------------------------------
 # Errors of message trees: references, messages, and the ackers that keep the trees.
 
 
@@ -817,15 +796,18 @@ class MessageError(TxError):
 class NotAReference(MessageError):
     """A text that names no message."""
 
-    template = "{text!r} is no reference to a message: {problem}.\nPass the text that emit() gave, whole and unchanged."
+    template = (
+        "{text!r} is no reference to a message: {problem}.",
+        "Pass the text that emit() gave, whole and unchanged.",
+    )
 
 
 class ForeignMessage(MessageError):
     """A message of another topology than the collector works for."""
 
     template = (
-        "Message {message} of topology {found!r} refused: this collector works for topology {expected!r}.\n"
-        "Let it read another queue, or leave out Collector(topology=...)."
+        "Message {message} of topology {found!r} refused: this collector works for topology {expected!r}.",
+        "Let it read another queue, or leave out Collector(topology=...).",
     )
 
 
@@ -833,8 +815,8 @@ class StaleMessage(MessageError):
     """A message of an attempt that was replayed."""
 
     template = (
-        "Message of transaction {txid}.{attempt} of topology {topology!r} refused: attempt {newest} is the newest.\n"
-        "Drop the message: the newest attempt emits its own."
+        "Message of transaction {txid}.{attempt} of topology {topology!r} refused: attempt {newest} is the newest.",
+        "Drop the message: the newest attempt emits its own.",
     )
 
 
@@ -842,8 +824,8 @@ class UnknownMessage(MessageError):
     """A message whose tree no acker has."""
 
     template = (
-        "Message of transaction {txid}.{attempt} of topology {topology!r} refused: {problem}.\nDrop the message; it is "
-        "counted in no tree."
+        "Message of transaction {txid}.{attempt} of topology {topology!r} refused: {problem}.",
+        "Drop the message; it is counted in no tree.",
     )
 
 
@@ -851,8 +833,8 @@ class MessageDone(MessageError):
     """A message that was acked or failed, and is used again."""
 
     template = (
-        "{step} of message {message} refused: it is {done} already.\nEmit what is anchored to it before its ack, "
-        "and ack it once."
+        "{step} of message {message} refused: it is {done} already.",
+        "Emit what is anchored to it before its ack, and ack it once.",
     )
 
 
@@ -861,7 +843,8 @@ class MixedAnchors(MessageError):
 
     template = (
         "A message cannot be anchored to messages of {first} and of {second}: it belongs to one attempt of one "
-        "transaction.\nEmit one message for each."
+        "transaction.",
+        "Emit one message for each.",
     )
 
 
@@ -870,7 +853,8 @@ class EmittedBefore(MessageError):
 
     template = (
         "Task {task} has emitted messages of transaction {txid}.{attempt} of topology {topology!r} in an earlier try, "
-        "and workers may have taken them.\nClear `begin` or the whole run: its next attempt emits them again."
+        "and workers may have taken them.",
+        "Clear `begin` or the whole run: its next attempt emits them again.",
     )
 
 
@@ -878,15 +862,15 @@ class AckersUnavailable(MessageError):
     """The store of the ackers does not answer."""
 
     template = (
-        "The ackers at {where} cannot be reached: {reason}.\nStart their store, or correct acker_store=; until they "
-        "answer no transaction with messages is committed."
+        "The ackers at {where} cannot be reached: {reason}.",
+        "Start their store, or correct acker_store=; until they answer no transaction with messages is committed.",
     )
 
 
 class AckersRefused(MessageError):
     """The store of the ackers does not take what it is sent."""
 
-    template = "The ackers at {where} refused: {problem}.\n{remedy}"
+    template = "The ackers at {where} refused: {problem}."
 
 
 class AckersBehind(MessageError):
@@ -894,5 +878,6 @@ class AckersBehind(MessageError):
 
     template = (
         "The ackers of transaction {txid}.{attempt} of topology {topology!r} hold part {found} of a worker's messages, "
-        "and part {expected} was taken: their store went back, or was emptied.\nClear `begin` or the whole run."
+        "and part {expected} was taken: their store went back, or was emptied.",
+        "Clear `begin` or the whole run.",
     )

@@ -1,19 +1,22 @@
-"""Advice for a person as data, words and commands: texts, buttons and copied commands are made of it."""
+"""Advice for a person as data, words and commands, and the root of the errors that give it.
+
+Texts, buttons and copied commands are made of it.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from string import Formatter
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
 
 _COMMAND = "airflow tx"
-_STEP = re.compile(rf"<{_COMMAND} ([^>]*)>")
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True):
@@ -38,8 +41,25 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
             return " ".join([_COMMAND, self.verb, *options, "--", *names])
         return " ".join([_COMMAND, self.verb, *names, *options])
 
+    @classmethod
+    def of(cls, verb: str, topology: str = "", *words: object) -> Command:
+        """Make it of words in their order, such as `Command.of("skip", topology, 7, "--why", "TEXT")`.
+
+        :param words: the arguments, then the options.
+        """
+        named = list(map(str, words))
+        first = next((place for place, each in enumerate(named) if each.startswith("--")), None)
+        options = [] if first is None else named[first:]
+        return cls(verb, topology, tuple(named[:first]), tuple(options))
+
     def __radd__(self, words: str) -> Remedy:
         return Remedy((words, self))
+
+    def filled(self, fields: Mapping[str, Any]) -> Command:
+        """Fill the fields of a template, such as `{txid}`: a list is a word each."""
+        (topology,) = _filled((self.topology,), fields)
+        arguments = _filled(self.arguments, fields)
+        return Command(self.verb, topology, tuple(arguments), tuple(_filled(self.options, fields)))
 
     def values(self, option: str) -> tuple[str, ...]:
         """Give what stands behind an option, up to the next one."""
@@ -60,15 +80,23 @@ class Remedy:
     parts: tuple[str | Command, ...] = ()
 
     @classmethod
-    def of(cls, template: str, /, **fields: Any) -> Remedy:
-        """Make it of a template: "To get it back: <airflow tx readmit {topology} {txid} --why TEXT>".
+    def of(cls, *parts: str | Command | Remedy | None) -> Remedy:
+        """Make it of words and commands: `Remedy.of("To get it back: ", Command.of("readmit", topology, txid))`."""
+        each_one = (
+            part for each in parts for part in (each.parts if isinstance(each, Remedy) else (each,))
+        )
+        return cls(tuple(each for each in each_one if each))
 
-        :param fields: of the template. A remedy among them keeps its commands; in a command, a list is a word each.
-        """
-        parts: list[str | Command] = []
-        for place, piece in enumerate(_STEP.split(template)):
-            parts += [_command(piece, fields)] if place % 2 else _words(piece, fields)
-        return cls(tuple(each for each in parts if each != ""))
+    def filled(self, fields: Mapping[str, Any]) -> Remedy:
+        """Fill the fields of a template: a remedy among them keeps its commands."""
+        filled = (
+            part
+            for each in self.parts
+            for part in (
+                (each.filled(fields),) if isinstance(each, Command) else _words(each, fields)
+            )
+        )
+        return Remedy.of(*filled)
 
     def __str__(self) -> str:
         return "".join(map(str, self.parts))
@@ -76,9 +104,8 @@ class Remedy:
     def __bool__(self) -> bool:
         return str(self).strip() != ""
 
-    def __add__(self, other: Remedy | str) -> Remedy:
-        more = other.parts if isinstance(other, Remedy) else filter(None, (other,))
-        return Remedy((*self.parts, *more))
+    def __add__(self, other: Remedy | Command | str) -> Remedy:
+        return Remedy.of(self, other)
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -107,9 +134,13 @@ class Remedy:
         return list(msgspec.to_builtins(self.parts))
 
     @staticmethod
-    def behind(problem: str | None, remedy: Remedy | None) -> str:
-        """Write what to do behind what is wrong, as people read it."""
-        return " ".join(filter(None, (problem, str(remedy or ""))))
+    def behind(problem: str | None, remedy: Remedy | None = None, *, task: str = "") -> str:
+        """Write what to do behind what is wrong, as people read it.
+
+        :param task: the task in which it is wrong; "": in none.
+        """
+        named = f"task {task}: {problem}" if task and problem else task and f"task {task}"
+        return " ".join(filter(None, (named or problem, str(remedy or ""))))
 
     @classmethod
     def from_stored(cls, stored: Sequence[Any]) -> Remedy:
@@ -117,36 +148,116 @@ class Remedy:
         return cls(msgspec.convert(stored, tuple[str | Command, ...]))
 
 
-def _words(piece: str, fields: dict[str, Any]) -> list[str | Command]:
+Template = str | tuple[str | Command, ...]
+
+
+class TxError(Exception):
+    """Root of every error of this package.
+
+    :param fields: the values named in `template`, kept as attributes.
+    :cvar template: what is refused, expected and found; then what to do, in words and commands, or the field `remedy`.
+    :cvar for_good: whether only a person can help: a replay of the transaction would be refused alike.
+    :cvar of_values: whether rows or values are refused, which no repair mends: a restatement ends by it.
+    """
+
+    template: ClassVar[Template] = "{message}"
+    for_good: ClassVar[bool] = False
+    of_values: ClassVar[bool] = False
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+        for name, value in fields.items():
+            setattr(self, name, value)
+        advice = [str(self._filled(self._parts[1:]))] if self._parts[1:] else []
+        text = " ".join([self.problem_text, *advice])
+        super().__init__(text.encode("utf-8", "backslashreplace").decode())
+
+    @property
+    def problem_text(self) -> str:
+        """Say what is wrong: the text without its advice."""
+        return str(self._filled(self._parts[:1]))
+
+    @property
+    def advice(self) -> Remedy | None:
+        """Say what to do; None: its template does not say it."""
+        return self._filled(self._parts[1:]) or None
+
+    @property
+    def _parts(self) -> tuple[str | Command, ...]:
+        if not isinstance(self.template, str):
+            return self.template
+        return (self.template, *(["{remedy}"] if "remedy" in self.fields else ()))
+
+    def _filled(self, parts: tuple[str | Command, ...]) -> Remedy:
+        return Remedy(parts).filled(self.fields)
+
+    @property
+    def repairable(self) -> bool:
+        """Whether a person, a repair, or a store that comes back ends the refusal: a restatement waits for that."""
+        return self.for_good and not self.of_values
+
+    @property
+    def stored_fields(self) -> dict[str, Any]:
+        """Write its fields for another process, which makes the error again with `from_stored`."""
+        return {
+            name: value.as_stored() if isinstance(value, Remedy) else value
+            for name, value in self.fields.items()
+        }
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> TxError:
+        """Make it of the fields that `stored_fields` wrote: its remedy has its commands again."""
+        remedy = stored.get("remedy")
+        read = {"remedy": Remedy.from_stored(remedy)} if isinstance(remedy, list) else {}
+        return cls(**{**stored, **read})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return partial(type(self), **self.fields), ()
+
+
+def _words(piece: str, fields: Mapping[str, Any]) -> Iterator[str | Command | Remedy]:
     """Fill the fields of words: a remedy or a command among them stays what it is."""
-    parts: list[str | Command] = []
     text = ""
     for literal, name, spec, conversion in Formatter().parse(piece):
         text += literal
         value = fields.get(name) if name else None
         if isinstance(value, (Remedy, Command)) and not conversion:
-            parts += [text, *(value.parts if isinstance(value, Remedy) else (value,))]
+            yield from (text, value)
             text = ""
         elif name is not None:
             field = f"{{{name}{'!' if conversion else ''}{conversion or ''}:{spec}}}"
             text += field.format(**fields)
-    return [*parts, text]
+    yield text
 
 
-def _command(piece: str, fields: dict[str, Any]) -> Command:
-    """Read a command of a template: its verb are the words before the first field, word in capitals, or option."""
-    words = piece.split()
-    is_verb = [re.fullmatch(r"[a-z]+(-[a-z]+)*", each) is not None for each in words]
-    verb = words[: is_verb.index(False) if False in is_verb else len(words)]
-    rest = words[len(verb) :]
-    first = next((place for place, each in enumerate(rest) if each.startswith("--")), len(rest))
-    topology, *arguments = _filled(rest[:first], fields) or [""]
-    return Command(" ".join(verb), topology, tuple(arguments), tuple(_filled(rest[first:], fields)))
-
-
-def _filled(words: Sequence[str], fields: dict[str, Any]) -> list[str]:
-    found: list[str] = []
+def _filled(words: Sequence[str], fields: Mapping[str, Any]) -> Iterator[str]:
     for word in words:
         value = fields.get(word[1:-1]) if word.startswith("{") else None
-        found += map(str, value) if isinstance(value, (list, tuple)) else [word.format(**fields)]
-    return found
+        yield from map(str, value) if isinstance(value, (list, tuple)) else [word.format(**fields)]
+
+
+def shortened_reason(text: str, most: int = 200) -> str:
+    """Shorten a text to so many characters between two words: an error says first what failed, and last what to do.
+
+    :param most: of an attempt before the last one, the default.
+    """
+    if len(text) <= most:
+        return text
+    gap = " ... "
+    begin = text[: (most - len(gap)) // 3]
+    end = text[len(begin) + len(gap) - most :]
+    return f"{begin.rpartition(' ')[0] or begin}{gap}{end.partition(' ')[2] or end}"
+
+
+# What colours a text in a terminal, and every other control character but the end of a line.
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def without_controls(text: str) -> str:
+    """Take out of a text what a terminal would obey, and write half a surrogate pair as its escape: UTF-8 has none."""
+    plain = _CONTROLS.sub(" ", _COLOURS.sub("", text))
+    return plain.encode("utf-8", "backslashreplace").decode()

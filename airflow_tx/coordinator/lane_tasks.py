@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
+from airflow_tx.base.remedy import Remedy
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
 from airflow_tx.ledger import (
     AcquireAnswer,
@@ -338,11 +339,13 @@ class LaneTransaction:
         """
         if self._current is None:
             return reason
-        reason = f"task {self._current.task.task_id}: {reason}"
+        task = self._current.task.task_id
         if self._current.started:
-            noted = problem_of(refusal) if refusal and refusal.for_good else reason
-            self._current.fail(noted, refusal)
-        return reason
+            if refusal is not None and refusal.for_good:
+                self._current.fail(problem_of(refusal), refusal)
+            else:
+                self._current.fail(reason, refusal, failed_task=task)
+        return Remedy.behind(reason, task=task)
 
     def _processing(self, task: LaneTask | LaneApplication) -> LaneProcessing:
         own = TaskTry(task.task_id, -1, self.task_try)

@@ -598,9 +598,8 @@ def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
     if finding is Finding.YIELDED:
         return Return(record.run_id, txid)
     counts = finding in (Finding.ENDED, Finding.LATE, Finding.SILENT)
-    reason = (
-        record.error if finding in (Finding.LEFT, Finding.ENDED) and record.error else finding.value
-    )
+    error = record.said if finding in (Finding.LEFT, Finding.ENDED) else ""
+    reason = error or finding.value
     kind = RestartDead if finding is Finding.SILENT else Replay
     return kind(txid, record.attempt, record.run_id, record.key, reason, counts, is_noted(record))
 

@@ -15,7 +15,7 @@ from airflow_tx.base import compat
 from airflow_tx.base.compat import is_live, text
 from airflow_tx.base.errors import ConfigError, Refused, SourceError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.coordinator.lane import AnyLane, NoLane
 from airflow_tx.coordinator.monitor import CoordinatorAlarms
 from airflow_tx.coordinator.plan import (
@@ -400,9 +400,9 @@ class Coordination:
             attempt,
             reason,
             Remedy.of(
-                "<airflow tx replay {topology} {txid}>, or <airflow tx skip {topology} {txid} --why TEXT>",
-                topology=self.spec.topology,
-                txid=txid,
+                Command.of("replay", self.spec.topology, txid),
+                ", or ",
+                Command.of("skip", self.spec.topology, txid, "--why", "TEXT"),
             ),
         )
 

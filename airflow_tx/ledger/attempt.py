@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger.receipt import NOTHING_WRITTEN, FenceBatch, Receipt, Written
 
 
@@ -113,12 +113,9 @@ class Token:
         return {
             "problem": f"its fence says transaction {self.txid}, and transaction {own} has raised it: a person has "
             "changed it",
-            "remedy": Remedy.of(
-                "Put txid {own} back into the fence, or accept what the state holds: "
-                "<airflow tx repair {topology} --state-lost {state}>",
-                own=own,
-                topology=topology,
-                state=state,
+            "remedy": (
+                f"Put txid {own} back into the fence, or accept what the state holds: "
+                + Command.of("repair", topology, "--state-lost", state)
             ),
         }
 

@@ -29,22 +29,25 @@ def batch_in_words(metadata: Any) -> str:
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
 
 
-def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterator[str]:
+def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterator[tuple[str, str]]:
     """List the texts in which a search looks for a batch: those in its metadata, and its files below their folder.
+
+    Each comes with the name of the rows that it is about, such as `orders-0:7` of `orders-0:7 (5 to 9)`.
 
     :param wanted: the text that is looked for, case-folded. Of `PARTITION:PLACE`, which may have more colons, the place
         is a file, a number or an id: if the partition has it, a text begins with it, such as `orders-0:7 (5 to 9)`.
     :param details: only the texts about its rows that are no names of rows, such as `digest content:9f86…`.
     """
     if details:
-        yield from (f"{detail} {text}" for detail, text in _texts(metadata) if detail)
+        yield from ((f"{detail} {text}", "") for detail, text in _texts(metadata) if detail)
         return
-    yield from (text for detail, text in _texts(metadata) if not detail)
+    yield from ((text, text) for detail, text in _texts(metadata) if not detail)
     has_parts = isinstance(metadata, Mapping) and not (is_shortened(metadata) or _range(metadata))
     for name, rows in metadata.items() if has_parts else ():
         begins = f"{name}:".casefold()
         if wanted.startswith(begins):
-            yield from (f"{name}:{each}" for each in _places(rows, wanted.removeprefix(begins)))
+            for place, within in _places(rows, wanted.removeprefix(begins)):
+                yield f"{name}:{place}{within}", f"{name}:{place}"
 
 
 def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
@@ -61,17 +64,20 @@ def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
         yield from ((detail, f"{folder}/{name}") for name in _file_names(value))
 
 
-def _places(rows: Any, wanted: str) -> Iterator[str]:
-    """List the places in a partition: its files, and the wanted number, id or plain value if it is there."""
+def _places(rows: Any, wanted: str) -> Iterator[tuple[str, str]]:
+    """List the places in a partition: its files, and the wanted number, id or plain value if it is there.
+
+    Each comes with the range that it is in, if any.
+    """
     if isinstance(rows, Mapping):
-        yield from _file_names(rows)
+        yield from ((name, "") for name in _file_names(rows))
         place = _place(wanted)
         after, last = _ends(rows)
         before = () if after is None else _place(after) or place
         if len(place) == len(_place(last)) and before < place <= _place(last):
-            yield f"{wanted} ({_range(rows)})"
+            yield wanted, f" ({_range(rows)})"
     elif isinstance(rows, (int, str)) and str(rows).casefold() == wanted:
-        yield str(rows)
+        yield str(rows), ""
 
 
 def counted(count: int, unit: str) -> str:

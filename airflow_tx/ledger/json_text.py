@@ -98,8 +98,8 @@ class UnfitRecord(UnreadableRecord):
     """A record with a field that is missing, unknown, or of another type."""
 
     template = (
-        "Record {path} cannot be read: {reason} ({value}).\nNothing was changed; restore the node, "
-        "or upgrade airflow-provider-tx if a newer version wrote it."
+        "Record {path} cannot be read: {reason} ({value}).",
+        "Nothing was changed; restore the node, or upgrade airflow-provider-tx if a newer version wrote it.",
     )
 
 

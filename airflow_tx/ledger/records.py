@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from airflow_tx.base.errors import UnreadableRecord, shortened_reason, without_controls
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.errors import (
+    UnreadableRecord,
+)
+from airflow_tx.base.remedy import Remedy, shortened_reason, without_controls
 from airflow_tx.ledger.json_text import (
     Int,
     Moment,
@@ -268,6 +270,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
     :param fenced: names of the states that some grant was about to write.
     :param by_phase: whether the last grant is held by several tasks, one after the other.
     :param error: what failed in the last try, until another one works on it; `remedy`: what its refusal says to do.
+    :param failed_task: the task that failed by `error`; "": `error` is of no single task.
     :param acks: the name of the folder with the acks of this attempt, unique in all lives of a ledger.
     :param counted: the rows of its first complete attempt.
     :param for_good: the generation of the ledger in which its commit was refused permanently, by `error`; 0: in none.
@@ -305,6 +308,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
     asked: DeedOfAttempt | None = None
     checks: dict[str, CheckNote] = field(default_factory=dict)
     repairable: bool = False
+    failed_task: str = ""
     end: End | None = None
 
     @classmethod
@@ -364,6 +368,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
             replay=None,
             yielded=None,
             error=None,
+            failed_task="",
             remedy=None,
             for_good=0,
             repairable=False,
@@ -378,20 +383,26 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
     def with_failure(
         self, op: str, reason: str, remedy: Remedy | None, *, repairable: bool
     ) -> TransactionRecord:
-        """Note one more failure, for people: what failed, and apart from that what to do about it."""
+        """Note one more failure, of no single task: what failed, and apart from that what to do about it."""
         return replace(
             self,
             failures=self.failures + 1,
             error=_kept(reason),
+            failed_task="",
             remedy=None if remedy is None else remedy.worded(_kept),
             repairable=repairable and self.replaces is not None,
             op=op,
         )
 
     @property
+    def said(self) -> str:
+        """Say what failed, and in which task; "": nothing has."""
+        return Remedy.behind(self.error, task=self.failed_task)
+
+    @property
     def failure(self) -> str:
         """Say what failed, as a part of another sentence."""
-        return (self.error or "no reason noted").removesuffix(".")
+        return (self.said or "no reason noted").removesuffix(".")
 
     @property
     def to_change(self) -> DeedOfAttempt | None:

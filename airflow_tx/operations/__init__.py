@@ -8,7 +8,6 @@ from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from airflow_tx.operations.actions.action import (
-        ActionName as ActionName,
         ActionTarget as ActionTarget,
         EffectLine as EffectLine,
         PersonalAction as PersonalAction,
@@ -20,7 +19,10 @@ if TYPE_CHECKING:
         LedgerPlaces as LedgerPlaces,
         ledger_places as ledger_places,
     )
-    from airflow_tx.operations.actions.request import ActionRequest as ActionRequest
+    from airflow_tx.operations.actions.request import (
+        ActionName as ActionName,
+        ActionRequest as ActionRequest,
+    )
     from airflow_tx.operations.actions.run_ends import with_run_ends as with_run_ends
     from airflow_tx.operations.actions.search import (
         MOST_FOUND as MOST_FOUND,

@@ -140,12 +140,14 @@ def note_commit_failure(context: Context) -> None:
     attempt = begun_by(ti, spec).attempt
     commit: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
     refusal = refusal_of(context)
+    reason, failed_task = noted_reason(context, refusal)
     try:
         with spec.store() as store:
             noted = spec.ledger(store).note_commit_failed(
                 attempt,
                 commit.epoch if commit else None,
-                reason=noted_reason(context, refusal),
+                reason=reason,
+                failed_task=failed_task,
                 remedy=advice_of(refusal),
                 for_good=refusal is not None and refusal.for_good,
                 repairable=refusal is not None and refusal.repairable,

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import Paths
 
 if TYPE_CHECKING:
@@ -104,13 +104,9 @@ class TransactionCommittedSensor(BaseSensorOperator):
             self._fail(f"{told} What each source can be asked, and how: docs/waiting.md.")
         if "skipped" in found:
             # Another team may read the log of this task.
-            skipped = Remedy.of(
-                "Transaction {txid} of {topology} was skipped. To read who did it: "
-                "<airflow tx show {topology} {txid}>",
-                topology=self.topology,
-                txid=found["txid"],
-            )
-            self._fail(str(skipped))
+            show = Command.of("show", self.topology, found["txid"])
+            skipped = f"Transaction {found['txid']} of {self.topology} was skipped. To read who did it: {show}"
+            self._fail(skipped)
         self.log.info("Transaction %s of %s is committed", found["txid"], self.topology)
         return int(found["txid"])
 

@@ -17,7 +17,7 @@ from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import EntryDiffers, EntryMissing, JournalError
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.base.rows import is_frame
 from airflow_tx.ledger import (
     End,
@@ -539,8 +539,10 @@ class JournalArea:
         parts = _NAME.fullmatch(name)
         if parts is None:
             problem = "it is no name of an entry"
-            remedy = Remedy.of(
-                "Give one as <airflow tx show TOPOLOGY TXID> prints it: DAY/TXID-SHA256."
+            remedy = (
+                "Give one as "
+                + Command.of("show", "TOPOLOGY", "TXID")
+                + " prints it: DAY/TXID-SHA256."
             )
             raise JournalError(entry=name, problem=problem, remedy=remedy)
         uri = self._files.uri(self._path(name))

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.base.rows import dicts_of
 from airflow_tx.ledger import Loss, TransactionAttempt
 from airflow_tx.sources.api import (
@@ -516,12 +516,12 @@ class LimitedSource(Source):
         """
         if any(each.went_back for each in gone):
             remedy = Remedy.of(
-                "If the states went back with the source, first: <airflow tx repair {topology} --roll-forward>. "
-                "{remedy}",
-                topology=self.topology,
-                remedy=remedy,
+                "If the states went back with the source, first: ",
+                Command.of("repair", self.topology, "--roll-forward"),
+                ". ",
+                remedy,
             )
-        return self.refused(problem, Remedy.of("Nothing was allocated. {remedy}", remedy=remedy))
+        return self.refused(problem, Remedy.of("Nothing was allocated. ", remedy))
 
 
 class LogSource(LimitedSource, PartitionedTransactionalSource):
@@ -542,7 +542,7 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         named = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
         return (
             f"rows that come next are gone: {named}",
-            Remedy.of("Bring them back, or: {accept}", accept=self.command("accept-loss")),
+            ("Bring them back, or: " + self.command("accept-loss")),
         )
 
     def sizes(self, decision: LogDecision) -> Sequence[int]:

@@ -246,7 +246,7 @@ class QueueRows:
         return RowsRefused(
             source=self.source,
             problem=f"{problem}: {why}",
-            remedy="Let the task take it as a text, without schema, or: " + self.skip,
+            remedy=Remedy.of("Let the task take it as a text, without schema, or: ", self.skip),
             place=UnfitText.place_of(why, within=problem),
         )
 
@@ -639,10 +639,7 @@ class RabbitQueueSource(Source):
         try:
             return {} if at.ids is None else read_ids(at.ids)
         except FileNotFoundError:
-            remedy = Remedy.of(
-                "Bring them back, or continue without them: {accept}",
-                accept=self.command("accept-loss"),
-            )
+            remedy = "Bring them back, or continue without them: " + self.command("accept-loss")
             raise self.refused(f"{_lost_ids(at)}: no message could be recognised", remedy) from None
 
     @property
@@ -697,8 +694,7 @@ class RabbitQueueSource(Source):
         except FileNotFoundError:
             problem = f"the messages that were staged in {metadata['staged']} are gone"
             remedy = Remedy.of(
-                "Bring them back, then clear the task; if they are gone permanently: {skip}",
-                skip=skip,
+                "Bring them back, then clear the task; if they are gone permanently: ", skip
             )
             raise self.refused(problem, remedy) from None
 

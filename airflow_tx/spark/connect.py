@@ -81,8 +81,8 @@ class SparkUnreachable(TxError):
     """A Spark Connect server that does not answer."""
 
     template = (
-        "Spark Connect server of {server} cannot be reached: {reason}.\nNothing was processed. Start the server, or "
-        "correct host and port; the task tries again."
+        "Spark Connect server of {server} cannot be reached: {reason}.",
+        "Nothing was processed. Start the server, or correct host and port; the task tries again.",
     )
 
 

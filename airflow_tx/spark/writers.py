@@ -59,8 +59,8 @@ class WritersFailed(TxError):
     """A Spark job of writers that ended without an answer of all of them."""
 
     template = (
-        "The Spark writers of state {state!r} in transaction {txid} failed: {reason}.\nTheir rows count once "
-        "when the commit is retried. Executors need airflow_tx and the database's driver."
+        "The Spark writers of state {state!r} in transaction {txid} failed: {reason}.",
+        "Their rows count once when the commit is retried. Executors need airflow_tx and the database's driver.",
     )
 
 

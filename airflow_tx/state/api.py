@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateBehind, StateError
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import (
     NOTHING_WRITTEN,
     FenceBatch,
@@ -270,29 +270,26 @@ class FencedState(Described, ABC):
         if not self.journal_rows:
             return self.remedy_without_rows(topology)
         return Remedy.of(
-            "Write what it lacks again from the journal: <airflow tx repair {topology} --roll-forward {state}>. "
-            "Or: {lost}",
-            topology=topology,
-            state=self.name,
-            lost=lost,
+            "Write what it lacks again from the journal: ",
+            Command.of("repair", topology, "--roll-forward", self.name),
+            ". Or: ",
+            lost,
         )
 
     def remedy_without_rows(self, topology: str) -> Remedy:
         """Say what to do if the journal does not have the rows that a table lacks."""
         return Remedy.of(
-            "Process what it lacks again: <airflow tx repair {topology} --roll-forward {state} --restate>. Or: {lost}",
-            topology=topology,
-            state=self.name,
-            lost=self.remedy_lost(topology),
+            "Process what it lacks again: ",
+            Command.of("repair", topology, "--roll-forward", self.name, "--restate"),
+            ". Or: ",
+            self.remedy_lost(topology),
         )
 
     def remedy_lost(self, topology: str) -> Remedy:
         """Say what to do if the journal does not have what it lacks."""
-        return Remedy.of(
-            "{restore}, or accept what it lost: <airflow tx repair {topology} --state-lost {state}>",
-            restore=self.restored_by or "Restore a newer backup of it and repeat",
-            topology=topology,
-            state=self.name,
+        return (
+            f"{self.restored_by or 'Restore a newer backup of it and repeat'}, or accept what it lost: "
+            + Command.of("repair", topology, "--state-lost", self.name)
         )
 
     @property

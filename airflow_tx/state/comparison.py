@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from airflow_tx.base.errors import NotComparable, NotComparableNow
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import digest
 from airflow_tx.state.aggregators import Cells
 from airflow_tx.state.api import Fence, FencedState, FenceMoved, QueryableState, StateReading
@@ -140,10 +140,11 @@ def _checked(first: FencedState, second: FencedState) -> _Pair:
     )
     if first.name == second.name:
         problem = "they are the same state"
-        remedy = Remedy.of("Name the state of each DAG: <airflow tx diff DAG:STATE DAG:STATE>")
+        remedy = "Name the state of each DAG: " + Command.of("diff", "DAG:STATE", "DAG:STATE")
     elif first.takes_back_by_txid:
         remedy = Remedy.of(
-            "Compare the rows of two tables in SQL: SELECT ... EXCEPT SELECT ..., without tx_txid and tx_row."
+            "Compare the rows of two tables in SQL: SELECT ... EXCEPT SELECT ..., without "
+            "tx_txid and tx_row."
         )
     if problem:
         raise NotComparable(first=first.name, second=second.name, problem=problem, remedy=remedy)

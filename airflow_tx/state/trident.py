@@ -15,7 +15,7 @@ from itertools import chain, count
 from typing import Any, TypeVar
 
 from airflow_tx.base.errors import ConfigError, StateError, TxError
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.state.aggregators import Aggregator, Cells, Columns, checked_columns
 from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StateWrite
 from airflow_tx.state.keys import Key, as_key, partition_of, wanted_keys
@@ -409,8 +409,8 @@ class TridentAggregate(TridentState, QueryableState):
         :raises StateError: a map has no list of its keys.
         """
         if self.columns.keys:
-            remedy = Remedy.of(
-                "Name the keys: <airflow tx state get TOPOLOGY {state} KEY ...>", state=self.name
+            remedy = "Name the keys: " + Command.of(
+                "state get", "TOPOLOGY", self.name, "KEY", "..."
             )
             raise StateError(state=self.name, problem="a map cannot list its keys", remedy=remedy)
         return [row for row in self.multi_get([()]) if row is not None]

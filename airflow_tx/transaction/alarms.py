@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.base import compat
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.transaction.metrics import lag_of, oldest_seconds
 
 if TYPE_CHECKING:
@@ -167,13 +167,13 @@ class AlarmTopology:
                 f"Transaction {txid}.{record.attempt} of {self.name} has been open for {_words(age)}, longer than "
                 f"late_after = {_words(limits.late_after)}."
             )
-            remedy = Remedy.of("Why: <airflow tx show {name} {txid}>", name=self.name, txid=txid)
+            remedy = "Why: " + Command.of("show", self.name, txid)
             return self._alarm(AlarmKind.LATE, reason, remedy, txid, record)
         if limits.max_lag is not None and lag is not None and lag.count > limits.max_lag:
             reason = (
                 f"The source of {self.name} is {lag} ahead, more than max_lag = {limits.max_lag}."
             )
-            remedy = Remedy.of("Why: <airflow tx show {name}>", name=self.name)
+            remedy = "Why: " + Command.of("show", self.name)
             return self._alarm(AlarmKind.LATE, reason, remedy)
         return None
 
@@ -295,5 +295,5 @@ def _stopped(dag_id: str, ti: Any, opened: Mapping[int, TransactionRecord]) -> B
     if state in LIVE_RUN_STATES:
         return None
     ended = "was deleted" if state is None else f"is {state}"
-    reason = f"its run {record.run_id} {ended}" + (f" ({record.error})" if record.error else "")
+    reason = f"its run {record.run_id} {ended}" + (f" ({record.said})" if record.said else "")
     return BlockMark(txid, record.attempt, reason, when="")

@@ -34,7 +34,10 @@ _DAMAGED = 30.0
 class CommitNotStored(TxError):
     """Airflow has not stored an event: the watcher resumes behind the last stored event."""
 
-    template = "Commits of topology {topology!r} up to {txid} were not stored by Airflow.\nThey are handed on again."
+    template = (
+        "Commits of topology {topology!r} up to {txid} were not stored by Airflow.",
+        "They are handed on again.",
+    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

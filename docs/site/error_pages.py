@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -133,8 +132,8 @@ def _message(name: str, named: dict[str, ast.ClassDef], bases: dict[str, list[st
     for node in named[name].body:
         target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
         if getattr(target, "id", "") == "template":
-            text = _typed(ast.literal_eval(node.value))  # type: ignore[attr-defined]
-            return " ".join(text.split())
+            problem, *advice = _parts(node.value, has_remedy=name not in REMEDIES)  # type: ignore[attr-defined]
+            return " ".join(f"{_text(problem, {})} {''.join(_text(each, {}) for each in advice)}".split())
     inherited = [base for base in bases[name] if base in named]
     return _message(inherited[0], named, bases) if inherited else ""
 
@@ -169,9 +168,11 @@ def _made(call: ast.Call, texts: dict[str, ast.expr], folder: str) -> Iterator[t
             yield name, problem, remedy
 
 
-def _typed(template: str) -> str:
-    """Write the commands of a template as a person types them."""
-    return re.sub(r"<(airflow tx [^>]*)>", r"\1", str(template))
+def _parts(template: ast.expr, *, has_remedy: bool) -> list[ast.expr]:
+    """Give the parts of a template: the field `remedy` follows a problem that stands alone."""
+    if isinstance(template, ast.Tuple):
+        return template.elts
+    return [template, *([ast.Constant("{remedy}")] if has_remedy else [])]
 
 
 def _text(node: ast.expr | None, texts: dict[str, ast.expr], depth: int = 3) -> str:
@@ -185,5 +186,7 @@ def _text(node: ast.expr | None, texts: dict[str, ast.expr], depth: int = 3) -> 
     if isinstance(node, ast.Name) and node.id in texts and depth:
         return _text(texts[node.id], texts, depth - 1)
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "Remedy.of":
-        return re.sub(r"\{\w+\}", "…", _typed(_text(node.args[0], texts, depth)))
+        return "".join(_text(each, texts, depth) for each in node.args)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "Command.of":
+        return " ".join(["airflow tx", *(_text(each, texts, depth) for each in node.args)])
     return "…" if node is not None else ""

@@ -131,7 +131,7 @@ def test_the_details_of_one_transaction_name_its_rows_and_acks(pipeline: Pipelin
     opened = transaction_details(pipeline.store, pipeline.paths, 2)
     assert opened.batch is not None
     assert (opened.batch.rows, opened.transaction.document.run_id) == (2, "r2")
-    assert {task: ack.done for task, ack in opened.acks.items()} == {"task0": True}
+    assert {task: ack.done for task, ack in opened.acks.items()} == {("task0", -1): True}
     assert transaction_details(pipeline.store, pipeline.paths, 1).transaction.status == "COMMITTED"
     with pytest.raises(UnknownTransaction, match="transaction 9 of topology 'flights'"):
         transaction_details(pipeline.store, pipeline.paths, 9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.api import Create, Put, ack_name
 from airflow_tx.ledger.json_text import Moment, Record, replace
 from airflow_tx.ledger.receipt import (
@@ -96,7 +96,7 @@ def fill(topology: Topology) -> None:
     )  # fmt: skip
     change(
         TransactionRecord, paths.transaction(7), error="it lost 4 rows", failures=9,
-        remedy=Remedy.of("Mend it: <airflow tx show {t}>", t="trace"),
+        remedy=Remedy(("Mend it: ", Command("show", "trace"))),
     )  # fmt: skip
     record = decode(TransactionRecord, paths.transaction(7), store.get(paths.transaction(7)).data)
     ack = Ack("try", "op", done=True, rows=4, outputs=[{"name": "tx_rejected", "rows": 1}], code="c0de")

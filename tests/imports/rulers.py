@@ -293,7 +293,7 @@ def _rooms() -> int:
 
 # --- facts -------------------------------------------------------------------------------------------------------
 
-RECORDS = {"TransactionFacts", "TransactionRecord", "Receipt", "End", "Skipped"}
+RECORDS = {"TransactionFacts", "TransactionRecord", "Receipt", "Skipped"}
 """What the ledger and the states keep of a transaction: their fields are its facts."""
 FEWEST_FACTS = 5
 
@@ -384,14 +384,24 @@ WORDS_OF_OTHERS = (
     "transaction.processing.outputs._of_other"
 ).split()
 """Modules and functions that read what other programs, files and users say: no other code has a reason to."""
-_READS = set("startswith endswith removesuffix removeprefix partition rpartition rsplit".split())
+_READS = set("startswith endswith removesuffix removeprefix partition rpartition rsplit splitlines".split())
 _PATTERN_READS = set("match search fullmatch findall finditer split".split())
 _ERRORS = {"broken", "error", "failure", "refusal"}
-_TEXTS = {"error", "problem", "reason", "told"}
+_TEXTS = set("cause error problem reason remedy said sentence told waits why".split())
+_PAGE_READS = re.compile(
+    rf"\b(?:(?:whole|{'|'.join(sorted(_TEXTS))})\??\.(?:includes|indexOf|match|replace|search|slice|split)"
+    r"|text\??\.(?:includes|match|replace|search|split)|\w+\??\.(?:startsWith|endsWith))\("
+)
+"""Where the page looks into a text; a search cuts the text that it has found."""
 
 
 def _reads_of_words() -> int:
     """Count where code looks into a text for people: of an error, or what is named as a reason is."""
+    page = (file for file in (PACKAGE / "plugin/ui/src").rglob("*.ts*") if ".test." not in file.name)
+    return _reads_in_package() + sum(len(_PAGE_READS.findall(file.read_text())) for file in page)
+
+
+def _reads_in_package() -> int:
     others = tuple(f"airflow_tx.{each}" for each in WORDS_OF_OTHERS)
     parts = [
         part
@@ -405,18 +415,21 @@ def _reads_of_words() -> int:
 def _reads_words(node: ast.AST) -> bool:
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         is_sentence = " " in str(getattr(node.left, "value", "")) or _is_words(node.left)
-        return is_sentence and _is_words(node.comparators[0])
+        return is_sentence and _is_words(node.comparators[0], {"what"})
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
-    if node.func.attr in _READS and node.args:
-        # A text of one character ends a sentence, or a list.
-        return len(ast.unparse(node.args[0])) > 3 and _is_words(node.func.value, {"template", "words"})
+    if node.func.attr in _READS:
+        # A text of one character ends a sentence, or a list. The first line of an error is what others said.
+        signs = [each.value for given in node.args for each in ast.walk(given) if isinstance(each, ast.Constant)]
+        is_end = bool(signs) and all(len(str(each)) == 1 for each in signs)
+        is_first_line = node.func.attr == "splitlines" and _called(node.func.value) == "strip"
+        return not is_end and not is_first_line and _is_words(node.func.value, {"line", "template", "words"})
     return node.func.attr in _PATTERN_READS and any(_is_words(each, {"message", "text"}) for each in node.args)
 
 
 def _is_words(node: ast.AST, more: Collection[str] = ()) -> bool:
     for each in ast.walk(node):
-        if getattr(each, "id", getattr(each, "attr", "")) in {*_TEXTS, *more}:
+        if str(getattr(each, "id", getattr(each, "attr", getattr(each, "value", "")))) in {*_TEXTS, *more}:
             return True
         if _called(each) in ("first_line", "str"):
             return bool(_ERRORS & {str(getattr(name, "id", "")) for name in ast.walk(each)})

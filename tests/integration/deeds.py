@@ -15,7 +15,7 @@ from airflow_tx.ledger.batch import Batch, BeginRequest, Outside
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import Waiter
 from airflow_tx.ledger.steps import end, run_slots
-from airflow_tx.operations.actions.action import ActionName
+from airflow_tx.operations.actions.request import ActionName
 from tests.integration.cli_runs import AUDIT, Runs, checked, fail, granted, state_of
 from tests.integration.commands import Commands
 from tests.integration.pipeline import Pipeline

@@ -230,7 +230,7 @@ def act(airflow: Commands, root: str, name: str, *txids: int, coordinator: str =
         "coordinator": coordinator,
         "name": name,
     }
-    asked = {"what": "execute" if more else "preview", "request": {**request, "txids": txids}, **more}
+    asked = {"what": "execute" if more else "preview", "action": {**request, "txids": txids}, **more}
     return json.loads(airflow.run("python", _ACT, json.dumps(asked), root=root).splitlines()[-1])
 
 

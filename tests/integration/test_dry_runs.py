@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.operations.actions.action import ActionName
+from airflow_tx.operations.actions.request import ActionName
 from tests.integration.cli_runs import Runs
 from tests.integration.commands import DAG, Commands
 from tests.integration.deeds import (
@@ -445,17 +445,16 @@ def test_what_is_refused_says_nothing_of_a_paused_dag(
     assert (preview["effects"], "paused" in preview["sentence"]) == ([], False)
 
 
-def test_a_repair_that_only_the_command_does_is_refused_with_the_command(
+def test_a_repair_of_an_unknown_kind_is_refused_with_the_known_ones(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     world = World(airflow, pipeline, runs)
     one_committed(world)
     before = world.everything()
     for kind, told in {
-        "reset": "only the command does this: airflow tx repair flights --reset --why TEXT",
-        "back": "only the command does this: airflow tx repair flights --back TXID",
-        "nosuch": "name the kind of repair: ledger-lost, roll-forward, state-lost",
-        "": "name the kind of repair: ledger-lost, roll-forward, state-lost",
+        "nosuch": "name the kind of repair: back, ledger-lost, reset, roll-forward, state-lost",
+        "": "name the kind of repair: back, ledger-lost, reset, roll-forward, state-lost",
+        "back": "name one transaction",
     }.items():
         for what in ("preview", "execute"):
             more = {"who": "ann", "why": "x", "version": ""} if what == "execute" else {}
@@ -468,7 +467,7 @@ def ask(airflow: Commands, root: str, request: dict[str, Any], what: str, **more
     """Ask the process of the DAG files for a preview, or for the action, as the page does."""
     place = {"conn_id": "zookeeper_default", "root": root, "coordinator": "flights_coordinator"}
     full = {"topology": "flights", **place, "txids": (), **request}
-    question = json.dumps({"what": what, "request": full, **more})
+    question = json.dumps({"what": what, "action": full, **more})
     return json.loads(airflow.run("python", _ASK, question, root=root).splitlines()[-1])
 
 

@@ -35,7 +35,7 @@ _IVY = """<ivy-module version="2.0" xmlns:maven="http://ant.apache.org/ivy/maven
 class JarsUnavailable(TxError):
     """The registry cannot be reached, and the jars are not here."""
 
-    template = "{coordinate} cannot be fetched: {reason}.\nReach a registry once, or put its jars into {folder}."
+    template = ("{coordinate} cannot be fetched: {reason}.", "Reach a registry once, or put its jars into {folder}.")
 
 
 def cache_dir() -> Path:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_tx.base.errors import TxError
 from airflow_tx.base.lazy_names import LazyModule
@@ -46,7 +46,7 @@ class RunNotStarted(TxError):
     """
 
     forbidden = False
-    template: ClassVar[str] = "Run {run_id!r} of DAG {dag_id!r} was not started: {reason}"
+    template = "Run {run_id!r} of DAG {dag_id!r} was not started: {reason}"
 
 
 # --- from a running task -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_tx.base.errors import RepairRefused, UnreadableRecord
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.api import Create, Paths, Write
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.json_text import digest
@@ -318,10 +318,13 @@ def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
             raise rebuild_refused(
                 paths,
                 f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
-                Remedy.of(
-                    "Restore all states from backups of one moment, then repeat it. Or start from the beginning: "
-                    '<airflow tx repair {topology} --reset --why TEXT>. kind="opaque" states can undo it.',
-                    topology=paths.topology,
+                (
+                    (
+                        "Restore all states from backups of one moment, then repeat it. Or start from the "
+                        "beginning: "
+                    )
+                    + Command.of("repair", paths.topology, "--reset", "--why", "TEXT")
+                    + '. kind="opaque" states can undo it.'
                 ),
             )
 

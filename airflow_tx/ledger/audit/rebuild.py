@@ -189,9 +189,9 @@ def _check_ledger(
         raise rebuild_refused(
             paths,
             f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
-            Remedy.of(
-                "The states went back: restore them, or for each: <airflow tx repair {topology} --state-lost STATE>",
-                topology=paths.topology,
+            (
+                "The states went back: restore them, or for each: "
+                + Command.of("repair", paths.topology, "--state-lost", "STATE")
             ),
         )
 
@@ -667,8 +667,9 @@ class ResetIncomplete(TxError):
     """A reset that has begun and could not end."""
 
     template = (
-        "Reset of topology {topology!r} is not complete: {reason}.\nIts ledger is closed, its states are emptied in "
-        "part. Correct that, then repeat: <airflow tx repair {topology} --reset --why TEXT>"
+        "Reset of topology {topology!r} is not complete: {reason}.",
+        "Its ledger is closed, its states are emptied in part. Correct that, then repeat: ",
+        Command.of("repair", "{topology}", "--reset", "--why", "TEXT"),
     )
 
 
@@ -755,11 +756,10 @@ class Repairs:
                     what=LEDGER_LOST,
                     topology=own.topology,
                     problem=f"its states belong to topology {name!r}",
-                    remedy=Remedy.of(
-                        "If its DAG was renamed: <airflow tx rename {old} {topology} --why TEXT>. Else use another "
-                        "table: one state serves one topology.",
-                        old=name,
-                        topology=own.topology,
+                    remedy=(
+                        "If its DAG was renamed: "
+                        + Command.of("rename", name, own.topology, "--why", "TEXT")
+                        + ". Else use another table: one state serves one topology."
                     ),
                 )
 

@@ -136,6 +136,7 @@ def acquire(
         fenced=sorted({*record.fenced, *request.states}),
         by_phase=request.by_phase,
         error=None,
+        failed_task="",
         remedy=None,
         for_good=0,
         repairable=False,
@@ -209,6 +210,7 @@ def note_commit_failed(
     remedy: Remedy | None = None,
     for_good: bool = False,
     repairable: bool = False,
+    failed_task: str = "",
     checks: Mapping[str, CheckNote] | None = None,
 ) -> Decision[FailureNoted]:
     """Note for people that a commit has failed finally; the phase and the turn do not change, for another try.
@@ -219,6 +221,7 @@ def note_commit_failed(
     :param remedy: what the refusal says to do; None: it was another error.
     :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
     :param repairable: whether a repair ends the failure, or a store that comes back.
+    :param failed_task: as for `fail`.
     :param checks: the checks that failed, each with what it found in which output, for a person to accept.
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -238,6 +241,7 @@ def note_commit_failed(
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
     failed = replace(
         record.with_failure(stamp.op, reason, remedy, repairable=repairable),
+        failed_task=failed_task,
         for_good=generation,
         checks={**record.accepted_checks, **(checks or {})},
     )

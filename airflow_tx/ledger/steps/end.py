@@ -432,6 +432,7 @@ def withdraw_skip(
         phase=Phase.FAILED if granted else record.phase,
         epoch=record.epoch + 1 if granted else record.epoch,
         error="it was to be skipped, and that was withdrawn" if granted else record.error,
+        failed_task="" if granted else record.failed_task,
         remedy=None if granted else record.remedy,
         op=stamp.op,
     )

@@ -18,7 +18,7 @@ from airflow_tx.base.errors import (
     StaleTry,
     UnknownTransaction,
 )
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
 from airflow_tx.ledger.api import Create, Paths, Put, ack_element, ack_name
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt, instance_name
@@ -278,11 +278,10 @@ def _check_first(
         f"this attempt read {counted(batch.rows, 'rows')} of the batch ({digest_text(batch)}), "
         f"an earlier one {first.rows} ({known}), and a transactional source gives the same again"
     )
-    remedy = Remedy.of(
+    remedy = (
         "Give the source its rows back and clear the run; or take the current rows: "
-        "<airflow tx replay {topology} {txid} --changed-rows --why TEXT>.",
-        topology=topology,
-        txid=attempt.txid,
+        + Command.of("replay", topology, attempt.txid, "--changed-rows", "--why", "TEXT")
+        + "."
     )
     raise _differ(attempt, problem, remedy)
 
@@ -442,7 +441,7 @@ def ack(
     path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
     found = _own(read, path, attempt, task, "ack")
     if record.phase is not Phase.PROCESSING and not found.done:
-        reason = record.failure if record.error else record.phase.value
+        reason = record.failure if record.said else record.phase.value
         raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=reason)
     acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
     entry = replace(
@@ -471,12 +470,14 @@ def fail(
     remedy: Remedy | None = None,
     for_good: bool = False,
     repairable: bool = False,
+    failed_task: str = "",
 ) -> Decision[FailureNoted]:
     """Note that a processing task has failed finally: the attempt cannot commit until it is run again.
 
     :param remedy: what the refusal says to do; None: it was another error.
     :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
     :param repairable: whether a repair ends the failure, or a store that comes back.
+    :param failed_task: the task, if `reason` is its error; "": `reason` is a refusal that names what it is about.
     :raises StaleAttempt, StaleTry: it is not for this try to say.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -489,7 +490,16 @@ def fail(
     _own(read, path, attempt, task, "fail")
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
     noted = replace(record, for_good=generation)
-    return _failed(paths, stamp, attempt, noted, reason, remedy=remedy, repairable=repairable)
+    return _failed(
+        paths,
+        stamp,
+        attempt,
+        noted,
+        reason,
+        remedy=remedy,
+        repairable=repairable,
+        failed_task=failed_task,
+    )
 
 
 def fail_messages(
@@ -516,10 +526,10 @@ def _failed(
     *,
     remedy: Remedy | None = None,
     repairable: bool = False,
+    failed_task: str = "",
 ) -> Decision[FailureNoted]:
-    failed = replace(
-        record.with_failure(stamp.op, reason, remedy, repairable=repairable), phase=Phase.FAILED
-    )
+    noted = record.with_failure(stamp.op, reason, remedy, repairable=repairable)
+    failed = replace(noted, phase=Phase.FAILED, failed_task=failed_task)
     return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
 
 

@@ -79,7 +79,7 @@ def note_replay(
         and record.for_good == read.get(TopologyRecord, paths.record).generation
     ):
         return _stop(
-            read, stamp, paths, replace(request, reason=record.error or request.reason), record
+            read, stamp, paths, replace(request, reason=record.said or request.reason), record
         )
     is_next = before is not None and before.attempt in (attempt.attempt - 1, attempt.attempt)
     count = (before.count if before is not None and is_next else 0) + request.counts

@@ -20,9 +20,8 @@ from airflow_tx.base.errors import (
     RunHeld,
     StaleBegin,
     UnknownTxid,
-    shortened_reason,
 )
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy, shortened_reason
 from airflow_tx.ledger.answers import AlreadyCommitted, AlreadySkipped, Begun, Done
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, txids_below
 from airflow_tx.ledger.attempt import TransactionAttempt
@@ -204,6 +203,7 @@ def _next_attempt(
         processed=None,
         yielded=None,
         error=None,
+        failed_task="",
         remedy=None,
         for_good=0,
         repairable=False,
@@ -286,7 +286,7 @@ def _replayed(record: TransactionRecord, stamp: Stamp) -> Replayed:
     """Say of which attempt, when and why, how large it was, and which person asked for it, for the receipt."""
     by = None
     if (asked := record.asked) is not None and asked.attempt == record.attempt:
-        by = Deed(asked.who, asked.when, shortened_reason(asked.why, 200))
+        by = Deed(asked.who, asked.when, shortened_reason(asked.why))
     return Replayed(
         record.attempt,
         stamp.now,
@@ -310,13 +310,13 @@ def _counted(record: TransactionRecord) -> dict[str, Any]:
 
 def _earlier(replayed: Replayed) -> Replayed:
     """Shorten why an earlier attempt was replayed, so that records stay small; the last error stays whole."""
-    return replace(replayed, why=shortened_reason(replayed.why, 200))
+    return replace(replayed, why=shortened_reason(replayed.why))
 
 
 def _why_replayed(record: TransactionRecord) -> str:
     asked = record.replay
     reason = asked.reason if asked is not None and asked.attempt == record.attempt else ""
-    return record.error or reason or "its run was cleared"
+    return record.said or reason or "its run was cleared"
 
 
 # --- the corrected file ------------------------------------------------------------------------------------------
@@ -423,8 +423,10 @@ def want(
             paths,
             request.txid,
             "a person has requested its restatement already",
-            "To continue that: <airflow tx restate {topology} --why TEXT>. "
-            "To take it back: <airflow tx restate {topology} {txid} --withdraw>",
+            "To continue that: ",
+            Command.of("restate", "{topology}", "--why", "TEXT"),
+            ". To take it back: ",
+            Command.of("restate", "{topology}", "{txid}", "--withdraw"),
         )
     wish = Wish(
         request.txid,
@@ -477,8 +479,9 @@ def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Do
             paths,
             txid,
             "no one asked for it, or its restatement has begun",
-            "<airflow tx list {topology}> names that transaction; to leave it out: "
-            "<airflow tx skip {topology} TXID --why TEXT>",
+            Command.of("list", "{topology}"),
+            " names that transaction; to leave it out: ",
+            Command.of("skip", "{topology}", "TXID", "--why", "TEXT"),
         )
     # The deletion leaves no record that holds the nonce of this step: the topology record does.
     noted = Put(paths.record, encode(replace(topology, op=stamp.op)))
@@ -564,14 +567,8 @@ def check_held(
     for state in sorted(states):
         problem = Life.of(state, topology, repairs).cannot_restate(txid)
         if problem:
-            raise _refused(
-                paths,
-                txid,
-                problem,
-                "To withdraw it: <airflow tx restate {topology} {txid} --withdraw>"
-                if wanted
-                else "To start from the beginning: <airflow tx repair {topology} --reset --why TEXT>",
-            )
+            remedy = _TO_WITHDRAW if wanted else _FROM_THE_BEGINNING
+            raise _refused(paths, txid, problem, *remedy)
 
 
 def check_still_held(
@@ -600,12 +597,9 @@ def check_still_held(
                 state=now,
                 problem=f"it may lack transaction {replaced}: since transaction {txid} began, a repair has accepted "
                 "what it holds, or its name was given to another state",
-                remedy=Remedy.of(
-                    "Transaction {replaced} still counts. To leave {txid} out: "
-                    "<airflow tx skip {topology} {txid} --why TEXT>",
-                    replaced=replaced,
-                    topology=paths.topology,
-                    txid=txid,
+                remedy=(
+                    f"Transaction {replaced} still counts. To leave {txid} out: "
+                    + Command.of("skip", paths.topology, txid, "--why", "TEXT")
                 ),
             )
 
@@ -641,55 +635,60 @@ def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
     skipped = read.find(Skipped, paths.skipped(txid))
     if skipped is not None and skipped.replaces is not None:
         counts = f"it restated transaction {skipped.replaces}, and was skipped"
-        raise _refused(paths, txid, counts, _RESTATE_THAT, other=skipped.replaces)
+        raise _refused(paths, txid, counts, *_restate_that(skipped.replaces))
     if skipped is not None:
-        remedy = "To get it back: <airflow tx readmit {topology} {txid} --why TEXT>"
-        raise _refused(paths, txid, "it was skipped", remedy)
+        readmit = Command.of("readmit", "{topology}", "{txid}", "--why", "TEXT")
+        raise _refused(paths, txid, "it was skipped", "To get it back: ", readmit)
     if txid >= current:
-        remedy = "To process it again: <airflow tx replay {topology} {txid}>"
-        raise _refused(paths, txid, "it is open", remedy)
+        replay = Command.of("replay", "{topology}", "{txid}")
+        raise _refused(paths, txid, "it is open", "To process it again: ", replay)
     if txid in taken_back_before(read, paths):
-        remedy = "Its run counts its rows, once it is cleared: <airflow tx list {topology}>"
-        raise _refused(paths, txid, "repair --back has taken it back", remedy)
+        remedy = "Its run counts its rows, once it is cleared: "
+        listed = Command.of("list", "{topology}")
+        raise _refused(paths, txid, "repair --back has taken it back", remedy, listed)
     binding = read.find(Binding, paths.run(request.key))
     if binding is None or (binding.txid != txid and not binding.entry):
         problem = f"run {request.key!r} is not bound to it, as the ledger was rebuilt since"
-        raise _refused(paths, txid, problem, _RESET)
+        raise _refused(paths, txid, problem, *_RESET)
     if binding.txid != txid:
         problem = f"transaction {binding.txid} has replaced it"
-        raise _refused(paths, txid, problem, _RESTATE_THAT, other=binding.txid)
+        raise _refused(paths, txid, problem, *_restate_that(binding.txid))
     other = restating(read, paths, binding)
     if other is not None:
-        remedy = "Let it be committed, or: <airflow tx skip {topology} {other} --why TEXT>"
-        raise _refused(paths, txid, f"transaction {other} restates it already", remedy, other=other)
+        problem = f"transaction {other} restates it already"
+        skip = Command.of("skip", "{topology}", other, "--why", "TEXT")
+        raise _refused(paths, txid, problem, "Let it be committed, or: ", skip)
     return binding
 
 
 def _check_entry(paths: Paths, request: WishRequest, binding: Binding) -> None:
     if not binding.entry:
         problem = "the journal has no entry of it: the DAG had `journal` off when it was committed"
-        raise _refused(paths, request.txid, problem, _RESET)
+        raise _refused(paths, request.txid, problem, *_RESET)
     if binding.entry < request.first_day:
         problem = f"its journal entry {binding.entry} is older than the DAG's `journal` keeps"
-        raise _refused(paths, request.txid, problem, _RESET)
+        raise _refused(paths, request.txid, problem, *_RESET)
 
 
-_RESET = (
-    "Its contribution cannot be taken back. To start from the beginning: "
-    "<airflow tx repair {topology} --reset --why TEXT>"
+_FROM_THE_BEGINNING = (
+    "To start from the beginning: ",
+    Command.of("repair", "{topology}", "--reset", "--why", "TEXT"),
 )
-_RESTATE_THAT = "Restate that one: <airflow tx restate {topology} {other} --why TEXT>"
+_TO_WITHDRAW = ("To withdraw it: ", Command.of("restate", "{topology}", "{txid}", "--withdraw"))
+_RESET = ("Its contribution cannot be taken back. ", *_FROM_THE_BEGINNING)
 
 
-def _refused(
-    paths: Paths, txid: int, problem: str, remedy: str, *, other: int | None = None
-) -> RestateRefused:
+def _restate_that(txid: int) -> tuple[str | Command, ...]:
+    return "Restate that one: ", Command.of("restate", "{topology}", txid, "--why", "TEXT")
+
+
+def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> RestateRefused:
     """Make the refusal of a restatement.
 
-    :param remedy: the template of what to do. `other`: the transaction that it names.
+    :param remedy: the template of what to do.
     """
-    named = Remedy.of(remedy, topology=paths.topology, txid=txid, other=other)
-    return RestateRefused(txid=txid, topology=paths.topology, problem=problem, remedy=named)
+    named = {"txid": txid, "topology": paths.topology}
+    return RestateRefused(**named, problem=problem, remedy=Remedy(remedy).filled(named))
 
 
 # --- what `begin` makes of it ------------------------------------------------------------------------------------

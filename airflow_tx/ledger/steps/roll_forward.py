@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from airflow_tx.base.errors import RepairRefused
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Token
@@ -338,11 +338,9 @@ def _back_refused(paths: Paths, txid: int, problem: str, remedy: str = "") -> Re
         topology=paths.topology,
         problem=problem,
         remedy=remedy
-        or Remedy.of(
+        or (
             "Restore all states and the source from backups of one moment, then repeat: "
-            "<airflow tx repair {topology} --back {txid}>",
-            topology=paths.topology,
-            txid=txid,
+            + Command.of("repair", paths.topology, "--back", txid)
         ),
     )
 

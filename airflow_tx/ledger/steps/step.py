@@ -12,8 +12,8 @@ from airflow_tx.base.errors import (
     RequirementFailed,
     RollingForward,
     UnreadableRecord,
-    without_controls,
 )
+from airflow_tx.base.remedy import without_controls
 from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.json_text import replace

@@ -144,6 +144,7 @@ class TransactionView:
     :param restated_by: the transaction that counts instead of it; None: it counts itself, if any does.
     :param wish: who wants it restated, when and why.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
+    :param quoted: why it has failed, if `waits` says it; None: it does not.
     :param unquoted: `waiting_for` without the words of an error; None: it quotes none.
     :param unadvised: `to_do` without what its refusal says.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
@@ -163,6 +164,7 @@ class TransactionView:
     restated_by: int | None = None
     wish: Person | None = None
     batch: str = ""
+    quoted: str | None = None
     unquoted: str | None = None
     unadvised: Remedy | None = None
     run_end: str | None = None
@@ -180,9 +182,10 @@ class TransactionView:
             return replace(self, document=shown)
         return replace(
             self,
-            document=replace(shown, error=own.error and UNSEEN, remedy=None),
+            document=replace(shown, error=own.error and UNSEEN, failed_task="", remedy=None),
             blocked=self.blocked and UNSEEN,
             waits=self.unquoted or self.waits,
+            quoted=self.quoted if self.unquoted is None else None,
             to_do=self.to_do if own.remedy is None else self.unadvised,
         )
 
@@ -277,14 +280,20 @@ class TransactionView:
         return self.waits if self.to_do is None else f"{self.waits}: {self.to_do}"
 
     @property
+    def failure(self) -> str | None:
+        """Give its error, with the task that failed by it; None: it has none."""
+        return Remedy.behind(self.document.error, task=self.document.failed_task) or None
+
+    @property
     def cause(self) -> str | None:
         """Say why it has failed; None: it has not, or that is not known."""
-        return self.document.error or self.run_end
+        return self.failure or self.run_end
 
     @property
     def said(self) -> str | None:
         """Give its error and what to do about it, as people read it; None: it has none."""
-        return Remedy.behind(self.document.error, self.document.remedy) or None
+        own = self.document
+        return Remedy.behind(own.error, own.remedy, task=own.failed_task) or None
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
@@ -358,12 +367,13 @@ def view_open(
         record,
         rows=max(rows, default=None),
         ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
-        waits=f"{waiting.what}{waiting.error}",
+        waits=waiting.what,
+        quoted=waiting.quoted,
         to_do=waiting.to_do,
         stale=txid in ledger.stale,
         blocked=_blocked(txid, ledger),
         unproven=_unproven(record, acks),
-        unquoted=waiting.what if waiting.error else None,
+        unquoted=waiting.unquoted,
         unadvised=waiting.unadvised,
         rejected=sum(
             each.get("rows") or 0
@@ -408,12 +418,13 @@ def with_run_end(
         return view
     otherwise = ", or unpause the backfill" if strands else ", or clear the run"
     to_do = replay_of(topology, view.txid) + ("" if state is None else otherwise)
-    return replace(view, waits=f"a replay, since {end}", to_do=to_do, unquoted=None)
+    waits = f"a replay, since {end}"
+    return replace(view, waits=waits, to_do=to_do, quoted=end, unquoted=None)
 
 
 def replay_of(topology: str, txid: int) -> Remedy:
     """Give the command that replays a transaction."""
-    return Remedy.of(_REPLAY, topology=topology, txid=txid)
+    return Remedy.of(Command.of("replay", topology, txid))
 
 
 def unquoted(error: UnreadableRecord) -> str:
@@ -477,13 +488,14 @@ _PERSON = "a person"
 class _Waiting:
     """The next event of a transaction, and `to_do`: the help of a person for it.
 
-    :param error: the words of an error, which follow the event; "": none do.
+    :param quoted: the error that `what` quotes; `unquoted`: `what` without it; None: it quotes none.
     :param unadvised: the help without what a refusal says.
     """
 
     what: str
     to_do: Remedy | None = None
-    error: str = ""
+    quoted: str | None = None
+    unquoted: str | None = None
     unadvised: Remedy | None = None
 
 
@@ -495,7 +507,8 @@ def _waiting_for(
     if (reason := _blocked(txid, ledger)) is not None:
         to_do = to_continue(topology, txid, record.remedy, may_skip=True)
         alone = to_continue(topology, txid, may_skip=True)
-        return _Waiting("a person: it is replayed no more", to_do, f" ({reason})", alone)
+        what = "a person: it is replayed no more"
+        return _Waiting(f"{what} ({reason})", to_do, reason, what, alone)
     if txid in ledger.stale:
         since = f"a replay, since transaction {txid - 1} ended elsewhere than its batch starts"
         return _Waiting(since, replay, unadvised=replay)
@@ -512,7 +525,8 @@ def _waiting_for(
         return _Waiting("a replay", replay + ", or clear its failed task")
     note = record.replay
     if note is not None and record.request == "" and note.attempt == record.attempt:
-        return _Waiting("its run, which is not there yet", error=f": {note.reason}")
+        what = "its run, which is not there yet"
+        return _Waiting(f"{what}: {note.reason}", quoted=note.reason, unquoted=what)
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
         trees = sum(entry.trees for entry in acks.values())
@@ -537,27 +551,26 @@ def to_continue(
     """
     first = remedy or Remedy()
     named = {(each.verb, *each.arguments[:1]) for each in first.commands}
-    steps = {"replay": _REPLAY, **({"skip": _SKIP} if may_skip else {})}
-    left = [step for verb, step in steps.items() if (verb, str(txid)) not in named]
-    end = Remedy.of(", or ".join(left), topology=topology, txid=txid)
+    skip = Command.of("skip", topology, txid, "--why", "TEXT")
+    steps = [Command.of("replay", topology, txid), *([skip] if may_skip else ())]
+    left = [each for each in steps if (each.verb, str(txid)) not in named]
+    end = Remedy.of(*left[:1], *(part for each in left[1:] for part in (", or ", each)))
     if not first or not left:
         return first + end
     stop = ". " if isinstance(first.parts[-1], Command) else " "
     return first + stop + _before(first, left) + end
 
 
-def _before(first: Remedy, left: Sequence[str]) -> str:
+def _before(first: Remedy, left: Sequence[Command]) -> str:
     """Give the words between the steps of a refusal and the steps that are left."""
     if any(each.verb == "rename" or _MOVING.intersection(each.options) for each in first.commands):
         return "Then clear its run, or if the transaction is still open: "
-    if left == [_SKIP]:
+    if left[0].verb == "skip":
         return "Or: "
     return "Then: " if any(each.verb != "skip" for each in first.commands) else "To replay it: "
 
 
 _MOVING = frozenset({"--ledger-lost", "--reset", "--back"})
-_REPLAY = "<airflow tx replay {topology} {txid}>"
-_SKIP = "<airflow tx skip {topology} {txid} --why TEXT>"
 
 
 def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:

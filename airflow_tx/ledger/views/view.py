@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRecord
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.api import Paths, Store, names_below, txids_below
-from airflow_tx.ledger.attempt import instance_name, of_lane
+from airflow_tx.ledger.attempt import of_lane
 from airflow_tx.ledger.json_text import Record, replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.reading import LedgerReader, LedgerReading, listed_acks
@@ -32,7 +32,7 @@ from airflow_tx.ledger.records import (
     TransactionRecord,
     Wish,
 )
-from airflow_tx.ledger.steps.processing import tasks_of
+from airflow_tx.ledger.steps.processing import Instance, tasks_of
 from airflow_tx.ledger.views.status import (
     AcceptedLoss,
     Steps,
@@ -65,7 +65,7 @@ class TransactionDetails:
 
     :param batch: its rows and position, while the ledger keeps them. A partitioned source has them by partition. A
         skipped transaction has its rows alone, until it is re-admitted.
-    :param acks: per task (`task` or `task[index]`) what it contributed, while the transaction is open.
+    :param acks: per instance of a task what it contributed, while the transaction is open.
     :param partitioned: whether rows and position are by partition.
     :param receipt: as its history keeps it; while the transaction is granted, as far as the receipt is known.
     :param fenced: the states that a grant was about to write, while the transaction is open.
@@ -74,7 +74,7 @@ class TransactionDetails:
 
     transaction: TransactionView
     batch: Metadata | None
-    acks: Mapping[str, Ack] = field(default_factory=dict)
+    acks: Mapping[Instance, Ack] = field(default_factory=dict)
     partitioned: bool = False
     receipt: Receipt | None = None
     fenced: tuple[str, ...] = ()
@@ -84,8 +84,8 @@ class TransactionDetails:
     def rejected(self) -> dict[str, tuple[int | None, int]]:
         """Count what its tasks read and have kept aside, as `rejected_of`."""
         acks = {
-            (name.partition("[")[0], number): ack
-            for number, (name, ack) in enumerate(self.acks.items())
+            instance: ack
+            for instance, ack in self.acks.items()
             if any(each.get("name", "").startswith(ASIDE) for each in ack.outputs)
         }
         return rejected_of((self.receipt and self.receipt.tasks) or tasks_of(acks))
@@ -266,12 +266,12 @@ class LedgerView(ReadOnlyLedger):
         batch = self.kept_batch(txid)
         if txid in ledger.opened:
             record = ledger.opened[txid]
-            found = self._acks(record)
+            acks = self._acks(record)
             before = self.kept_batch(txid - 1)
             return TransactionDetails(
-                transaction=view_open(self.paths.topology, txid, ledger, found),
+                transaction=view_open(self.paths.topology, txid, ledger, acks),
                 batch=batch,
-                acks={instance_name(*key): entry for key, entry in found.items()},
+                acks=acks,
                 partitioned=topology.partitioned,
                 receipt=record.receipt,
                 fenced=tuple(record.fenced),
@@ -439,6 +439,7 @@ class TopologyState:
     :param since: when that began, if it is known.
     :param txid: the transaction that is to be seen to, or that the others wait for. The sentence begins with it, unless
         the code is "late".
+    :param rest: the sentence behind the transaction; null: it does not begin with one.
     :param remedy: what a person can do; null: nothing needs to be done.
     """
 
@@ -446,6 +447,7 @@ class TopologyState:
     since: datetime | None = None
     txid: int | None = None
     sentence: Words
+    rest: Words | None = None
     remedy: Steps | None = None
 
     def __str__(self) -> str:
@@ -467,6 +469,7 @@ def topology_health(
         health,
         code=HealthCode.LATE,
         sentence=f"It is late. {health.sentence}",
+        rest=None,
         since=moment(late.when),
     )
 
@@ -497,37 +500,41 @@ def _rolling(view: TopologyView, noted: RollingNote) -> TopologyState:
         sentence=f"{sentence} Nothing commits until that is done.",
         since=moment(noted.when),
         remedy=Remedy.of(
-            "If that command has died, repeat it: <airflow tx repair {topology} --roll-forward {states}>. "
-            "Then: <airflow tx replay {topology} --failed>",
-            topology=view.name,
-            states=states,
+            "If that command has died, repeat it: ",
+            Command.of("repair", view.name, "--roll-forward", *states),
+            ". Then: ",
+            Command.of("replay", view.name, "--failed"),
         ),
     )
 
 
 def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:
     mark = view.record.blocked
-    return TopologyState(
+    return _of_transaction(
+        blocked.txid,
+        f" is replayed no more: {_ended(str(blocked.blocked))} Nothing commits after it.",
         code=HealthCode.BLOCKED,
-        sentence=f"Transaction {blocked.txid} is replayed no more: {_ended(str(blocked.blocked))} "
-        "Nothing commits after it.",
         since=None if mark is None else moment(mark.when),
-        txid=blocked.txid,
         remedy=blocked.to_do,
     )
+
+
+def _of_transaction(txid: int, rest: str, **fields: Any) -> TopologyState:
+    """Make the health of a topology whose sentence begins with a transaction."""
+    return TopologyState(txid=txid, sentence=f"Transaction {txid}{rest}", rest=rest, **fields)
 
 
 def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
     why = "its predecessor ended elsewhere than its batch starts" if first.stale else first.cause
     what = "must be replayed" if first.stale else "has failed"
-    sentence = _ended(f"Transaction {first.txid} {what}{f': {why}' if why else ''}")
+    rest = _ended(f" {what}{f': {why}' if why else ''}")
     if first.skip is not None:
-        sentence += " It is to be skipped."
-    return TopologyState(
+        rest += " It is to be skipped."
+    return _of_transaction(
+        first.txid,
+        rest,
         code=HealthCode.FAILED,
-        sentence=sentence,
         since=first.began,
-        txid=first.txid,
         remedy=transaction_remedy(view.name, first),
     )
 
@@ -554,14 +561,10 @@ def _under_way(
     behind = len(opened) - 1
     waiting = "" if not behind else f"; {behind} {'waits' if behind == 1 else 'wait'} behind it"
     if first.status == Phase.COMMITTING.value:
-        return TopologyState(
-            code=HealthCode.FINE,
-            sentence=f"Transaction {first.txid} is being committed{waiting}.",
-            since=first.granted,
-            txid=first.txid,
-        )
+        rest = f" is being committed{waiting}."
+        return _of_transaction(first.txid, rest, code=HealthCode.FINE, since=first.granted)
     processed = [each for each in opened[1:] if each.status == Phase.PROCESSED.value]
     code = HealthCode.WAITS if processed else HealthCode.FINE
     since = processed[0].processed if processed else first.processed or first.began
-    sentence = f"Transaction {first.txid} waits for {first.waiting_for}{waiting}."
-    return TopologyState(code=code, sentence=sentence, since=since, txid=first.txid)
+    rest = f" waits for {first.waiting_for}{waiting}."
+    return _of_transaction(first.txid, rest, code=code, since=since)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import NoReturn, TypeAlias
 
 from sqlalchemy.exc import DBAPIError
@@ -66,12 +64,14 @@ class ActionPlan:
     :param sentence: what is about to happen, as a question for a person.
     :param claimed: transactions whose version the ledger compares and notes as acted on; None: the ledger has no such
         version.
+    :param is_refusal: whether `sentence` is why it is refused.
     """
 
     version: str
     sentence: str
     effects: Sequence[PlannedEffect]
     claimed: Sequence[int] | None = None
+    is_refusal: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class PreviewAnswer:
     :param sentence: what is about to happen, as a question for a person.
     :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
     :param needs_reason: whether `why` is required.
+    :param is_refusal: whether `sentence` is a line of `refused`.
     """
 
     version: str
@@ -89,6 +90,7 @@ class PreviewAnswer:
     effects: tuple[EffectLine, ...]
     refused: tuple[EffectLine, ...]
     needs_reason: bool
+    is_refusal: bool = False
 
 
 def transactions(txids: Iterable[int | None]) -> str:
@@ -136,8 +138,8 @@ class RunForbidden(Refused):
     """A run that was deleted, and that the person may not create again."""
 
     template = (
-        "Run {run_id!r} was deleted, and you may not create runs of DAG {dag_id!r}.\nAsk a person who may to do this, "
-        "or ask for the right to create them"
+        "Run {run_id!r} was deleted, and you may not create runs of DAG {dag_id!r}.",
+        "Ask a person who may to do this, or ask for the right to create them",
     )
 
 
@@ -223,6 +225,8 @@ class ActionTarget:
     :param dag: parses the DAG of the topology, for its source and its states; called only where they are needed.
     :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
     :param coordinator: the DAG that coordinates it; "": it was not looked up.
+    :param check_runs: whether a repair of the whole ledger is refused while runs of open transactions are alive, which
+        may still commit.
     """
 
     ledger: Ledger
@@ -231,6 +235,7 @@ class ActionTarget:
     may_create: bool = True
     sees_audit: bool = True
     coordinator: str = ""
+    check_runs: bool = False
 
     @property
     def topology(self) -> str:
@@ -278,125 +283,6 @@ def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
     return fence is None or fence.token.txid < last or not fence.applied
 
 
-# --- request ------------------------------------------------------------------------------------------------------
-# The request of a person for an action: what it may name, and how the action is made of it.
-
-
-class ActionName(str, Enum):
-    """The actions of a person on the transactions of a topology."""
-
-    REPLAY = "replay"
-    REPLAY_FAILED = "replay-failed"
-    SKIP = "skip"
-    READMIT = "readmit"
-    ACCEPT_LOSS = "accept-loss"
-    ACCEPT_CHECK = "accept-check"
-    ACCEPT_CHANGE = "accept-change"
-    RESTATE = "restate"
-    WITHDRAW = "withdraw"
-    PAUSE = "pause"
-    UNPAUSE = "unpause"
-    STATE_RENAME = "state-rename"
-    STATE_FORGET = "state-forget"
-    REPAIR = "repair"
-
-
-class UnclearRequest(Refused):
-    """An action with an incomplete or unclear request."""
-
-    template = "{action} of topology {topology!r}: {problem}.\nNothing was done."
-
-
-@dataclass(frozen=True)
-class ActionFields:
-    """The fields of a request: what each action may name, its `RequestForm` says.
-
-    :param conn_id: the connection of its ledger; `root`: the path that holds it.
-    :param coordinator: the DAG that coordinates it, of pause and unpause.
-    :param force: also transactions whose run is queued or running.
-    :param changed_rows: with the current rows.
-    :param first: instead of txids: the first date; `last`: the last one; "": none was named.
-    :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
-    :param names: of checks or of states; of a rename the old name and the new one.
-    :param repair: the kind of a repair, such as `state-lost`.
-    :param restate: have transactions processed again whose rows the journal does not have.
-    """
-
-    topology: str
-    conn_id: str
-    root: str
-    coordinator: str
-    name: ActionName
-    txids: tuple[int, ...] = ()
-    force: bool = False
-    changed_rows: bool = False
-    first: str = ""
-    last: str = ""
-    may_create: bool = True
-    sees_audit: bool = True
-    names: tuple[str, ...] = ()
-    repair: str = ""
-    restate: bool = False
-
-    @property
-    def is_dated(self) -> bool:
-        """Whether it names dates."""
-        return bool(self.first or self.last)
-
-
-NONE = range(1)
-ONE = range(1, 2)
-SOME = range(1, sys.maxsize)
-ANY = range(sys.maxsize)
-_TXIDS = {
-    NONE: "it is of no single transaction",
-    ONE: "name one transaction",
-    SOME: "name the transactions",
-}
-_OPTIONS = {
-    "force": "force is of replay",
-    "changed_rows": "changed_rows is of replay and restate",
-    "is_dated": "dates are of restate, instead of txids",
-    "restate": "restate is of the repair roll-forward",
-}
-
-
-@dataclass(frozen=True)
-class RequestForm:
-    """The names and options that a request for an action has, and how the action is made of it.
-
-    :param txids: how many transactions; `names`: how many checks or states, which `named` asks for.
-    :param options: names of the options that it takes.
-    """
-
-    make: Callable[[ActionFields, ActionTarget], PersonalAction]
-    txids: range = NONE
-    names: range = NONE
-    named: str = "it names no check and no state"
-    options: frozenset[str] = frozenset()
-
-    def problem(self, asked: ActionFields) -> str | None:
-        """Say what is unclear about a request; None: nothing is."""
-        if len(asked.txids) not in self.txids:
-            return _TXIDS[self.txids]
-        if len(asked.names) not in self.names:
-            return self.named
-        given = {
-            "force": asked.force,
-            "changed_rows": asked.changed_rows,
-            "is_dated": asked.is_dated,
-            "restate": asked.restate,
-        }
-        for option, is_given in given.items():
-            if is_given and option not in self.options:
-                return _OPTIONS[option]
-        if asked.is_dated and asked.txids:
-            return _OPTIONS["is_dated"]
-        if asked.is_dated and not (asked.first and asked.last):
-            return "name the first and the last date"
-        return None
-
-
 # --- action -------------------------------------------------------------------------------------------------------
 
 
@@ -407,14 +293,12 @@ class PersonalAction(ABC):
     :cvar asks_dag: whether it asks the source or the states, which only the DAG file names.
     :cvar subject: what has changed if the version has, of an action that claims no transactions.
     :cvar starts_runs: whether its effects are of use only once runs of the DAG start.
-    :cvar form: what a request for it may name, of an action that the Transactions page can ask for.
     """
 
     needs_reason = False
     asks_dag = False
     starts_runs = False
     subject = ""
-    form: RequestForm
 
     def __init__(self, target: ActionTarget) -> None:
         self.target = target
@@ -438,7 +322,9 @@ class PersonalAction(ABC):
             lines[False].append(EffectLine(None, None, held_up))
             sentence += f" {held_up}."
         would, refused = map(tuple, lines.values())
-        return PreviewAnswer(plan.version, sentence, would, refused, self.needs_reason)
+        return PreviewAnswer(
+            plan.version, sentence, would, refused, self.needs_reason, plan.is_refusal
+        )
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         """Do it, and say what was done; what was said holds, also if what comes after it fails.
@@ -469,7 +355,8 @@ class PersonalAction(ABC):
     ) -> ActionPlan:
         """Plan nothing, and say why it cannot be done."""
         effect = PlannedEffect([EffectLine(txid, run_id, str(why))], refusing(why), is_refused=True)
-        return ActionPlan(version, str(why), [effect], None if txid is None else [txid])
+        claimed = None if txid is None else [txid]
+        return ActionPlan(version, str(why), [effect], claimed, is_refusal=True)
 
     def effects(self, audit: Audit, version: str) -> list[EffectLine]:
         """Do it to its end; an error after something was done is the last of the effects.

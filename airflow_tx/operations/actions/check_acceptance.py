@@ -11,13 +11,10 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused
 from airflow_tx.ledger import Audit, TransactionRecord, check_in_words
 from airflow_tx.operations.actions.action import (
-    ONE,
-    SOME,
     ActionPlan,
     ActionTarget,
     EffectLine,
     PlannedEffect,
-    RequestForm,
     TransactionAction,
 )
 from airflow_tx.operations.actions.replay import NamedReplay
@@ -28,7 +25,8 @@ class CheckRefused(Refused):
 
     template = (
         "Check {name!r} of transaction {txid} of {topology} not accepted: it has not failed in its newest attempt, in "
-        "which these have: {failed}.\nNothing was changed."
+        "which these have: {failed}.",
+        "Nothing was changed.",
     )
 
 
@@ -39,12 +37,6 @@ class CheckAcceptance(TransactionAction):
     """
 
     needs_reason = starts_runs = True
-    form = RequestForm(
-        lambda asked, target: CheckAcceptance(target, asked.txids[0], asked.names),
-        txids=ONE,
-        names=SOME,
-        named="name the checks",
-    )
 
     def __init__(self, target: ActionTarget, txid: int, names: Sequence[str]) -> None:
         super().__init__(target, txid)

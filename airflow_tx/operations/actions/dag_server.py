@@ -84,9 +84,9 @@ class DagNotRead(TxError):
     """A DAG file that has not been read in time: most likely its code asks a server that does not answer."""
 
     template = (
-        "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says.\n"
+        "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says.",
         "Let its code ask no server while the file is imported. It is read again once it has changed, or after "
-        "{again:g} s."
+        "{again:g} s.",
     )
 
 
@@ -96,7 +96,7 @@ class DagSlow(TxError):
     :param read: the DAG whose file is read.
     """
 
-    template = "Another DAG file has been read for more than {seconds:g} s.\nNothing was done"
+    template = ("Another DAG file has been read for more than {seconds:g} s.", "Nothing was done")
 
 
 class DagLeft(TxError):
@@ -225,7 +225,7 @@ class DagServer:
             asked = _SourceQuestion(question["find"][-1], *question["find"])
             return asdict(self._search(asked, question["what"], question.get("search", "")))
         is_done = question["what"] != "preview"
-        action = self._action(ActionRequest.from_json(question["request"]), in_turn=is_done)
+        action = self._action(ActionRequest.from_json(question["action"]), in_turn=is_done)
         if question["what"] == "preview":
             return asdict(action.preview())
         audit = Audit(question["who"], question["why"])
@@ -347,7 +347,13 @@ class DagServer:
             return self._reader.read(record.dag_id, parse, in_turn=in_turn)
 
         target = ActionTarget(
-            ledger, record, parsed, request.may_create, request.sees_audit, request.coordinator
+            ledger,
+            record,
+            parsed,
+            request.may_create,
+            request.sees_audit,
+            request.coordinator,
+            check_runs=True,
         )
         return request.action(target)
 

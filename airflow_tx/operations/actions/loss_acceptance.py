@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any
 
 from airflow_tx.base.errors import LossRefused, SourceError, StateBehind, TxError
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import Audit, Loss, digest, shortened
 from airflow_tx.operations.actions.action import (
     ActionPlan,
     EffectLine,
     PersonalAction,
     PlannedEffect,
-    RequestForm,
     is_behind,
 )
 from airflow_tx.sources import Source
@@ -28,7 +27,6 @@ class LossAcceptance(PersonalAction):
 
     needs_reason = asks_dag = True
     subject = "The loss"
-    form = RequestForm(lambda asked, target: LossAcceptance(target))
     losses: Sequence[Loss] = ()
 
     def plan(self) -> ActionPlan:
@@ -59,10 +57,9 @@ class LossAcceptance(PersonalAction):
             return
         fence = states[0].fence()
         raise StateBehind(
-            remedy=Remedy.of(
-                "The source of topology {topology} went back, too. What to do: "
-                "<airflow tx repair {topology} --roll-forward>",
-                topology=self.target.topology,
+            remedy=(
+                f"The source of topology {self.target.topology} went back, too. What to do: "
+                + Command.of("repair", self.target.topology, "--roll-forward")
             ),
             state=states[0].name,
             expected=topology.states[states[0].name],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_tx.base.errors import RepairRefused
 from airflow_tx.ledger import (
     LEDGER_LOST,
     Audit,
@@ -15,10 +14,7 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.operations.actions.action import (
     ActionPlan,
-    ActionTarget,
     EffectLine,
-    RequestForm,
-    live_runs,
 )
 from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair, fences_in_words
 from airflow_tx.outputs import JournalArea
@@ -26,25 +22,11 @@ from airflow_tx.state import StateKind
 
 
 class LostLedger(LedgerRepair):
-    """Rebuilds the ledger from what the states of the DAG say. It may die anywhere: repeat it.
+    """Rebuilds the ledger from what the states of the DAG say. It may die anywhere: repeat it."""
 
-    :param check_runs: whether it is refused while runs of open transactions are alive, which may still commit.
-    """
-
-    form = RequestForm(lambda asked, target: LostLedger(target, check_runs=True))
-
-    def __init__(self, target: ActionTarget, *, check_runs: bool = False) -> None:
-        super().__init__(target)
-        self.check_runs = check_runs
+    option = LEDGER_LOST
 
     def decide(self) -> ActionPlan:
-        if self.check_runs and (live := live_runs(self.ledger, self.target.record.dag_id)):
-            raise RepairRefused(
-                what=LEDGER_LOST,
-                topology=self.target.topology,
-                problem=live,
-                remedy="Pause the DAG, end them, and repeat.",
-            )
         spec, states = self.target.dag()
         fences = {name: state.fence() for name, state in states.items()}
         held = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from airflow_tx.base.errors import ConfigError, RepairRefused, RollForwardRefused, StateError
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.errors import ConfigError, RollForwardRefused, StateError
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import STATE_LOST, Ledger, SeenState, ledger_evidence, reason_of
-from airflow_tx.operations.actions.action import ONE, ActionPlan, ActionTarget, RequestForm
+from airflow_tx.operations.actions.action import ActionPlan, ActionTarget
 from airflow_tx.operations.actions.repair import NOBODY, StateRepair
 from airflow_tx.state import FencedState, StoredState
 from airflow_tx.transaction import StateHistory, TableHistory
@@ -20,11 +20,7 @@ class LostState(StateRepair):
     :param unseen: without a look at it.
     """
 
-    form = RequestForm(
-        lambda asked, target: LostState(target, asked.names[0]),
-        names=ONE,
-        named="name one state",
-    )
+    option = STATE_LOST
 
     def __init__(self, target: ActionTarget, state: str, *, unseen: bool = False) -> None:
         super().__init__(target, state)
@@ -42,18 +38,18 @@ class LostState(StateRepair):
 
         :raises RepairRefused: it cannot be reached, or the DAG has no such state.
         """
-        unseen = "<airflow tx repair {topology} --state-lost {state} --unseen>"
+        topology = self.target.topology
+        unseen = Command.of("repair", topology, "--state-lost", self.state, "--unseen")
         try:
             _, states = self.target.dag()
         except ConfigError as error:
-            raise self._refusal(
-                f"its state cannot be looked at. {error}", f"Or: {unseen}"
-            ) from error
+            problem = f"its state cannot be looked at. {error}"
+            raise self.refusal(problem, "Or: " + unseen) from error
         if self.state not in states:
             known = ", ".join(sorted(states)) or "no state"
             problem = f"the DAG has {known}, and no state {self.state!r}"
-            forget = "To continue without it: <airflow tx state forget {topology} {state}>"
-            raise self._refusal(problem, forget)
+            forget = Command.of("state forget", topology, self.state)
+            raise self.refusal(problem, "To continue without it: " + forget)
         state = states[self.state]
         if not state.has_fence:
             return None
@@ -61,12 +57,7 @@ class LostState(StateRepair):
             return seen_state(self.ledger, state)
         except StateError as error:
             problem = f"state {self.state!r} cannot be looked at ({reason_of(error)})"
-            raise self._refusal(problem, f"Let it be reached, or: {unseen}") from error
-
-    def _refusal(self, problem: str, remedy: str) -> RepairRefused:
-        topology = self.target.topology
-        to_do = Remedy.of(remedy, topology=topology, state=self.state)
-        return RepairRefused(what=STATE_LOST, topology=topology, problem=problem, remedy=to_do)
+            raise self.refusal(problem, "Let it be reached, or: " + unseen) from error
 
 
 def seen_state(ledger: Ledger, state: FencedState) -> SeenState:

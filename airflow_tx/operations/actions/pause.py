@@ -8,33 +8,26 @@ from airflow_tx.base import compat
 from airflow_tx.base.errors import PreviewOutdated
 from airflow_tx.ledger import Audit
 from airflow_tx.operations.actions.action import (
-    ActionName,
     ActionPlan,
     ActionTarget,
     EffectLine,
     PersonalAction,
     PlannedEffect,
-    RequestForm,
 )
 
 
 class CoordinatorPause(PersonalAction):
     """Pauses the coordinator, or unpauses it.
 
-    :param dag_id: of the coordinator.
+    :param coordinator: its dag_id.
     :param paused: whether it is to be paused.
     """
 
     subject = "The coordinator"
-    form = RequestForm(
-        lambda asked, target: CoordinatorPause(
-            target, asked.coordinator, paused=asked.name is ActionName.PAUSE
-        )
-    )
 
-    def __init__(self, target: ActionTarget, dag_id: str, *, paused: bool) -> None:
+    def __init__(self, target: ActionTarget, coordinator: str, *, paused: bool) -> None:
         super().__init__(target)
-        self.dag_id = dag_id
+        self.dag_id = coordinator
         self.paused = paused
 
     def plan(self) -> ActionPlan:
@@ -54,12 +47,9 @@ class CoordinatorPause(PersonalAction):
             line = sentence = (
                 f"DAG {self.dag_id} {'is paused already' if is_paused else 'is not paused'}."
             )
-        effect = PlannedEffect(
-            [EffectLine(None, None, line)],
-            self._pause,
-            is_refused=is_paused in (None, self.paused),
-        )
-        return ActionPlan(str(is_paused), sentence, [effect])
+        is_refused = is_paused in (None, self.paused)
+        effect = PlannedEffect([EffectLine(None, None, line)], self._pause, is_refused=is_refused)
+        return ActionPlan(str(is_paused), sentence, [effect], is_refusal=is_refused)
 
     def _held_up(self) -> str | None:
         if self.paused:

@@ -11,11 +11,9 @@ from functools import partial
 from airflow_tx.base.errors import Refused
 from airflow_tx.ledger import Audit, Skipped
 from airflow_tx.operations.actions.action import (
-    ONE,
     ActionPlan,
     EffectLine,
     PlannedEffect,
-    RequestForm,
     TransactionAction,
 )
 from airflow_tx.operations.actions.skip import shown_rows
@@ -25,7 +23,6 @@ class Readmission(TransactionAction):
     """Processes the rows of a skipped transaction, as a new one."""
 
     needs_reason = starts_runs = True
-    form = RequestForm(lambda asked, target: Readmission(target, asked.txids[0]), txids=ONE)
 
     def plan(self) -> ActionPlan:
         version = self.target.version([self.txid])

@@ -5,19 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from airflow_tx.base.errors import MoveRefused
-from airflow_tx.base.remedy import Remedy
-from airflow_tx.operations.actions.action import ONE, ActionPlan, RequestForm
+from airflow_tx.base.remedy import Command
+from airflow_tx.operations.actions.action import ActionPlan
 from airflow_tx.operations.actions.repair import NOBODY, StateRepair
 
 
 class StateRemoval(StateRepair):
     """Continues without a state that the DAG no longer updates. Another one may take its place."""
-
-    form = RequestForm(
-        lambda asked, target: StateRemoval(target, asked.names[0]),
-        names=ONE,
-        named="name one state",
-    )
 
     def decide(self) -> ActionPlan:
         spec, states = self.target.dag()
@@ -26,11 +20,9 @@ class StateRemoval(StateRepair):
             raise MoveRefused(
                 topology=topology,
                 problem=f"DAG {spec.dag_id} updates state {self.state}",
-                remedy=Remedy.of(
+                remedy=(
                     "Take the update out of the DAG first. If the values are lost: "
-                    "<airflow tx repair {topology} --state-lost {state}>",
-                    topology=topology,
-                    state=self.state,
+                    + Command.of("repair", topology, "--state-lost", self.state)
                 ),
             )
         sentence = f"Continue topology {topology} without state {self.state}. Another state may take its place."

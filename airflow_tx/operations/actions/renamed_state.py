@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from airflow_tx.base.errors import RenameRefused
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import Audit, Repaired
-from airflow_tx.operations.actions.action import ActionPlan, ActionTarget, RequestForm
+from airflow_tx.operations.actions.action import ActionPlan, ActionTarget
 from airflow_tx.operations.actions.repair import NOBODY, StateRepair
 from airflow_tx.state import FencedState
 
@@ -15,12 +15,6 @@ class StateRename(StateRepair):
 
     :param state: the name that the ledger knows; `new`: the one that the DAG gives the state now.
     """
-
-    form = RequestForm(
-        lambda asked, target: StateRename(target, asked.names[0], asked.names[1]),
-        names=range(2, 3),
-        named="name the state, and its new name",
-    )
 
     def __init__(self, target: ActionTarget, state: str, new: str) -> None:
         super().__init__(target, state)
@@ -76,11 +70,11 @@ class StateRename(StateRepair):
             topology=self.target.topology,
             old=self.state,
             problem=f"it has transaction {last} of ledger {incarnation}, the fence of {self.new} says {found}",
-            remedy=Remedy.of(
-                "Move its values to {new} first, with their fence; or, if {new} is another state: "
-                "<airflow tx state forget {topology} {old}>",
-                topology=self.target.topology,
-                old=self.state,
-                new=self.new,
+            remedy=(
+                (
+                    f"Move its values to {self.new} first, with their fence; or, if {self.new} is another "
+                    "state: "
+                )
+                + Command.of("state forget", self.target.topology, self.state)
             ),
         )

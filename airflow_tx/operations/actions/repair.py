@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
-from airflow_tx.base.errors import Refused
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.errors import Refused, RepairRefused
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import Audit, Decision, Phase, Repaired, Repairs, digest
 from airflow_tx.operations.actions.action import (
     ActionPlan,
@@ -19,6 +19,7 @@ from airflow_tx.operations.actions.action import (
     EffectLine,
     PersonalAction,
     PlannedEffect,
+    live_runs,
 )
 
 NOBODY = Audit("", "")
@@ -26,10 +27,16 @@ _OUTRANKED = "its grant is outranked; its commit begins again under a new one"
 
 
 class LedgerRepair(PersonalAction):
-    """A repair that one step of the ledger makes."""
+    """A repair that one step of the ledger makes.
+
+    :cvar option: of `airflow tx repair`, without its dashes.
+    :cvar is_of_ledger: whether it is one of the whole ledger.
+    """
 
     needs_reason = asks_dag = True
     subject = "The ledger"
+    option: ClassVar[str]
+    is_of_ledger = True
 
     @cached_property
     def repairs(self) -> Repairs:
@@ -38,9 +45,20 @@ class LedgerRepair(PersonalAction):
 
     def plan(self) -> ActionPlan:
         try:
+            if self.target.check_runs and self.is_of_ledger:
+                self._check_runs()
             return self.decide()
         except Refused as refused:
             return self.refused("", refused)
+
+    def _check_runs(self) -> None:
+        if live := live_runs(self.ledger, self.target.record.dag_id):
+            raise self.refusal(live, "Pause the DAG, end them, and repeat.")
+
+    def refusal(self, problem: str, remedy: Remedy | str) -> RepairRefused:
+        """Make the refusal of the repair."""
+        named = {"what": self.option, "topology": self.target.topology}
+        return RepairRefused(**named, problem=problem, remedy=remedy)
 
     @abstractmethod
     def decide(self) -> ActionPlan:
@@ -96,17 +114,17 @@ class LedgerRepair(PersonalAction):
         current = self.ledger.turn().current
         record = self.ledger.open_records().get(current)
         if record is not None and record.error is not None:
-            again = Remedy.of(
+            again = (
                 "it has failed, and a coordinator replays it after the repair. Without one: "
-                "<airflow tx replay {topology} {txid}>",
-                topology=self.target.topology,
-                txid=current,
+                + Command.of("replay", self.target.topology, current)
             )
             yield EffectLine(current, record.run_id, str(again))
 
 
 class StateRepair(LedgerRepair):
     """A repair of what the ledger knows of one state."""
+
+    is_of_ledger = False
 
     def __init__(self, target: ActionTarget, state: str) -> None:
         super().__init__(target)

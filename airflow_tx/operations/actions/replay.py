@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from airflow_tx.base.errors import ChangeRefused, Refused
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     Audit,
@@ -22,14 +22,12 @@ from airflow_tx.ledger import (
     topology_view,
 )
 from airflow_tx.operations.actions.action import (
-    SOME,
     ActionPlan,
     ActionTarget,
     EffectLine,
     ParsedDag,
     PersonalAction,
     PlannedEffect,
-    RequestForm,
     RunForbidden,
     none_of,
     started_again,
@@ -71,14 +69,6 @@ class NamedReplay(RunReplay):
     :param force: also transactions whose run is queued or running.
     :param changed_rows: with the current rows.
     """
-
-    form = RequestForm(
-        lambda asked, target: NamedReplay(
-            target, asked.txids, force=asked.force, changed_rows=asked.changed_rows
-        ),
-        txids=SOME,
-        options=frozenset({"force", "changed_rows"}),
-    )
 
     def __init__(
         self, target: ActionTarget, txids: Sequence[int], *, force: bool, changed_rows: bool
@@ -189,11 +179,10 @@ class NamedReplay(RunReplay):
                 txid=txid,
                 topology=topology,
                 problem=f"{spec.source!r} reads a log, in which no row is ever another one",
-                remedy=Remedy.of(
-                    "Skip a transaction that cannot be processed: <airflow tx skip {topology} {txid} --why TEXT>; "
-                    "after another failure, replay it without a change",
-                    topology=topology,
-                    txid=txid,
+                remedy=(
+                    "Skip a transaction that cannot be processed: "
+                    + Command.of("skip", topology, txid, "--why", "TEXT")
+                    + "; after another failure, replay it without a change"
                 ),
             )
         return undoable(self.ledger, states, txid)
@@ -201,8 +190,6 @@ class NamedReplay(RunReplay):
 
 class FailedReplay(RunReplay):
     """Replays all transactions that have failed, or have lost their run; starts runs that had given up their slots."""
-
-    form = RequestForm(lambda asked, target: FailedReplay(target))
 
     def plan(self) -> ActionPlan:
         view = topology_view(self.ledger.store, self.ledger.paths, recent=0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from airflow_tx.base.errors import RepairRefused, UnreadableRecord
+from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger import RESET, reason_of
 from airflow_tx.operations.actions.action import ActionPlan, EffectLine
 from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair, fences_in_words
@@ -14,7 +14,9 @@ from airflow_tx.state import FencedState
 
 
 class TopologyReset(LedgerRepair):
-    """Forgets all transactions, and deletes all values of the states."""
+    """Forgets all transactions, and deletes all values of the states. It may die anywhere: repeat it."""
+
+    option = RESET
 
     def decide(self) -> ActionPlan:
         spec, states = self.target.dag()
@@ -61,16 +63,12 @@ class TopologyReset(LedgerRepair):
 
         :raises RepairRefused: the state cannot be emptied, or not be read.
         """
-        refused = partial(RepairRefused, what=RESET, topology=self.target.topology)
         if not state.can_clear:
-            raise refused(
-                problem=f"state {name!r} ({type(state).__name__}) cannot be emptied",
-                remedy="Empty it by hand, take it out of the DAG, and repeat.",
-            )
+            problem = f"state {name!r} ({type(state).__name__}) cannot be emptied"
+            raise self.refusal(problem, "Empty it by hand, take it out of the DAG, and repeat.")
         try:
             return state.fence()
         except Exception as error:
-            raise refused(
-                problem=f"state {name!r} cannot be read ({reason_of(error)})",
-                remedy="Let it be reached, or take it out of the DAG, and repeat.",
-            ) from error
+            problem = f"state {name!r} cannot be read ({reason_of(error)})"
+            remedy = "Let it be reached, or take it out of the DAG, and repeat."
+            raise self.refusal(problem, remedy) from error

@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property, partial
 from types import CodeType
 from typing import Any
@@ -18,9 +17,9 @@ from typing import Any
 from msgspec import structs
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import ConfigError, Refused, RestateRefused, TxError
+from airflow_tx.base.errors import Refused, RestateRefused, TxError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import (
     LIVE_RUN_STATES,
     NOTHING_WRITTEN,
@@ -38,21 +37,16 @@ from airflow_tx.ledger import (
     wishes_to_start,
 )
 from airflow_tx.operations.actions.action import (
-    ANY,
-    ActionFields,
     ActionPlan,
     ActionTarget,
     EffectLine,
     PersonalAction,
     PlannedEffect,
-    RequestForm,
-    UnclearRequest,
     is_behind,
     none_of,
     transactions,
 )
 from airflow_tx.outputs import Contribution, Entry, JournalArea
-from airflow_tx.sources import Span, key_of_interval, span_of
 from airflow_tx.state import FencedState, QueryableState, can_invert
 from airflow_tx.transaction import (
     INSTEAD,
@@ -163,7 +157,6 @@ _STARTED = (
     "its rows are processed again as a new transaction, which replaces it once it is committed"
 )
 _READ = "task {} reads states: what later transactions have read there is not corrected"
-_LATER = "its run is started when there is room: by the coordinator, or by <airflow tx restate {topology} --why TEXT>"
 
 
 class SeveralRefused(Refused):
@@ -212,21 +205,11 @@ class TransactionRestatement(PersonalAction):
     """
 
     needs_reason = asks_dag = starts_runs = True
-    form = RequestForm(
-        lambda asked, target: TransactionRestatement(
-            target,
-            _requested(asked, target),
-            changed_rows=asked.changed_rows,
-            dated=asked.is_dated,
-        ),
-        txids=ANY,
-        options=frozenset({"changed_rows", "is_dated"}),
-    )
 
     def __init__(
         self,
         target: ActionTarget,
-        txids: Sequence[int],
+        txids: Sequence[int] = (),
         *,
         changed_rows: bool = False,
         in_flight: int | None = None,
@@ -321,7 +304,8 @@ class TransactionRestatement(PersonalAction):
         state = self._states([wish])[wish.run_id]
         if state in LIVE_RUN_STATES:
             return f"its run is {state}, and takes its rows again"
-        later = str(Remedy.of(_LATER, topology=self.target.topology))
+        again = Command.of("restate", self.target.topology, "--why", "TEXT")
+        later = f"its run is started when there is room: by the coordinator, or by {again}"
         coordinator = self.target.coordinator
         held_up = compat.why_none_starts(coordinator) if coordinator else None
         return later if held_up is None else f"{later} ({held_up})"
@@ -412,10 +396,8 @@ class TransactionRestatement(PersonalAction):
         with closing(self._spec.named_source) as source:
             if self.changed_rows and not source.rows_can_change:
                 gone = f"{source!r} reads a log, in which no row is ever another one"
-                remedy = Remedy.of(
-                    "Without --changed-rows: <airflow tx restate {topology} {txid} --why TEXT>",
-                    topology=topology,
-                    txid=txid,
+                remedy = "Without --changed-rows: " + Command.of(
+                    "restate", topology, txid, "--why", "TEXT"
                 )
             elif not self.changed_rows:
                 gone = _asked_again(source, txid, rows)
@@ -545,62 +527,3 @@ def _asked_again(source: Any, txid: int, rows: Any) -> str | None:
     with asked(source, f"transaction {txid}", remedy):
         gone = source.refuses_again(rows)
     return None if gone is None else f"its rows cannot be read again: {gone}"
-
-
-# --- dated --------------------------------------------------------------------------------------------------------
-# The transactions of dates: a person names days, for the command and the page alike.
-
-
-MOST_DATED = 100
-"""Transactions that dates may name in one request: each is read on its own."""
-
-
-def _requested(asked: ActionFields, target: ActionTarget) -> Sequence[int]:
-    """Name the transactions of a request.
-
-    :raises UnclearRequest: the dates have too many.
-    """
-    if not asked.is_dated:
-        return asked.txids
-    txids = dated_transactions(target, asked.first, asked.last)
-    if len(txids) > MOST_DATED:
-        problem = f"{asked.first} to {asked.last} has {len(txids)} transactions; name dates with at most {MOST_DATED}"
-        raise UnclearRequest(action=asked.name.value, topology=asked.topology, problem=problem)
-    return txids
-
-
-def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]:
-    """Find the transactions that count for the data intervals from one date to another.
-
-    :raises ConfigError: one is no date, the runs have no dates, or no date has a transaction.
-    """
-    spec, _ = target.dag()
-    if spec.source.dated is None:
-        dates = "Its runs have no dates: <airflow tx restate {topology} TXID ... --why TEXT>"
-        remedy: Remedy | str = Remedy.of(dates, topology=target.topology)
-        raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
-    intervals = compat.scheduled_intervals(spec.dag_id, *dates_between(first, last, spec.zone))
-    keys = [key_of_interval((each.start, each.end)) for each in intervals]
-    found = [target.ledger.binding(key) for key in keys]
-    txids = [binding.txid for binding in found if binding is not None]
-    if not txids:
-        remedy = f"None of the {len(intervals)} intervals between these dates has a transaction."
-        raise ConfigError(option="--from, --to", value=f"{first}, {last}", remedy=remedy)
-    return txids
-
-
-def dates_between(first: str, last: str, zone: str) -> tuple[datetime, datetime]:
-    """Read `--from` and `--to`: the first and the last moment.
-
-    :param zone: of the schedule, in which a date is a day.
-    :raises ConfigError: one of them is no date.
-    """
-    return _span("--from", first, zone).start, _span("--to", last, zone).last
-
-
-def _span(option: str, what: str, zone: str) -> Span:
-    try:
-        return span_of(what, zone)
-    except ValueError:
-        remedy = "Give a day such as 2026-01-31, or a time such as 2026-01-31T06:00:00+00:00."
-        raise ConfigError(option=option, value=what, remedy=remedy) from None

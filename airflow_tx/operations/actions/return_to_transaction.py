@@ -18,12 +18,14 @@ NOT_TAKEN_BACK = (
 class ReturnToTransaction(LedgerRepair):
     """Takes back the transactions after the one to which source and states went back.
 
-    :param last: the transaction that stays.
+    :param txid: the last transaction that stays.
     """
 
-    def __init__(self, target: ActionTarget, last: int) -> None:
+    option = "back"
+
+    def __init__(self, target: ActionTarget, txid: int) -> None:
         super().__init__(target)
-        self.last = last
+        self.last = txid
 
     def decide(self) -> ActionPlan:
         _, states = self.target.dag()

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_tx.base.errors import Refused, RepairRefused, RestateRefused, RollForwardRefused
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import (
     ACCEPT_CHANGE,
     ROLL_FORWARD,
@@ -26,14 +26,12 @@ from airflow_tx.ledger import (
     ledger_evidence,
 )
 from airflow_tx.operations.actions.action import (
-    ANY,
     ActionPlan,
     ActionTarget,
     EffectLine,
     PersonalAction,
     PlannedEffect,
     PreviewAnswer,
-    RequestForm,
     is_behind,
     refusing,
     transactions,
@@ -244,10 +242,9 @@ class RollForwardRepair:
                 what=ROLL_FORWARD,
                 topology=topology,
                 problem=f"the source went back, too: {why}. Its next rows would be counted twice, or not at all",
-                remedy=Remedy.of(
-                    "Take the transactions after {txid} back: <airflow tx repair {topology} --back {txid}>",
-                    topology=topology,
-                    txid=plan.look.found,
+                remedy=(
+                    f"Take the transactions after {plan.look.found} back: "
+                    + Command.of("repair", topology, "--back", plan.look.found)
                 ),
             )
 
@@ -366,30 +363,25 @@ def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool
 class StateRollForward(PersonalAction):
     """Writes what states lack again from the journal, see `RollForwardRepair`.
 
-    :param states: their names; none: each state that lacks something.
+    :param names: of the states; none: each state that lacks something.
     :param restate: of a table, have the transactions processed again whose rows the journal does not have.
     :param options: of `RollForwardRepair`.
     """
 
     needs_reason = asks_dag = True
-    form = RequestForm(
-        lambda asked, target: StateRollForward(target, asked.names, restate=asked.restate),
-        names=ANY,
-        options=frozenset({"restate"}),
-    )
     subject = "What its states lack"
 
     def __init__(
         self,
         target: ActionTarget,
-        states: Collection[str] = (),
+        names: Collection[str] = (),
         *,
         restate: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(target)
         self.restate = restate
-        self._options = {"chosen": states, **options}
+        self._options = {"chosen": names, **options}
 
     @cached_property
     def repair(self) -> RollForwardRepair:
@@ -427,10 +419,9 @@ class StateRollForward(PersonalAction):
         if done is not None:
             yield repaired_line(done)
         if done is not None and self.restate and self.ledger.wishes():
-            again = Remedy.of(
+            again = (
                 "The coordinator starts the runs that are processed again. Without one: "
-                "<airflow tx restate {topology} --why TEXT>",
-                topology=self.target.topology,
+                + Command.of("restate", self.target.topology, "--why", "TEXT")
             )
             yield EffectLine(None, None, str(again))
         yield from self.repair.refused

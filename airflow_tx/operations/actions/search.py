@@ -207,8 +207,9 @@ class WantedText:
             yield MatchedPart.TXID, str(view.txid), True
         for text in filter(self._is_in, (view.document.run_id, view.document.key)):
             yield MatchedPart.RUN, text, text.casefold() == self._folded
-        for text in self._shown(batch_texts(metadata, self._folded), self.hide_name):
-            yield MatchedPart.BATCH, text, self._is_whole(text)
+        for whole, name in batch_texts(metadata, self._folded):
+            for text in self._shown((whole,), self.hide_name):
+                yield MatchedPart.BATCH, text, self._is_whole(text, name)
         if self._is_dated(metadata, zone):
             yield MatchedPart.DATE, self.hide_name(batch_in_words(metadata)), False
         if view.status.casefold() == self._folded:
@@ -217,7 +218,8 @@ class WantedText:
     def _others(self, view: TransactionView, metadata: Any) -> Iterator[_Part]:
         for text in self._shown(_errors(view), self.hide_error):
             yield MatchedPart.ERROR, text, False
-        for text in self._shown(batch_texts(metadata, self._folded, details=True), self.hide_name):
+        details = (text for text, _ in batch_texts(metadata, self._folded, details=True))
+        for text in self._shown(details, self.hide_name):
             yield MatchedPart.DETAIL, text, False
         if view.is_unreadable:  # it may be the one: its record hides that
             yield MatchedPart.DETAIL, self.hide_error(view.document.error or ""), False
@@ -226,10 +228,10 @@ class WantedText:
         """Choose the texts that have the wanted one also where secrets are left out, which takes longer."""
         return filter(self._is_in, map(hide, filter(self._is_in, texts)))
 
-    def _is_whole(self, text: str) -> bool:
+    def _is_whole(self, text: str, name: str) -> bool:
         """Ask whether the text is a whole name of a batch: a file without its folder, a place without its range."""
         whole = text.casefold()
-        return self._folded in (whole, whole.rpartition("/")[2], whole.partition(" (")[0])
+        return self._folded in (whole, whole.rpartition("/")[2], name.casefold())
 
     def _is_in(self, text: str) -> bool:
         return self._folded in text.casefold()

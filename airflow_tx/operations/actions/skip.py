@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import Refused, SkipRefused, StaleBatch, StateUnavailable, TxError
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import (
     AlreadySkipped,
     Audit,
@@ -25,11 +25,9 @@ from airflow_tx.ledger import (
     transaction_details,
 )
 from airflow_tx.operations.actions.action import (
-    ONE,
     ActionPlan,
     EffectLine,
     PlannedEffect,
-    RequestForm,
     TransactionAction,
     started_again,
 )
@@ -47,8 +45,11 @@ class NotInEffect(TxError):
     """A skip that is noted and could not be taken into effect at its turn."""
 
     template = (
-        "The skip of transaction {txid} is noted, but not in effect: {reason} Try again: "
-        "<airflow tx skip {topology} {txid} --why TEXT>.\nOr replay it: <airflow tx replay {topology} {txid}>"
+        "The skip of transaction {txid} is noted, but not in effect: {reason}",
+        "Try again: ",
+        Command.of("skip", "{topology}", "{txid}", "--why", "TEXT"),
+        ". Or replay it: ",
+        Command.of("replay", "{topology}", "{txid}"),
     )
 
 
@@ -56,7 +57,6 @@ class TransactionSkip(TransactionAction):
     """Takes a transaction out of the way at its turn."""
 
     needs_reason = asks_dag = True
-    form = RequestForm(lambda asked, target: TransactionSkip(target, asked.txids[0]), txids=ONE)
 
     def plan(self) -> ActionPlan:
         version = self.target.version([self.txid])
@@ -184,12 +184,11 @@ class TransactionSkip(TransactionAction):
 
     def _afterwards(self, txid: int) -> str:
         """Say what its rows count in, or how they come back."""
-        paths = self.ledger.paths
         skipped = self.ledger.skipped(txid)
         if skipped is not None and skipped.replaces is not None:
             return f"Transaction {skipped.replaces}, which it was to restate, counts"
-        back = "To get its rows back: <airflow tx readmit {topology} {txid} --why TEXT>"
-        return str(Remedy.of(back, topology=paths.topology, txid=txid))
+        back = Command.of("readmit", self.ledger.paths.topology, txid, "--why", "TEXT")
+        return f"To get its rows back: {back}"
 
     @cached_property
     def _states(self) -> Mapping[str, FencedState]:

@@ -26,13 +26,11 @@ from airflow_tx.ledger import (
     renamed_since,
 )
 from airflow_tx.operations.actions.action import (
-    ONE,
     ActionPlan,
     ActionTarget,
     EffectLine,
     PersonalAction,
     PlannedEffect,
-    RequestForm,
 )
 from airflow_tx.outputs import Entry, JournalArea
 from airflow_tx.state import FencedState, QueryableState
@@ -143,11 +141,6 @@ class ChangeAcceptance(PersonalAction):
     """Lets `airflow tx verify --values` compare a state with the values that it has now."""
 
     needs_reason = asks_dag = True
-    form = RequestForm(
-        lambda asked, target: ChangeAcceptance(target, asked.names[0]),
-        names=ONE,
-        named="name one state",
-    )
 
     def __init__(self, target: ActionTarget, state: str, *, made_after: int | None = None) -> None:
         """Choose a state.

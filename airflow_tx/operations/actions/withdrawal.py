@@ -8,13 +8,11 @@ from functools import partial
 from airflow_tx.base.errors import Refused
 from airflow_tx.ledger import Audit, Wish
 from airflow_tx.operations.actions.action import (
-    ANY,
     ActionPlan,
     ActionTarget,
     EffectLine,
     PersonalAction,
     PlannedEffect,
-    RequestForm,
 )
 
 
@@ -24,9 +22,7 @@ class WishWithdrawal(PersonalAction):
     :param txids: none: all.
     """
 
-    form = RequestForm(lambda asked, target: WishWithdrawal(target, asked.txids), txids=ANY)
-
-    def __init__(self, target: ActionTarget, txids: Sequence[int]) -> None:
+    def __init__(self, target: ActionTarget, txids: Sequence[int] = ()) -> None:
         super().__init__(target)
         self.txids = sorted(set(txids))
 

@@ -6,10 +6,14 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import RepairRefused, UnreadableRecord, without_controls
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.errors import (
+    RepairRefused,
+    UnreadableRecord,
+)
+from airflow_tx.base.remedy import Command, Remedy, without_controls
 from airflow_tx.ledger import (
     LEDGER_LOST,
     LIVE_RUN_STATES,
@@ -35,20 +39,23 @@ from airflow_tx.operations.actions import (
     withdrawal,
 )
 from airflow_tx.operations.actions.action import (
-    ActionName,
     ActionTarget,
     EffectLine,
     ParsedDag,
     PersonalAction,
+    TransactionAction,
 )
+from airflow_tx.operations.actions.check_acceptance import CheckAcceptance
 from airflow_tx.operations.actions.ledger_places import ledger_places
+from airflow_tx.operations.actions.readmission import Readmission
 from airflow_tx.operations.actions.repair import LedgerRepair
-from airflow_tx.operations.actions.request import ActionRequest
+from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
+from airflow_tx.operations.actions.request import dated_transactions
 from airflow_tx.operations.actions.restatement import (
     RestatedRun,
     TransactionRestatement,
-    dated_transactions,
 )
+from airflow_tx.operations.actions.skip import TransactionSkip
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
     action,
@@ -60,11 +67,10 @@ from airflow_tx.operations.cli.context import (
     is_shown,
     ledger_at,
     paths_of,
-    root_of,
     store_of,
     wrong_usage,
 )
-from airflow_tx.operations.cli.progress import Progress, Work, WorkStatus, advised
+from airflow_tx.operations.cli.progress import Progress, Work, WorkStatus
 
 # --- actions ------------------------------------------------------------------------------------------------------
 
@@ -72,13 +78,13 @@ from airflow_tx.operations.cli.progress import Progress, Work, WorkStatus, advis
 @action
 def skip(args: Namespace) -> None:
     """`airflow tx skip TOPOLOGY TXID --why TEXT`."""
-    _act(args, "skip", [args.txid], confirmed=True)
+    _act(args, "skip", TransactionSkip, args.txid)
 
 
 @action
 def readmit(args: Namespace) -> None:
     """`airflow tx readmit TOPOLOGY TXID --why TEXT`."""
-    _act(args, "readmit", [args.txid], confirmed=True)
+    _act(args, "readmit", Readmission, args.txid)
 
 
 @action
@@ -92,39 +98,23 @@ def replay(args: Namespace) -> None:
         )
     if args.changed_rows and args.failed:
         wrong_usage("--changed-rows is for transactions that are named.")
-    if args.failed:
-        _act(args, "replay-failed")
-    else:
-        _act(args, "replay", args.txids, force=args.force, changed_rows=args.changed_rows)
-
-
-def _act(
-    args: Namespace,
-    name: str,
-    txids: Sequence[int] = (),
-    *,
-    names: Sequence[str] = (),
-    confirmed: bool = False,
-    **options: bool,
-) -> None:
-    """Do what the Transactions page does for the same request."""
-    request = ActionRequest(
-        topology=args.topology,
-        conn_id=conn_id_of(args),
-        root=root_of(args),
-        coordinator="",
-        name=ActionName(name),
-        txids=tuple(txids),
-        force=options.get("force", False),
-        changed_rows=options.get("changed_rows", False),
-        names=tuple(names),
-    )
-    if request.needs_reason:
-        changed = ["--changed-rows"] if request.changed_rows else []
-        check_reason(args, name, *map(str, txids), *names, *changed)
+    if args.changed_rows:
+        check_reason(args, "replay", *map(str, args.txids), "--changed-rows")
     with store_of(args) as store:
-        chosen = request.action(target_of(store, args))
-        do(chosen, args, confirmed=confirmed, refusable=bool(txids))
+        target = target_of(store, args)
+        chosen = NamedReplay(target, args.txids, force=args.force, changed_rows=args.changed_rows)
+        do(FailedReplay(target) if args.failed else chosen, args, refusable=not args.failed)
+
+
+def _act(args: Namespace, verb: str, kind: type[TransactionAction], *given: Any) -> None:
+    """Do what the Transactions page does, once a person has said why and confirmed it.
+
+    :param given: what the action takes, and how the command names it.
+    """
+    named = (str(each) for one in given for each in (one if isinstance(one, list) else [one]))
+    check_reason(args, verb, *named)
+    with store_of(args) as store:
+        do(kind(target_of(store, args), *given), args, confirmed=True)
 
 
 @action
@@ -160,7 +150,7 @@ def accept_change(args: Namespace) -> None:
 @action
 def accept_check(args: Namespace) -> None:
     """`airflow tx accept-check TOPOLOGY TXID NAME [NAME ...] --why TEXT`."""
-    _act(args, "accept-check", [args.txid], names=args.names, confirmed=True)
+    _act(args, "accept-check", CheckAcceptance, args.txid, args.names)
 
 
 def target_of(store: Store, args: Namespace) -> ActionTarget:
@@ -294,17 +284,12 @@ def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag
     spec, states = dags.transactional_dag(args.dag_id or known)
     if problem := dags.elsewhere(spec, paths_of(args), conn_id_of(args)):
         value = args.state_lost if args.back is None else args.back
-        again = Remedy.of(
-            f"Repeat: <airflow tx repair {{topology}} --{what} {{value}} --dag-id {{dag_id}} --conn-id {{conn_id}} "
-            "--root {root} {why}>",
-            topology=spec.topology,
-            value=[] if value is None else [value],
-            dag_id=spec.dag_id,
-            conn_id=spec.conn_id,
-            root=spec.paths.root,
-            why=["--why", "TEXT"] if what == RESET else [],
-        )
-        raise RepairRefused(what=what, topology=args.topology, problem=problem, remedy=again)
+        place = ["--dag-id", spec.dag_id, "--conn-id", spec.conn_id, "--root", spec.paths.root]
+        named = [] if value is None else [value]
+        why = ["--why", "TEXT"] if what == RESET else []
+        again = Command.of("repair", spec.topology, f"--{what}", *named, *place, *why)
+        remedy = Remedy.of("Repeat: ", again)
+        raise RepairRefused(what=what, topology=args.topology, problem=problem, remedy=remedy)
     return spec, states
 
 
@@ -483,23 +468,21 @@ def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:
     """Say what is left to do, one line each."""
     lines = [_failure(topology, each) for each in pieces if each.status is WorkStatus.FAILED]
     if any(each.txid for each in pieces if each.status is WorkStatus.FAILED):
-        lines.append(
-            advised("To replay what has failed: <airflow tx replay {topology} --failed>", topology)
-        )
+        lines.append(f"To replay what has failed: {Command.of('replay', topology, '--failed')}")
     left = [each for each in pieces if each.status in (WorkStatus.WAITING, WorkStatus.IN_FLIGHT)]
     if left:
-        again = "left. To continue: <airflow tx restate {topology} --why TEXT>"
-        lines.append(f"{len(left)} {advised(again, topology)}")
+        again = Command.of("restate", topology, "--why", "TEXT")
+        lines.append(f"{len(left)} left. To continue: {again}")
     return lines or [f"All {len(pieces)} are restated."]
 
 
 def _failure(topology: str, each: RestatedPiece) -> str:
     if each.txid is not None:
-        show = advised("<airflow tx show {topology} {txid}>", topology, each.txid)
+        show = Command.of("show", topology, each.txid)
         why = f"its run {each.run_id} ended as {each.state}: {show}"
         return f"{each.of}: transaction {each.txid} restates it, and {why}"
     if each.wish is not None:
-        withdraw = advised("<airflow tx restate {topology} {txid} --withdraw>", topology, each.of)
+        withdraw = Command.of("restate", topology, each.of, "--withdraw")
         return (
             f"{each.of}: run {each.run_id} ended as {each.state} before it began: the log of its "
             f"begin says why. To let it be: {withdraw}"

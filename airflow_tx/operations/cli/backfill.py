@@ -14,12 +14,13 @@ from airflow.utils.platform import getuser
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import LIVE_RUN_STATES, Ledger
 from airflow_tx.operations.actions.dags import transactional_dag
-from airflow_tx.operations.actions.restatement import dates_between
+from airflow_tx.operations.actions.request import dates_between
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import action, beside_rows, store_of
-from airflow_tx.operations.cli.progress import Progress, Work, WorkStatus, advised
+from airflow_tx.operations.cli.progress import Progress, Work, WorkStatus
 from airflow_tx.sources import Json, key_of_interval, order_end, order_from
 from airflow_tx.transaction import TransactionSpec, is_in_lane
 
@@ -153,7 +154,7 @@ class BackfilledDates(Work[BackfilledDate]):
 
     def _late(self) -> str:
         """Say how a date that is late can be counted."""
-        reset = advised("<airflow tx repair {topology} --reset --why TEXT>", self.spec.topology)
+        reset = Command.of("repair", self.spec.topology, "--reset", "--why", "TEXT")
         if self.ledger.current_if_any() == 1:
             return f"nothing is committed. End the runs of {self.spec.dag_id}, then: {reset}. Repeat this command."
         return (
@@ -235,11 +236,8 @@ def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[s
     failed = [each for each in dates if each.status is WorkStatus.FAILED and each.run is not None]
     lines = [_failure(spec, each) for each in failed]
     if any(each.txid is not None for each in failed):
-        lines.append(
-            advised(
-                "To replay what has failed: <airflow tx replay {topology} --failed>", spec.topology
-            )
-        )
+        replay = Command.of("replay", spec.topology, "--failed")
+        lines.append(f"To replay what has failed: {replay}")
     for status in (WorkStatus.IN_FLIGHT, WorkStatus.WAITING):
         some = [each.interval.start.isoformat() for each in dates if each.status is status]
         if some:
@@ -250,7 +248,7 @@ def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[s
 def _failure(spec: TransactionSpec, each: BackfilledDate) -> str:
     assert each.run is not None
     why = (
-        advised("<airflow tx show {topology} {txid}>", spec.topology, each.txid)
+        Command.of("show", spec.topology, each.txid)
         if each.txid
         else "the log of its begin says why; clear it"
     )

@@ -9,7 +9,11 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_tx.base.errors import ConfigError, NotComparableNow, without_controls
+from airflow_tx.base.errors import (
+    ConfigError,
+    NotComparableNow,
+)
+from airflow_tx.base.remedy import without_controls
 from airflow_tx.operations.actions.dags import transactional_dag
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import comparison

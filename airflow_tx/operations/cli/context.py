@@ -17,8 +17,12 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_tx.base.config import Settings
-from airflow_tx.base.errors import ConfigError, TxError, UnknownTransaction, without_controls
-from airflow_tx.base.remedy import Command
+from airflow_tx.base.errors import (
+    ConfigError,
+    TxError,
+    UnknownTransaction,
+)
+from airflow_tx.base.remedy import Command, without_controls
 from airflow_tx.hooks import ZooKeeperHook
 from airflow_tx.ledger import Audit, Ledger, Paths, Store, TopologyView
 from airflow_tx.operations.actions.action import ParsedDag, PreviewAnswer
@@ -199,8 +203,7 @@ def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True)
         if args.output == "table" and not refusals:
             told = f"It would: {preview.sentence}" if preview.effects else preview.sentence
             # A refusal says itself what was changed.
-            is_refusal = preview.sentence in [each.what for each in preview.refused]
-            ending = "" if is_refusal else " Nothing was changed."
+            ending = "" if preview.is_refusal else " Nothing was changed."
             print(without_controls(f"{told}{ending}"))
         lines = [(each, "") for each in preview.effects] + [
             (each, "refused: ") for each in preview.refused

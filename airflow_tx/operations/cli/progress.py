@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Generic, Protocol, TextIO, TypeVar
 
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import Ledger
 
 # Seconds between two readings; a commit ends the wait.
@@ -69,11 +68,6 @@ class Work(ABC, Generic[_Piece]):
             # A change before the watch was set would never be noticed.
             if self.ledger.current_if_any() == self.current:
                 watch.wait(seconds)
-
-
-def advised(template: str, topology: str, txid: int | None = None) -> str:
-    """Write advice with the commands of a topology."""
-    return str(Remedy.of(template, topology=topology, txid=txid))
 
 
 class Progress(Generic[_Piece]):

@@ -16,8 +16,8 @@ from airflow_tx.base.errors import (
     TxError,
     UnknownTransaction,
     UnreadableRecord,
-    without_controls,
 )
+from airflow_tx.base.remedy import without_controls
 from airflow_tx.ledger import (
     Chain,
     LedgerEvidence,

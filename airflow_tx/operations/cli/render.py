@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from airflow_tx.base.errors import without_controls
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Remedy, without_controls
 from airflow_tx.ledger import (
     AlarmNote,
     HealthCode,
     Outcome,
     Person,
     PersonOfAttempt,
+    TaskTry,
     TopologyView,
     TransactionDetails,
     TransactionView,
@@ -434,8 +434,8 @@ def _spelled(found: TransactionDetails, output: str = "table") -> TableRow:
         "position": found.position,
         "partitions": _partitions(found),
         "acks": ", ".join(
-            f"{task}: {'acked' if ack.done else 'started'}"
-            for task, ack in sorted(found.acks.items())
+            f"{TaskTry(*key, '')}: {'acked' if ack.done else 'started'}"
+            for key, ack in sorted(found.acks.items(), key=lambda each: str(TaskTry(*each[0], "")))
         )
         if view.open
         else None,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_tx.base.errors import ConfigError, StateError, without_controls
-from airflow_tx.base.remedy import Command, Remedy
+from airflow_tx.base.errors import (
+    ConfigError,
+    StateError,
+)
+from airflow_tx.base.remedy import Command, without_controls
 from airflow_tx.ledger import LedgerView, TopologyRecord
 from airflow_tx.operations.actions.dags import transactional_dag
 from airflow_tx.operations.cli import render
@@ -46,32 +49,36 @@ def read_at(args: Namespace) -> None:
         view = ledger.final_transaction(txid)
     ended = view and view.ended and view.ended.isoformat()
     told = {"transaction": txid, "ended": ended, "run_id": view and view.document.run_id}
-    rows: list[render.TableRow] = [
-        {"state": name, **told, **_reading_of(args, state, record, newest=newest, txid=txid)}
+    found = {
+        name: _reading_of(args, state, record, newest=newest, txid=txid)
         for name, state in states.items()
-    ]
+    }
     if args.output != "table":
+        rows: list[render.TableRow] = [
+            {"state": name, **told, "line": line and str(line), "why": why}
+            for name, (line, why) in found.items()
+        ]
         return render.print_rows(rows, args.output)
     of = "" if view is None else f": {view.status} {ended}, run {view.document.run_id}"
     print(without_controls(f"-- {args.topology} as of transaction {txid}{of}"))
-    for row in rows:
-        print(without_controls(f"-- {row['why'] or row['state']}"))
-        if row["line"]:
-            print(row["line"] + ";" * row["line"].startswith("SELECT"))
+    for name, (line, why) in found.items():
+        print(without_controls(f"-- {why or name}"))
+        if line:
+            print(line if isinstance(line, Command) else f"{line};")
 
 
 def _reading_of(
     args: Namespace, state: FencedState, record: TopologyRecord, *, newest: int, txid: int
-) -> render.TableRow:
-    """Give the line that reads a state as of a transaction, or why there is none."""
+) -> tuple[str | Command | None, str | None]:
+    """Give the query, or the command, that reads a state as of a transaction, or why there is none."""
     try:
         held = _matching_fence(state, record, args.topology)
         line = state.at(txid, newest)
         if not line:
             check_as_of(held, txid, newest, state=state.name)
     except StateError as error:
-        return {"line": None, "why": str(error)}
-    return {"line": line or str(Command("state get", args.topology, (state.name,))), "why": None}
+        return None, str(error)
+    return line or Command("state get", args.topology, (state.name,)), None
 
 
 def _matching_fence(state: FencedState, record: TopologyRecord, topology: str) -> Fence:
@@ -89,5 +96,5 @@ def _matching_fence(state: FencedState, record: TopologyRecord, topology: str) -
     raise StateError(
         state=state.name,
         problem=problem if state.has_fence else "it has no fence, so its transaction is unknown",
-        remedy=Remedy.of("Compare them: <airflow tx verify {topology}>", topology=topology),
+        remedy=("Compare them: " + Command.of("verify", topology)),
     )

@@ -6,8 +6,11 @@ import sys
 from argparse import Namespace
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import ConfigError, MoveRefused, without_controls
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.errors import (
+    ConfigError,
+    MoveRefused,
+)
+from airflow_tx.base.remedy import Command, Remedy, without_controls
 from airflow_tx.ledger import (
     Mover,
     Paths,
@@ -53,7 +56,7 @@ def rename(args: Namespace) -> None:
         what = f"Rename topology {old.topology} of DAG {record.dag_id} to topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
         opened = ReadOnlyLedger(store, old).open_records()
-        then = Remedy.of("Then: <airflow tx replay {topology} --failed>.", topology=new.topology)
+        then = "Then: " + Command.of("replay", new.topology, "--failed") + "."
         after = f"{_txids(opened)} {then}" if opened else ""
         if _is_dry(args, f"{what}{lost}. {after}"):
             return
@@ -181,9 +184,7 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
         remedy = "Without --release-states the ledger alone is deleted; for a new topology take a new state."
     elif halves:
         problem = f"state {', '.join(halves)} is in the middle of a transaction"
-        remedy = Remedy.of(
-            "Replay it, or skip it: <airflow tx list {topology}>", topology=args.topology
-        )
+        remedy = "Replay it, or skip it: " + Command.of("list", args.topology)
     elif compat.is_paused_there(record.dag_id) is False:
         problem = f"DAG {record.dag_id!r} is not paused: its next run would count everything again"
         remedy = f"Pause it: airflow dags pause {record.dag_id}"

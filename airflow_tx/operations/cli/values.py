@@ -11,9 +11,8 @@ from typing import Any
 
 from airflow_tx.base.errors import (
     ConfigError,
-    without_controls,
 )
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, without_controls
 from airflow_tx.ledger import ReadOnlyLedger
 from airflow_tx.operations.actions.dags import transactional_dag
 from airflow_tx.operations.cli import render
@@ -80,10 +79,8 @@ def _state(args: Namespace) -> FencedState:
     dag_id = args.dag_id or _known_dag(args)
     spec, states = transactional_dag(dag_id)
     if spec.topology != args.topology:
-        remedy = Remedy.of(
-            "Its topology is {topology!r}: <airflow tx state get {topology} ... --dag-id {dag_id}>",
-            topology=spec.topology,
-            dag_id=dag_id,
+        remedy = f"Its topology is {spec.topology!r}: " + Command.of(
+            "state get", spec.topology, "...", "--dag-id", dag_id
         )
         raise ConfigError(option="--dag-id", value=dag_id, remedy=remedy)
     if args.state not in states:

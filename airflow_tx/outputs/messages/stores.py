@@ -33,9 +33,9 @@ from airflow_tx.base.errors import (
     StoreError,
     TooMuchMetadata,
     UnknownMessage,
-    shortened_reason,
 )
 from airflow_tx.base.inquiry import Inquiry
+from airflow_tx.base.remedy import shortened_reason
 from airflow_tx.ledger import (
     Create,
     Delete,

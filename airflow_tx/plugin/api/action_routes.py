@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Depends, HTTPException, status
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
@@ -14,7 +14,12 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
-from airflow_tx.base.errors import Refused, TxError, UnreadableRecord, without_controls
+from airflow_tx.base.errors import (
+    Refused,
+    TxError,
+    UnreadableRecord,
+)
+from airflow_tx.base.remedy import without_controls
 from airflow_tx.ledger import Audit, Ledger, Paths, TopologyRecord
 from airflow_tx.operations import (
     ActionName,
@@ -60,7 +65,7 @@ CheckOrState = Annotated[str, Field(min_length=1, max_length=500), AfterValidato
 class PreviewBody(BaseModel):
     """The action to preview.
 
-    :param txids: of replay one or several, of skip, readmit and accept-check one, else none.
+    :param txids: of replay one or several, of skip, readmit, accept-check and the repair back one, else none.
     :param names: of accept-check the checks, else states: of state-rename the old name and the new one.
     :param repair: of repair: its kind, such as `state-lost`.
     :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
@@ -71,12 +76,12 @@ class PreviewBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    txids: list[Txid] = Field(default=[], max_length=MOST_TXIDS)
+    txids: tuple[Txid, ...] = Field(default=(), max_length=MOST_TXIDS)
     force: bool = False
     changed_rows: bool = False
     first: str = Field(default="", max_length=40)
     last: str = Field(default="", max_length=40)
-    names: list[CheckOrState] = Field(default=[], max_length=MOST_NAMES)
+    names: tuple[CheckOrState, ...] = Field(default=(), max_length=MOST_NAMES)
     repair: str = Field(default="", max_length=40)
     restate: bool = False
 
@@ -231,14 +236,7 @@ def _request(
         root=place.paths.root,
         coordinator=ledger_places().coordinator(place),
         name=action,
-        txids=tuple(body.txids),
-        force=body.force,
-        changed_rows=body.changed_rows,
-        first=body.first,
-        last=body.last,
-        names=tuple(body.names),
-        repair=body.repair,
-        restate=body.restate,
+        **body.model_dump(exclude={"version", "why"}),
         may_create=access.may(CREATE_RUNS, snapshot.record.dag_id),
         sees_audit=access.may(SEE_AUDIT, snapshot.record.dag_id),
     )
@@ -250,8 +248,8 @@ def _request(
 def _previewed(request: ActionRequest, record: TopologyRecord) -> PreviewAnswer:
     """Preview an action. Raises as `PersonalAction.preview`."""
     if request.needs_dag:
-        question = {"what": "preview", "request": request.to_json()}
-        return _PREVIEW.validate_python(dag_process().ask(question, seconds=_PREVIEW_WITHIN))
+        answer = _asked(request, _PREVIEW_WITHIN, what="preview")
+        return _PREVIEW.validate_python(answer)
     return _action(request, record).preview()
 
 
@@ -260,15 +258,14 @@ def _executed(
 ) -> Sequence[EffectLine]:
     """Do what was previewed. Raises as `PersonalAction.execute`, unless something was done before."""
     if request.needs_dag:
-        question = {
-            "what": "execute",
-            "request": request.to_json(),
-            "version": version,
-            "who": who,
-            "why": why,
-        }
-        return _EFFECTS.validate_python(dag_process().ask(question, seconds=_DONE_WITHIN))
+        answer = _asked(request, _DONE_WITHIN, what="execute", version=version, who=who, why=why)
+        return _EFFECTS.validate_python(answer)
     return _action(request, record).effects(Audit(who, why), version)
+
+
+def _asked(request: ActionRequest, seconds: float, **question: str) -> Any:
+    """Ask the process in which DAG files run."""
+    return dag_process().ask({**question, "action": request.to_json()}, seconds=seconds)
 
 
 def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:

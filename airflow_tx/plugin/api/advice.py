@@ -75,12 +75,12 @@ class LogLink:
 class Cause:
     """The transaction that another one waits for, and how that one is.
 
-    :param named: whether the sentence begins with the transaction, as "Transaction 7 has failed." does.
+    :param rest: what follows the transaction, such as " has failed.".
     """
 
     txid: int
     sentence: Words
-    named: bool
+    rest: Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,8 @@ def waited_for(snapshot: TopologySnapshot, txid: int) -> Cause | None:
         return None
     alone = replace(snapshot.view, name=snapshot.name, transactions=(snapshot.open_by_txid[txid],))
     health = topology_health(alone)
-    return Cause(txid=txid, sentence=health.sentence, named=health.txid is not None)
+    rest = health.rest or f": {health.sentence}"
+    return Cause(txid=txid, sentence=health.sentence, rest=rest)
 
 
 def failed_log(dag_id: str, run_id: str, failed: Collection[TaskBar]) -> LogLink | None:
@@ -298,8 +299,6 @@ def _steps(remedy: Remedy) -> list[tuple[str, Command | None]]:
 _ACTIONS = {each.value: each for each in ActionName}
 _OF_PERSON = "STATE"
 """Stands in a repair for a state that a person names: no button can, unless a state has this name."""
-_REPAIRS = frozenset({"state-lost", "roll-forward", "ledger-lost"})
-"""The kinds of repair that the page makes."""
 _WITH_TXIDS = frozenset({"replay", "skip", "readmit", "restate", "withdraw", "accept-check"})
 
 
@@ -325,11 +324,15 @@ def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
     if verb in ("accept-check", "state-rename", "state-forget"):
         names = command.arguments[len(txids[:1]) :]
         txids = txids[:1]
+    if repair == "back":
+        has_txids = True
+        txids = [int(each) for each in names if each.isdigit()]
+        names = ()
     is_open = (has_txids and not txids) or (
         repair and _OF_PERSON in names and _OF_PERSON not in states
     )
     others = {each for each in options if each.startswith("--")} - {*_OPTIONS, f"--{repair}"}
-    if verb not in _ACTIONS or is_open or others or (repair and repair not in _REPAIRS):
+    if verb not in _ACTIONS or is_open or others:
         return None
     return AdvisedAction(
         action=_ACTIONS[verb],
@@ -343,5 +346,4 @@ def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
 
 def reason(view: TransactionView) -> str | None:
     """Say why a transaction has failed, if its sentence about waiting does not say it already; None: nothing to say."""
-    why = view.cause
-    return None if why is None or why in (view.waits or "") else why
+    return None if view.cause == view.quoted else view.cause

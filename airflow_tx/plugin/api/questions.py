@@ -26,7 +26,10 @@ AGAIN_AFTER = 5
 class Busy(TxError):
     """A question that was not asked, since others are under way. Each takes a thread of the api-server."""
 
-    template = "{who} busy because of {questions}.\nNothing was done. Try again in a few seconds."
+    template = (
+        "{who} busy because of {questions}.",
+        "Nothing was done. Try again in a few seconds.",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +147,7 @@ MOST_SEARCHES = 16
 class SearchBusy(Busy):
     """A search that was not begun. The page asks again."""
 
-    template = "{who} under way.\nThis search has not begun. Try again in a few seconds."
+    template = ("{who} under way.", "This search has not begun. Try again in a few seconds.")
 
 
 class Searches:

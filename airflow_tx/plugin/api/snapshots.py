@@ -67,7 +67,8 @@ class LedgerAway(TxError):
     """The ledger cannot be read now. The error names no host, because a browser shows it."""
 
     template = (
-        "The ledger cannot be read now: {reason}.\nThis page continues by itself as soon as it can."
+        "The ledger cannot be read now: {reason}.",
+        "This page continues by itself as soon as it can.",
     )
 
 

@@ -184,7 +184,7 @@ def _texts(view: TransactionView) -> Iterator[str]:
     """Give the texts of a row that the page shows: a search must not find a text that the page hides."""
     yield view.document.run_id
     yield without_credentials(view.batch)
-    errors = (view.document.error, view.blocked, *(each.why for each in view.document.replays))
+    errors = (view.failure, view.blocked, *(each.why for each in view.document.replays))
     period = time.monotonic() // EVERY_SECONDS
     yield from (_shown(each, period) for each in errors if each)
 
@@ -567,6 +567,7 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
         waiting=_waiting(view, stopped),
         commit=_commit(view, stopped),
         batch_name=view.batch or None,
+        error=view.failure,
         to_skip=view.open and view.skip is not None,
         to_restate=view.document.restates is None and view.restate is not None,
         has_run=has_run,
@@ -597,7 +598,7 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
                 begun_at=newest,
                 ended_at=view.ended,
                 outcome=view.status,
-                why=view.document.error,
+                why=view.failure,
             )
         )
     return bars

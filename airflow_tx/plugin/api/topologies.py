@@ -331,7 +331,6 @@ LEAST_SHARED = 3
 _URGENT = (HealthCode.BLOCKED, HealthCode.UNREADABLE, HealthCode.FAILED)
 _OWN_NAME = "\x00"
 """Replaces a name of the topology or the transaction itself."""
-_TASK = re.compile(r"task [\w.-]+(?:\[\d+\])?: ")
 # A refusal names the state or the connection that it is about: these belong to the cause. Its counts do not.
 _COUNTS = re.compile(r"[\x00…]|(?<![\w.:/-])\d+(?:\.\d+)?(?![\w:/-]|\.\d)")
 # Of another error every name and number is left out: what is in quotes, and each word with a digit or a slash.
@@ -362,7 +361,8 @@ class FailureCause:
         """
         if view.stale:
             return cls("stale", ("its predecessor ended elsewhere than its batch starts",), ())
-        text = view.cause or view.blocked or ""
+        # The task that failed is no part of the cause.
+        text = view.document.error or view.run_end or view.blocked or ""
         # Only a refusal has a remedy: an error of a task's own code has none.
         is_refusal = view.refused or view.document.remedy is not None or view.document.error is None
         return cls.read(text, (*own, view.document.run_id), is_refusal=is_refusal)
@@ -370,8 +370,7 @@ class FailureCause:
     @classmethod
     def read(cls, text: str, own: Sequence[str], *, is_refusal: bool) -> FailureCause:
         """Take its names and numbers out of a text."""
-        task = _TASK.match(text)
-        rest = text if task is None else text[task.end() :]
+        rest = text
         for each in sorted(filter(None, own), key=len, reverse=True):
             if each in rest:
                 rest = re.sub(rf"(?<!\w){re.escape(each)}(?!\w)", _OWN_NAME, rest)

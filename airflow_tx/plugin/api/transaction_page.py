@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from airflow_tx.base import compat
+from airflow_tx.base.remedy import shortened_reason
 from airflow_tx.ledger import (
     Outcome,
     Person,
@@ -62,8 +63,8 @@ from airflow_tx.plugin.api.timeline import AttemptBar, TimelineRow, timeline_row
 # The attempts of a transaction, to be compared: error, rows, tasks and code of each, from the ledger and Airflow.
 
 
-Versions = Mapping[tuple[str, int, int], str]
-"""The DAG version of each try, by task, map index and number of the try."""
+Versions = Mapping[tuple[str, int, int], tuple[int, str]]
+"""The number and the name of the DAG version of each try, by task, map index and number of the try."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,10 @@ class AttemptLine:
 
     :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
     :param why: its error, or why it was replayed; null: nothing is known.
+    :param above: whether that stands above the sections of the page.
+    :param same_as: the first attempt that has the same error, which may be this one.
     :param size: of its batch: its rows, if they were counted, else what its source knows; null: nothing is known.
+    :param resized: whether the attempt before had a batch of another size, counted alike.
     :param dag_versions: of the code that its tasks ran, as Airflow counts them, the oldest first.
     """
 
@@ -98,7 +102,10 @@ class AttemptLine:
     ended_at: datetime | None
     outcome: str
     why: Words | None
+    above: bool
+    same_as: int
     size: Words | None
+    resized: bool
     dag_versions: Annotated[list[str], OnlyFor(SEE_VERSIONS)]
     tasks: Annotated[list[AttemptTask], OnlyFor(SEE_TASKS)]
 
@@ -109,13 +116,17 @@ def attempt_lines(
     attempts: Sequence[AttemptBar],
     tries: Sequence[TaskBar],
     versions: Versions,
+    *,
+    above: Collection[str] = (),
 ) -> list[AttemptLine]:
     """Describe the remembered attempts of a transaction, the oldest first.
 
     :param tries: of its tasks, each with its attempt, if the viewer may see them.
+    :param above: the errors that stand above the sections of the page, as `_kept` gives them.
     """
     sizes = {each.attempt: _size(each.rows, each.size) for each in view.document.replays}
     sizes[view.document.attempt] = _size(view.rows, view.document.size)
+    kept = [_kept(each.why) for each in attempts]
     of_attempt: dict[int | None, list[TaskBar]] = defaultdict(list)
     for each in tries:
         of_attempt[each.attempt].append(each)
@@ -123,7 +134,10 @@ def attempt_lines(
         answer_of(
             AttemptLine,
             bar,
-            size=sizes.get(bar.attempt),
+            above=_kept(bar.why) in above,
+            same_as=attempts[kept.index(_kept(bar.why))].attempt,
+            size=size_in_words(sizes.get(bar.attempt, {})) or None,
+            resized=_is_resized(sizes.get(bar.attempt - 1, {}), sizes.get(bar.attempt, {})),
             dag_versions=_versions(of_attempt[bar.attempt], versions),
             tasks=_tasks(dag_id, view.document.run_id, of_attempt[bar.attempt]),
         )
@@ -131,15 +145,44 @@ def attempt_lines(
     ]
 
 
-def _size(rows: int | None, size: Mapping[str, Any] | None) -> str | None:
-    """Say how large a batch is, such as `5 rows`, or `at most 5 rows` and `2 files` if its rows were not counted."""
+def _kept(why: str | None) -> str:
+    """Give an error as the ledger keeps it once a later attempt has failed, too: shortened."""
+    return shortened_reason(why or "")
+
+
+def _size(rows: int | None, size: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Give how large a batch is, such as `5 rows`, or `at most 5 rows` and `2 files` if its rows were not counted."""
     known = size or {} if rows is None else {"rows": rows}
-    return size_in_words({**known, "why": ""}) or None
+    return {**known, "why": ""}
+
+
+def _is_resized(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Ask whether two sizes differ: 2 files may have 7 rows, as may at most 9 rows."""
+    return before.keys() == now.keys() and before != now
+
+
+def said_above(
+    view: TransactionView, attempts: Sequence[AttemptBar]
+) -> tuple[str | None, Collection[str]]:
+    """Give the error that stands above the sections of the page, and all errors that do: `waits` may quote one.
+
+    It is the error of the transaction, else why the attempt before was replayed; None: there is none, or `waits` says
+    it.
+    """
+    own = reason(view)
+    above = [] if view.cause is None else [_kept(view.cause)]
+    if own is None and view.waits is not None:
+        above.append(_kept(view.quoted))
+        for before in attempts[-2:-1]:
+            if _kept(before.why) not in above:
+                told = f"Attempt {before.attempt} was replayed: {before.why}"
+                return told, [*above, _kept(before.why)]
+    return own, above
 
 
 def dag_versions(dag_id: str, run_id: str) -> Versions:
     """Find the DAG version that each try of the tasks of a run has run, those before a retry or a clear included."""
-    found: dict[tuple[str, int, int], str] = {}
+    found: dict[tuple[str, int, int], tuple[int, str]] = {}
     with create_session() as session:
         for model in (TaskInstanceHistory, TaskInstance):
             query = (
@@ -154,22 +197,15 @@ def dag_versions(dag_id: str, run_id: str) -> Versions:
                 .where(model.dag_id == dag_id, model.run_id == run_id)
             )
             for task_id, map_index, number, version, bundle in session.execute(query):
-                found[task_id, map_index, number] = _version(version, bundle)
+                name = f"{version} ({str(bundle)[:12]})" if bundle else str(version)
+                found[task_id, map_index, number] = (version, name)
     return found
-
-
-def _version(number: int, bundle: Any) -> str:
-    return f"{number} ({str(bundle)[:12]})" if bundle else str(number)
 
 
 def _versions(tries: Sequence[TaskBar], versions: Versions) -> list[str]:
     started = (each for each in tries if each.start is not None)
     places = ((each.task_id, each.map_index, each.try_number) for each in started)
-    return sorted({versions[place] for place in places if place in versions}, key=_number)
-
-
-def _number(version: str) -> int:
-    return int(version.partition(" ")[0])
+    return [name for _, name in sorted({versions[each] for each in places if each in versions})]
 
 
 def _tasks(dag_id: str, run_id: str, tries: Sequence[TaskBar]) -> list[AttemptTask]:
@@ -329,6 +365,7 @@ class TransactionPage(TimelineRow):
 
     :param actions: what the user can do to it now.
     :param waits: `waiting_for` without what to do; `reason`: the error likewise; `advice`: what to do.
+    :param said: the error that stands above the sections: `reason`, else why the attempt before was replayed.
     :param refused: its error is a permanent refusal: the log of its task may show the rows that it refuses.
     :param comparison: its remembered attempts beside each other, the oldest first.
     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
@@ -346,6 +383,7 @@ class TransactionPage(TimelineRow):
     actions: list[ActionName]
     waits: Words | None
     reason: Words | None
+    said: Words | None
     refused: bool
     advice: Advice
     comparison: list[AttemptLine]
@@ -390,6 +428,7 @@ def transaction_page(
     )
     previous, following = snapshot.neighbours(view.txid)
     may_act = access.may_act(dag_id)
+    said, above = said_above(view, row.attempts)
     return answer_of(
         TransactionPage,
         view,
@@ -399,10 +438,11 @@ def transaction_page(
         may_act=may_act,
         actions=_actions(view) if may_act else [],
         reason=reason(view),
+        said=said,
         advice=transaction_advice(
             snapshot, view, access, _of_newest(row) if access.with_logs([dag_id]) else ()
         ),
-        comparison=attempt_lines(dag_id, view, row.attempts, row.tasks, versions),
+        comparison=attempt_lines(dag_id, view, row.attempts, row.tasks, versions, above=above),
         batch=_batch(found),
         digest=view.document.digest or None,
         unproven=list(view.unproven),
@@ -464,9 +504,8 @@ def task_work(found: TransactionDetails) -> list[TaskWork]:
     code = {} if receipt is None else receipt.code.tasks
     acked: dict[str, bool] = {}
     if found.transaction.open:
-        by_instance = {_instance(name): ack for name, ack in found.acks.items()}
-        tasks = tasks_of(by_instance)
-        for (task, _), ack in by_instance.items():
+        tasks = tasks_of(found.acks)
+        for (task, _), ack in found.acks.items():
             acked[task] = acked.get(task, True) and ack.done
             code = {**code, task: ack.code} if ack.code else code
     rejected = found.rejected
@@ -481,12 +520,6 @@ def task_work(found: TransactionDetails) -> list[TaskWork]:
         )
         for task, each in sorted(tasks.items())
     ]
-
-
-def _instance(name: str) -> tuple[str, int]:
-    """Read the name of a task instance, `task` or `task[index]`."""
-    task, bracket, index = name.rpartition("[")
-    return (task, int(index.rstrip("]"))) if bracket else (name, -1)
 
 
 def check_lines(view: TransactionView) -> list[CheckLine]:

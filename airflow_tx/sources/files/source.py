@@ -572,10 +572,10 @@ class FolderSource(FolderArguments):
     ) -> SourceError:
         given = arguments and f"give the source {arguments}"
         declare = given or "correct the source's options and schema"
-        remedy = Remedy.of(
-            "Correct the file, then: {replay}; or {declare}, then clear the task.",
-            replay=self.command("replay", attempt.txid, "--changed-rows"),
-            declare=declare,
+        remedy = (
+            "Correct the file, then: "
+            + self.command("replay", attempt.txid, "--changed-rows")
+            + f"; or {declare}, then clear the task."
         )
         return self.rows_refused(problem, remedy, place)
 

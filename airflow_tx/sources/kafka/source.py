@@ -545,9 +545,7 @@ class KafkaTopics(LogSource):
         return self.refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
 
     def _without_them(self, action: str, txid: int | None = None) -> Remedy:
-        return Remedy.of(
-            "If they cannot be had again: {command}.", command=self.command(action, txid)
-        )
+        return "If they cannot be had again: " + self.command(action, txid) + "."
 
 
 # --- source -------------------------------------------------------------------------------------------------------

@@ -307,7 +307,7 @@ class Part:
         return RowsRefused(
             source=database.source,
             problem=f"{problem}: {why}",
-            remedy=Remedy.of("Correct it and clear the run, or: {skip}", skip=database.skip),
+            remedy=Remedy.of("Correct it and clear the run, or: ", database.skip),
             place=UnfitText.place_of(why, within=problem),
         )
 
@@ -415,10 +415,10 @@ class RedisSource(LogSource):
 
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:
         text = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
-        remedy = Remedy.of(
-            "Bring them back, or let the source do without them: {accept}. Before the first batch, let NEXT_READ be "
-            "the number of the first message there is.",
-            accept=self.command("accept-loss"),
+        remedy = (
+            "Bring them back, or let the source do without them: "
+            + self.command("accept-loss")
+            + ". Before the first batch, let NEXT_READ be the number of the first message there is."
         )
         return f"messages that come next are gone: {text}", remedy
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_tx.base.errors import AheadOfOrder, OtherSource
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.sources.api import (
     Batch,
@@ -289,9 +289,10 @@ class IntervalSource(ReaderSource, DatedSource):
         if start < end and txid == 1:
             raise self.refused(
                 f"the interval {dates_of(interval)}{self._whose} comes before {iso(end)}, where txids begin",
-                Remedy.of(
-                    "Nothing was allocated. To begin earlier: <airflow tx backfill DAG --from {start} --to DATE>.",
-                    start=iso(start),
+                (
+                    "Nothing was allocated. To begin earlier: "
+                    + Command.of("backfill", "DAG", "--from", iso(start), "--to", "DATE")
+                    + "."
                 ),
             )
         if start < end:

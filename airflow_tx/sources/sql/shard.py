@@ -626,9 +626,10 @@ class Shard(PartitionLog):
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
         problem += f"{found}: rows were deleted, changed or inserted since the batch was decided"
         remedy = Remedy.of(
-            "Bring the table back to what it was, then clear the task; or take what is left of them: {replay}; with "
-            "kind='opaque' clear `begin`: the batch is decided again.",
-            replay=self.errors.replay,
+            "Bring the table back to what it was, then clear the task; or take what is left of "
+            "them: ",
+            self.errors.replay,
+            "; with kind='opaque' clear `begin`: the batch is decided again.",
         )
         return self.errors.refused(problem, remedy)
 

@@ -82,11 +82,10 @@ class SqlRows(LimitedSource):
 
     def accept(self) -> Remedy:
         """Word what a person can do about rows that are in no batch."""
-        return Remedy.of(
-            "Correct the table, if these rows can be counted elsewhere or given ids that come last; or accept it: "
-            "{accept}",
-            accept=self.command("accept-loss"),
-        )
+        return (
+            "Correct the table, if these rows can be counted elsewhere or given ids that come "
+            "last; or accept it: "
+        ) + self.command("accept-loss")
 
     def shard(
         self, conn_id: str, table: str, *, partition: str | None = None, txid: int | None = None

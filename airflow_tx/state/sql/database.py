@@ -18,7 +18,7 @@ from airflow_tx.base.errors import (
     StateOutcomeUnknown,
     StateUnavailable,
 )
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.state.sql.dialect import Dialect, as_typed, keeping_engine
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
@@ -281,12 +281,13 @@ class StateDatabase:
                 state=self.state,
                 problem=f"it needs {', '.join(table.fullname for table in tables)}, and the database says: "
                 f"{self._reason(error)}",
-                remedy=Remedy.of(
-                    "{nothing} If the user of the connection may not create tables, let a person who may run: "
-                    "{statements}. Give the user SELECT, INSERT, UPDATE and DELETE on them, and clear the commit "
-                    "task. For all states at once: <airflow tx ddl DAG>",
-                    nothing=NOTHING,
-                    statements=statements,
+                remedy=(
+                    (
+                        f"{NOTHING} If the user of the connection may not create tables, let a person who may "
+                        f"run: {statements}. Give the user SELECT, INSERT, UPDATE and DELETE on them, and "
+                        "clear the commit task. For all states at once: "
+                    )
+                    + Command.of("ddl", "DAG")
                 ),
             ) from None
 

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from airflow_tx.base.errors import StateDiffers
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import Receipt
 from airflow_tx.state.aggregators import Columns, CombinerAggregator
 from airflow_tx.state.api import StateKind, StoredReceipt
@@ -462,7 +462,7 @@ def existing_table(
         problem = f"table {table.name} exists with other columns: {'; '.join(differences)}"
         remedy = Remedy.of("Give the state another table, or change this one.")
         if not primary:
-            remedy += Remedy.of(" For the key that it had: <airflow tx ddl DAG>")
+            remedy += " For the key that it had: " + Command.of("ddl", "DAG")
         raise StateDiffers(state=columns.state, problem=problem, remedy=remedy)
     return table, {key: found[key] for key in columns.keys}
 

@@ -15,8 +15,12 @@ from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.base.errors import ConfigError, TxError, shortened_reason
+from airflow_tx.base.errors import (
+    ConfigError,
+    TxError,
+)
 from airflow_tx.base.lazy_names import LazyModule
+from airflow_tx.base.remedy import Command, shortened_reason
 from airflow_tx.base.rows import (
     NoTable,
     check_names,
@@ -56,9 +60,13 @@ class ChecksFailed(TxError):
 
     for_good = of_values = True
     template = (
-        "Commit of transaction {txid}.{attempt} refused: {problem}.\nCorrect the code, then replay it: "
-        "<airflow tx replay {topology} {txid}>. Or count its rows nowhere: <airflow tx skip {topology} {txid} --why "
-        "TEXT>. Or accept the output: <airflow tx accept-check {topology} {txid} {names} --why TEXT>"
+        "Commit of transaction {txid}.{attempt} refused: {problem}.",
+        "Correct the code, then replay it: ",
+        Command.of("replay", "{topology}", "{txid}"),
+        ". Or count its rows nowhere: ",
+        Command.of("skip", "{topology}", "{txid}", "--why", "TEXT"),
+        ". Or accept the output: ",
+        Command.of("accept-check", "{topology}", "{txid}", "{names}", "--why", "TEXT"),
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow_tx.base.errors import NotTakenBack, StateError
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import RowsDigest, TaskTry, TransactionAttempt
 from airflow_tx.outputs import Contribution, Output, StagingArea, TryDir, write_manifest, write_rows
 from airflow_tx.state import (
@@ -345,11 +345,8 @@ class StagingPlace:
     @property
     def remedy(self) -> Remedy:
         """Say what to do if the restatement is refused."""
-        return Remedy.of(
-            "The earlier transaction still counts. To leave this one out: "
-            "<airflow tx skip {topology} {txid} --why TEXT>",
-            topology=self.topology,
-            txid=self.attempt.txid,
+        return "The earlier transaction still counts. To leave this one out: " + Command.of(
+            "skip", self.topology, self.attempt.txid, "--why", "TEXT"
         )
 
     def new_try(self) -> TryDir:
@@ -393,11 +390,17 @@ class Difference:
                         "restated transaction wrote it: it was deleted",
                         place="a key",
                         remedy=Remedy.of(
-                            "Restore the key. Or accept that it is gone, and replay: <airflow tx accept-change "
-                            "{topology} --state {state} --why TEXT>. {remedy}",
-                            topology=self.topology,
-                            state=state.name,
-                            remedy=self.remedy,
+                            "Restore the key. Or accept that it is gone, and replay: ",
+                            Command.of(
+                                "accept-change",
+                                self.topology,
+                                "--state",
+                                state.name,
+                                "--why",
+                                "TEXT",
+                            ),
+                            ". ",
+                            self.remedy,
                         ),
                     )
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import Life, Processed, Receipt, TopologyRecord, dumps, renamed_since
 from airflow_tx.outputs import Contribution, Entry, JournalArea, StagedFiles
 from airflow_tx.sources import Source
@@ -246,11 +246,10 @@ def check_entry(
     """
     problem = refused_by_dag(spec, dag, entry, topology)
     if problem is not None:
-        remedy = Remedy.of(
-            "To withdraw it: <airflow tx restate {topology} {txid} --withdraw>. {instead}",
-            topology=spec.topology,
-            txid=entry.txid,
-            instead=INSTEAD,
+        remedy = (
+            "To withdraw it: "
+            + Command.of("restate", spec.topology, entry.txid, "--withdraw")
+            + f". {INSTEAD}"
         )
         raise RestateRefused(
             txid=entry.txid, topology=spec.topology, problem=problem, remedy=remedy

@@ -270,14 +270,13 @@ class RollForward:
         if own is None:
             return None
         rows: RowsToWrite = ContributedRows(own)
-        outputs = {}
-        if state.kind is StateKind.TRANSACTIONAL:
-            outputs[state.name] = output_digest(rows, state)
+        output = output_digest(rows, state) if state.kind is StateKind.TRANSACTIONAL else ""
         assert state.columns is not None
         later = tuple(name for name in state.columns.values if name not in own.values)
         instead: RowsToWrite = ()
         if receipt.replaces is not None:
             rows, instead = self._difference(history, receipt, rows, later, done=done)
+        outputs = {state.name: output} if output else None
         batch = self._batch(receipt, entry.metadata, outputs)
         return MissingTransaction(receipt, batch, rows, instead, added_later=later)
 

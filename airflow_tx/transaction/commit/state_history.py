@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from airflow_tx.base.errors import RollForwardRefused, StateError, UnreadableRecord
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import (
     NOTHING_PENDING,
     LedgerEvidence,
@@ -198,9 +198,8 @@ class StateHistory:
         known = opened is not None and opened.birth == fence.token.birth
         if found > self.ledger.current or not known:
             self._check_by_hand(fence)
-            remedy = Remedy.of(
-                "Repair the ledger first: <airflow tx repair {topology} --ledger-lost>",
-                topology=self.ledger.name,
+            remedy = "Repair the ledger first: " + Command.of(
+                "repair", self.ledger.name, "--ledger-lost"
             )
             raise self.refused(
                 f"its fence says transaction {found}, which the ledger does not know", remedy

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import RollingForward
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import (
     Phase,
     ReadOnlyLedger,
@@ -408,20 +408,19 @@ def advice(topology: str, txid: int, run_id: str, state: str | None) -> Remedy:
     """
     if state == "running":
         return Remedy.of(
-            "There is nothing to do, unless a task of that run stays scheduled. Then deferred tasks of waiting runs "
-            "hold every slot of its pool (include_deferred): give the pool a slot for each active run."
+            "There is nothing to do, unless a task of that run stays scheduled. Then deferred "
+            "tasks of waiting runs hold every slot of its pool (include_deferred): give the pool "
+            "a slot for each active run."
         )
     if state == "queued":
-        return Remedy.of(
-            "That run needs a run slot: one of the runs that wait makes room for it if it stays queued. Airflow never "
-            "starts a run of a cancelled or paused backfill: <airflow tx replay {topology} {txid}>",
-            topology=topology,
-            txid=txid,
-        )
+        return (
+            "That run needs a run slot: one of the runs that wait makes room for it if it stays "
+            "queued. Airflow never starts a run of a cancelled or paused backfill: "
+        ) + Command.of("replay", topology, txid)
+    again = f"start a run with the run id {run_id}" if state is None else "clear that run"
     return Remedy.of(
-        "To continue, {again}, or replay it: <airflow tx replay {topology} {txid}>; to continue without it: "
-        "<airflow tx skip {topology} {txid} --why TEXT>",
-        again=f"start a run with the run id {run_id}" if state is None else "clear that run",
-        topology=topology,
-        txid=txid,
+        f"To continue, {again}, or replay it: ",
+        Command.of("replay", topology, txid),
+        "; to continue without it: ",
+        Command.of("skip", topology, txid, "--why", "TEXT"),
     )

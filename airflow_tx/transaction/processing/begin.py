@@ -15,7 +15,7 @@ from msgspec import structs
 from airflow_tx.base import compat
 from airflow_tx.base.errors import AheadOfOrder, RestateRefused, SourceError, TxError
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.base.remedy import Remedy
+from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import (
     AlreadyCommitted,
     Batch,
@@ -157,13 +157,10 @@ def order_in(store: Store, paths: Paths) -> datetime | None:
 
 def gap(dag_id: str, missing: datetime, after: datetime) -> Remedy:
     """Say what to do about an interval of which there is no run."""
-    return Remedy.of(
-        "No run for the interval that begins at {missing} is queued or running, and no later one can begin without "
-        "it. Clear its run, or create it with <airflow tx backfill {dag} --from {missing} --to {after}>",
-        dag=dag_id,
-        missing=missing.isoformat(),
-        after=after.isoformat(),
-    )
+    return (
+        f"No run for the interval that begins at {missing.isoformat()} is queued or running, "
+        "and no later one can begin without it. Clear its run, or create it with "
+    ) + Command.of("backfill", dag_id, "--from", missing.isoformat(), "--to", after.isoformat())
 
 
 # --- outcome ------------------------------------------------------------------------------------------------------
@@ -358,10 +355,9 @@ def _read_entry(
                 txid=replaces.txid,
                 topology=spec.topology,
                 problem=f"its rows cannot be read again: {gone}",
-                remedy=Remedy.of(
-                    "To withdraw it: <airflow tx restate {topology} {txid} --withdraw>",
-                    topology=spec.topology,
-                    txid=replaces.txid,
+                remedy=(
+                    "To withdraw it: "
+                    + Command.of("restate", spec.topology, replaces.txid, "--withdraw")
                 ),
             )
     return RestatedBatch(rows, tuple(states), same=source.keeps_rows)

@@ -211,24 +211,26 @@ def _batches(value: Any) -> Iterator[TransactionAttempt]:
 
 
 def failure_reason(context: Context) -> str:
-    """Name the task and its error, for the ledger; of an error in the JVM its root cause."""
+    """Give the error of a task, for the ledger; of an error in the JVM its root cause; "": it left none."""
     from airflow_tx.spark import jvm_cause
 
-    task = f"task {context['ti'].task_id}"
     error = context.get("exception")
     if not isinstance(error, BaseException):
-        return compat.masked(f"{task}: {type(error).__name__}: {error}") if error else task
+        return compat.masked(f"{type(error).__name__}: {error}") if error else ""
     refusal = refusal_of(context)
     # Airflow's own exception repeats the text of the refusal.
     text = problem_of(refusal if refusal and str(refusal) == str(error) else error)
-    return compat.masked(f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {text}'}")
+    return compat.masked(str(jvm_cause(error) or f"{type(error).__name__}: {text}"))
 
 
-def noted_reason(context: Context, refusal: TxError | None) -> str:
-    """Give the reason that the ledger keeps: a refusal that only a person can end has its own words."""
+def noted_reason(context: Context, refusal: TxError | None) -> tuple[str, str]:
+    """Give the reason that the ledger keeps, and the task that failed by it.
+
+    A refusal that only a person can end has its own words, and names no task.
+    """
     if refusal is not None and refusal.for_good:
-        return compat.masked(problem_of(refusal))
-    return failure_reason(context)
+        return compat.masked(problem_of(refusal)), ""
+    return failure_reason(context), context["ti"].task_id
 
 
 def problem_of(error: BaseException) -> str:
@@ -554,10 +556,11 @@ class Processing:
         for emitter in self._emitters:
             emitter.close()
 
-    def fail(self, reason: str, refusal: TxError | None = None) -> None:
+    def fail(self, reason: str, refusal: TxError | None = None, *, failed_task: str = "") -> None:
         """Note in ledger and source that no try follows by itself; raises `Refused` if a newer one is under way.
 
         :param refusal: what failed it; None: another error.
+        :param failed_task: as for `Ledger.fail`.
         """
         self.close()
         advice = advice_of(refusal)
@@ -572,11 +575,13 @@ class Processing:
                     remedy=advice,
                     for_good=refusal is not None and refusal.for_good,
                     repairable=refusal is not None and refusal.repairable,
+                    failed_task=failed_task,
                 )
                 send_failure(self.spec.paths, noted)
             if self.begun.replaces is None:
                 source = self.spec.source_of(self.begun.incarnation)
-                note_failed(source, self.attempt, self.metadata, Remedy.behind(reason, advice))
+                told = Remedy.behind(reason, advice, task=failed_task)
+                note_failed(source, self.attempt, self.metadata, told)
 
     @property
     def _where(self) -> dict[str, Any]:
@@ -657,7 +662,8 @@ def task_failed(context: Context) -> None:
     """Run when the task has failed and is not tried again."""
     try:
         refusal = refusal_of(context)
-        Processing.of(context).fail(noted_reason(context, refusal), refusal)
+        reason, failed_task = noted_reason(context, refusal)
+        Processing.of(context).fail(reason, refusal, failed_task=failed_task)
     except Refused as error:
         log.info("%s", error)
 

@@ -8,8 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from airflow_tx.base.errors import StateRenamed
-from airflow_tx.operations.actions.action import ActionName
-from airflow_tx.operations.actions.request import ActionRequest
+from airflow_tx.operations.actions.request import ActionName, ActionRequest
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import People
 from tests.integration.board.server import STRANGER, Board

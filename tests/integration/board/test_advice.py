@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, Route, ViewportSize, expect
 
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.attempt import TaskTry
 from airflow_tx.ledger.steps import processing
 from airflow_tx.testing.eventually import eventually
@@ -18,6 +17,7 @@ from tests.examples import examples
 from tests.integration.board.server import Board
 from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
+from tests.remedies import remedy_of
 
 SIZES = (ViewportSize(width=1400, height=900), NARROW)
 
@@ -133,7 +133,7 @@ def test_the_command_is_copied(board: Board, failed: Pipeline, people: People) -
 def test_the_refused_rows_are_read_from_the_log_beside_its_link(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
-    remedy = Remedy.of("Correct the code, then replay it: <airflow tx replay flights 1>")
+    remedy = remedy_of("Correct the code, then replay it: <airflow tx replay flights 1>")
     begun = pipeline.begin("r1")
     own = TaskTry("task0", -1, "999999")
     pipeline.ledger.start(begun.attempt, own)

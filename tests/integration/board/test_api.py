@@ -65,6 +65,7 @@ def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
         "since": line["state"]["since"],
         "txid": 2,
         "sentence": "Transaction 2 has failed: it broke.",
+        "rest": " has failed: it broke.",
         "remedy": "airflow tx replay flights 2, or clear its failed task",
     }
     none = board.get("topologies", state=["waits", "fine"], text="FLIGHT")

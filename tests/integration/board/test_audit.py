@@ -10,7 +10,7 @@ from typing import Any
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
-from airflow_tx.operations.actions.action import ActionName
+from airflow_tx.operations.actions.request import ActionName
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.transaction.commit.handoff import take_skip
 from tests.integration.board.people import everything_done

@@ -32,7 +32,7 @@ def test_questions_that_arrive_together_in_a_new_process_are_all_answered(board:
         "topology": "flights", "conn_id": conn_id, "root": ROOT, "coordinator": "flights_coordinator", "name": "replay",
         "txids": [1], "force": True, "changed_rows": True,
     }  # fmt: skip
-    preview = {"what": "preview", "request": request}
+    preview = {"what": "preview", "action": request}
     lag = {"lags": [["flights", "the_dag", conn_id, ROOT, "flights"]]}
     process = fresh(board)
 

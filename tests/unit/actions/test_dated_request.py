@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from airflow_tx.ledger.api import Paths
-from airflow_tx.operations.actions import restatement
-from airflow_tx.operations.actions.action import ActionName, ActionTarget, UnclearRequest
-from airflow_tx.operations.actions.request import ActionRequest
-from airflow_tx.operations.actions.restatement import MOST_DATED, TransactionRestatement
+from airflow_tx.operations.actions import request
+from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.request import MOST_DATED, ActionName, ActionRequest, UnclearRequest
+from airflow_tx.operations.actions.restatement import TransactionRestatement
 
 DAYS = {"first": "2026-05-01", "last": "2026-05-30"}
 
@@ -24,10 +24,10 @@ class Target:
 
 def made(count: int, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> Any:
     """The action of a request whose dates have so many transactions."""
-    monkeypatch.setattr(restatement, "dated_transactions", lambda target, first, last: list(range(1, count + 1)))
-    request = ActionRequest("daily", "zookeeper", "/tx", "coordinator", **{"name": ActionName.RESTATE, **asked})
-    assert ActionRequest.from_json(request.to_json()) == request
-    return request.action(cast(ActionTarget, Target()))
+    monkeypatch.setattr(request, "dated_transactions", lambda target, first, last: list(range(1, count + 1)))
+    wanted = ActionRequest("daily", "zookeeper", "/tx", "coordinator", **{"name": ActionName.RESTATE, **asked})
+    assert ActionRequest.from_json(wanted.to_json()) == wanted
+    return wanted.action(cast(ActionTarget, Target()))
 
 
 def test_the_transactions_of_dates_are_restated_by_one_action(monkeypatch: pytest.MonkeyPatch) -> None:

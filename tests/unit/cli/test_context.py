@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.operations.actions.action import EffectLine, PreviewAnswer
-from airflow_tx.operations.actions.restatement import dates_between
+from airflow_tx.operations.actions.request import dates_between
 from airflow_tx.operations.cli.context import command, is_shown
 
 
@@ -58,6 +58,6 @@ def test_a_dry_run_says_once_that_nothing_was_changed(
     sentence: str, effects: list[str], refused: list[str], printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [tuple(EffectLine(None, None, each) for each in told) for told in (effects, refused)]
-    preview = PreviewAnswer("", sentence, lines[0], lines[1], needs_reason=False)
+    preview = PreviewAnswer("", sentence, lines[0], lines[1], needs_reason=False, is_refusal=bool(refused))
     assert is_shown(Namespace(dry_run=True, output="table"), preview, refusable=False)
     assert capsys.readouterr().out.splitlines()[0] == printed.format(sentence)

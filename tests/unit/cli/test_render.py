@@ -18,6 +18,7 @@ from airflow_tx.ledger.records import AlarmNote, Phase
 from airflow_tx.ledger.views.status import pace_in_words
 from airflow_tx.operations.cli import render
 from airflow_tx.sources.lag import Lag, LagUnknown
+from tests.remedies import remedy_of
 from tests.unit.protocol.first_transaction import with_first
 
 STYLED = "column [amount] of [/red] \x1b[31mtable\x1b[0m [bold]t[/bold] \x07\x9b1m"
@@ -76,7 +77,7 @@ def test_a_program_reads_each_value_with_its_type(rows: list[dict[str, Any]]) ->
         ({"a": [1, None, True]}, '{"a":[1,null,true]}', '{"a":[1,null,true]}'),
         ("half of \ud83d", r'"half of \\ud83d"', r"half of \ud83d"),
         (
-            Remedy.of("<airflow tx list {topology}>", topology="a b"),
+            remedy_of("<airflow tx list {topology}>", topology="a b"),
             "\"airflow tx list 'a b'\"",
             "airflow tx list 'a b'",
         ),
@@ -92,7 +93,7 @@ def test_a_value_is_data_for_a_program_and_words_for_a_person(
 
 
 def test_lists_fit_into_eighty_columns_and_what_to_do_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    remedy = Remedy.of(
+    remedy = remedy_of(
         "Restore the table, or accept what it holds: <airflow tx repair {t} --state-lost tx_state.flight_totals>",
         t="flights",
     )

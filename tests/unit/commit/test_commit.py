@@ -653,7 +653,7 @@ def test_a_failed_commit_is_told_to_the_ledger_but_not_that_of_a_try_that_anothe
     failed(run, newer, AWAY)
     assert found(store).phase is Phase.COMMITTING
     assert found(store).failures == 1
-    assert str(found(store).error).startswith("task commit: StateUnavailable: State 'words'")
+    assert found(store).said.startswith("task commit: StateUnavailable: State 'words'")
 
     assert run.commit_now() is None
     assert counts(state) == {"count": 10}

@@ -29,7 +29,8 @@ from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.views.view import LedgerView
 from airflow_tx.operations.actions import value_acceptance
 from airflow_tx.operations.actions.action import ActionTarget, EffectLine
-from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement, dated_transactions
+from airflow_tx.operations.actions.request import dated_transactions
+from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement
 from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance
 from airflow_tx.operations.actions.withdrawal import WishWithdrawal
 from airflow_tx.operations.cli.actions import RestatedWork, left_over

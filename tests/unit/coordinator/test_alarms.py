@@ -16,7 +16,6 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import Alarm, AlarmKind, CommitOperator, Transaction, coordinator_dag
 from airflow_tx.base.errors import RowsRefused, TransactionDefinitionError
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.coordinator.blocked import BlockedOperator
 from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
@@ -32,6 +31,7 @@ from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.transaction.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
 from airflow_tx.transaction.processing.begin import allocate
 from airflow_tx.transaction.processing.task import Processing
+from tests.remedies import remedy_of
 from tests.stage import begin_run
 from tests.unit.bench import FakeTi, Numbers
 from tests.unit.coordinator.lane_world import LONG, PATHS, Bounded, LaneWorld
@@ -305,7 +305,7 @@ def test_the_alarm_of_a_refusal_has_its_remedy_whole_and_once(world: LaneWorld) 
     begun = begin_run(spec, "r1")
     processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)
     processing.start()
-    remedy = Remedy.of("Restore it, or repair: <airflow tx repair {topology} --state-lost t>", topology="numbers")
+    remedy = remedy_of("Restore it, or repair: <airflow tx repair {topology} --state-lost t>", topology="numbers")
     refusal = RowsRefused(source="S()", problem="the table went back", remedy=remedy)
     processing.fail(f"the table has {'another column, ' * 300} and went back.", refusal)
     world.runs["r1"] = "failed"

@@ -25,9 +25,8 @@ from airflow_tx.base.errors import (
     StateMissing,
     StateUnavailable,
     TxError,
-    shortened_reason,
-    without_controls,
 )
+from airflow_tx.base.remedy import shortened_reason, without_controls
 from airflow_tx.transaction.commit.check import ChecksFailed
 
 BEGIN = "Commit refused: the table has"
@@ -72,10 +71,10 @@ def test_the_advice_of_an_error_is_what_its_text_says_to_do(error: TxError, advi
 
 
 class NotOfThisFile(TxError):
-    template = "Row no. {row} of St. Gallen is refused.\nTake it out, e. g. by hand."
+    template = ("Row no. {row} of St. Gallen is refused.", "Take it out, e. g. by hand.")
 
 
-def test_the_second_line_of_a_template_says_what_to_do() -> None:
+def test_the_parts_of_a_template_behind_the_first_say_what_to_do() -> None:
     error = NotOfThisFile(row=7)
     assert error.problem_text == "Row no. 7 of St. Gallen is refused."
     assert str(error.advice) == "Take it out, e. g. by hand."

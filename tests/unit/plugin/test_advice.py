@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import RollingForward
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import Deed
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.views.view import TopologyView
-from airflow_tx.operations.actions.action import ActionName
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
+from airflow_tx.operations.actions.request import ActionName
 from airflow_tx.plugin.api.advice import Advice, failed_log, said_advice, transaction_advice
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from tests.remedies import remedy_of
 from tests.unit.plugin.users import user
 from tests.unit.protocol.first_transaction import with_first
 
-REPLAYED = Remedy.of("Then: <airflow tx replay {t} 7>, or wait.", t="flights")
+REPLAYED = remedy_of("Then: <airflow tx replay {t} 7>, or wait.", t="flights")
 
 
 def snapshot(name: str = "flights", topology: str = "flights", view: TopologyView | None = None) -> TopologySnapshot:
@@ -69,6 +69,16 @@ def copied(advice: Advice) -> str | None:
             [("repair", [], False)],
         ),
         # There is no button for these.
+        (
+            "Take them back: <airflow tx repair {t} --back 7>, or <airflow tx repair {t} --back TXID>",
+            "airflow tx repair flights --back 7",
+            [("repair", [7], False)],
+        ),
+        (
+            "Start again: <airflow tx repair {t} --reset --why TEXT>",
+            "airflow tx repair flights --reset --why TEXT",
+            [("repair", [], False)],
+        ),
         ("<airflow tx list {t}> shows the skipped ones.", "airflow tx list flights", []),
         ("<airflow tx skip {t} TXID --why TEXT>", "airflow tx skip flights TXID --why TEXT", []),
         ("Let the source be reached.", None, []),
@@ -77,7 +87,7 @@ def copied(advice: Advice) -> str | None:
 def test_the_commands_of_a_remedy_are_buttons_where_there_are_any(
     remedy: str, command: str | None, actions: list[Any]
 ) -> None:
-    advice = said_advice(snapshot(), Remedy.of(remedy, t="flights"), user(), None)
+    advice = said_advice(snapshot(), remedy_of(remedy, t="flights"), user(), None)
     assert (copied(advice), told(advice)) == (command, actions)
 
 
@@ -120,7 +130,7 @@ def test_people_who_may_not_act_get_the_sentence_with_the_command() -> None:
 
 
 def test_what_a_refusal_says_to_do_stays_a_sentence_beside_the_buttons() -> None:
-    remedy = Remedy.of("Restore it, or accept what it holds: <airflow tx repair {t} --state-lost t>", t="flights")
+    remedy = remedy_of("Restore it, or accept what it holds: <airflow tx repair {t} --state-lost t>", t="flights")
     advice = advice_of(with_first(phase=Phase.FAILED, error="It went back.", remedy=remedy))
     assert advice.remedy == f"{remedy}. Then: airflow tx replay flights 1"
     assert copied(advice) == "airflow tx repair flights --state-lost t"
@@ -160,7 +170,7 @@ def test_every_action_that_a_command_names_has_a_button() -> None:
 
 @pytest.mark.parametrize("option", ["", " --unseen"])
 def test_a_command_with_an_option_that_no_button_has_is_copied_alone(option: str) -> None:
-    to_do = Remedy.of(f"<airflow tx repair {{t}} --state-lost db.t{option}>", t="flights")
+    to_do = remedy_of(f"<airflow tx repair {{t}} --state-lost db.t{option}>", t="flights")
     advice = said_advice(snapshot(), to_do, user(), None)
     assert copied(advice) == str(to_do)
     assert [each.action is None for each in advice.steps if each.command] == [option != ""]
@@ -181,7 +191,7 @@ def test_a_command_with_an_option_that_no_button_has_is_copied_alone(option: str
 def test_a_state_or_a_check_may_have_the_name_of_any_word(name: str, command: str) -> None:
     view = with_first(phase=Phase.PROCESSING)
     known = replace(view, record=replace(view.record, states={name: 1}))
-    to_do = Remedy.of(f"<airflow tx {command}>", t="flights", name=name)
+    to_do = remedy_of(f"<airflow tx {command}>", t="flights", name=name)
     advice = said_advice(snapshot(view=known), to_do, user(), None)
     assert [name in each.action.names for each in advice.steps if each.action] == [True]
 

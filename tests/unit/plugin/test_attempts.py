@@ -7,11 +7,12 @@ from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any
 
+from airflow_tx.base.remedy import shortened_reason
 from airflow_tx.ledger.receipt import Replayed
-from airflow_tx.ledger.records import Phase
+from airflow_tx.ledger.records import Phase, ReplayNote
 from airflow_tx.plugin.api.airflow_runs import TaskBar
 from airflow_tx.plugin.api.timeline import attempt_bars, task_bars
-from airflow_tx.plugin.api.transaction_page import AttemptLine, attempt_lines
+from airflow_tx.plugin.api.transaction_page import AttemptLine, attempt_lines, said_above
 from tests.unit.protocol.first_transaction import with_first
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
@@ -35,7 +36,7 @@ TRIES = [
     a_try("read", 1, 2, "success", 1, index=0),
     a_try("read", 1, 3, "failed", 1, index=1),
 ]
-VERSIONS = {("count", -1, 1): "3", ("count", -1, 2): "10 (abc)", ("count", -1, 3): "11"}
+VERSIONS = {("count", -1, 1): (3, "3"), ("count", -1, 2): (10, "10 (abc)"), ("count", -1, 3): (11, "11")}
 
 
 def lines(replayed: Mapping[str, Any] = MappingProxyType({"rows": 7}), **changes: Any) -> list[AttemptLine]:
@@ -45,7 +46,8 @@ def lines(replayed: Mapping[str, Any] = MappingProxyType({"rows": 7}), **changes
         phase=Phase.PROCESSING, attempt=2, created=at(0).isoformat(), began=at(10).isoformat(), replays=[first], **told,
     ).transactions  # fmt: skip
     attempts = attempt_bars(view)
-    return attempt_lines("dag", view, attempts, task_bars(TRIES, attempts), VERSIONS)
+    _, above = said_above(view, attempts)
+    return attempt_lines("dag", view, attempts, task_bars(TRIES, attempts), VERSIONS, above=above)
 
 
 def test_each_attempt_has_its_own_error_rows_and_versions() -> None:
@@ -54,6 +56,44 @@ def test_each_attempt_has_its_own_error_rows_and_versions() -> None:
     assert (second.attempt, second.why, second.size) == (2, "no rights", "9 rows")
     # By number, not by letters.
     assert (first.dag_versions, second.dag_versions) == (["3", "10 (abc)"], ["11"])
+
+
+def said(*earlier: str, **changes: Any) -> tuple[str | None, list[tuple[bool, int]]]:
+    """Give the error above the sections, and of each attempt whether it stands above, or at which other attempt."""
+    replays = [Replayed(number, at(number).isoformat(), why) for number, why in enumerate(earlier, start=1)]
+    newest = {"attempt": len(earlier) + 1, "created": at(0).isoformat(), "began": at(10).isoformat()}
+    (view,) = with_first(**{"phase": Phase.PROCESSING, **newest, "replays": replays, **changes}).transactions
+    bars = attempt_bars(view)
+    told, above = said_above(view, bars)
+    found = attempt_lines("dag", view, bars, (), {}, above=above)
+    return told, [(each.above, each.same_as) for each in found if each.why]
+
+
+def test_an_error_stands_once_above_the_attempts_or_at_the_first_one_that_has_it() -> None:
+    failed = {"phase": Phase.FAILED, "error": "no rights"}
+    assert said("no disk", **failed) == ("no rights", [(False, 1), (True, 2)])
+    long = f"no rights{' at all' * 99}"
+    shortened = shortened_reason(long)
+    assert said(shortened, **{**failed, "error": long}) == (long, [(True, 1), (True, 1)])
+    assert said("no disk", "no disk", "a", **failed)[1] == [(False, 1), (False, 1), (False, 3), (True, 4)]
+
+
+def test_the_error_of_the_attempt_before_is_said_while_nothing_has_failed_since() -> None:
+    assert said("no rights") == ("Attempt 1 was replayed: no rights", [(True, 1)])
+    assert said() == (None, [])
+
+
+def test_an_error_that_the_sentence_about_waiting_quotes_is_not_said_again() -> None:
+    note = ReplayNote(2, 1, "", "no rights")
+    asked = {"replay": note, "request": ""}
+    assert said("no rights", **asked) == (None, [(True, 1)])
+
+
+def test_a_batch_is_another_one_if_its_size_that_was_counted_alike_differs() -> None:
+    assert [each.resized for each in lines()] == [False, True]
+    assert [each.resized for each in lines({"rows": 9})] == [False, False]
+    at_most = {"size": {"rows": 9, "at_most": True}}
+    assert [each.resized for each in lines(at_most)] == [False, False]
 
 
 def test_where_nobody_counted_rows_an_attempt_has_the_size_that_its_source_knows() -> None:

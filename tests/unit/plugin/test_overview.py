@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from airflow_tx.base import compat
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import LedgerReading
@@ -21,6 +20,7 @@ from airflow_tx.plugin.api.routes import MOST_LINES
 from airflow_tx.plugin.api.snapshots import FinalViews, TopologySnapshot
 from airflow_tx.plugin.api.topologies import OverviewPart, shared_causes
 from tests.finals import final_record
+from tests.remedies import remedy_of
 
 
 def snapshot(name: str, **topology: Any) -> TopologySnapshot:
@@ -33,10 +33,10 @@ def unreadable(name: str) -> TopologySnapshot:
     return replace(snapshot(name), view=None, problem="its record is broken")
 
 
-def failed(name: str, error: str = "it broke", remedy: str | None = None) -> TopologySnapshot:
+def failed(name: str, error: str = "it broke", remedy: str | None = None, task: str = "") -> TopologySnapshot:
     """A topology whose first transaction has failed."""
-    stored = None if remedy is None else Remedy.of(remedy)
-    return _with_first(snapshot(name), phase=Phase.FAILED, error=error, remedy=stored)
+    stored = None if remedy is None else remedy_of(remedy)
+    return _with_first(snapshot(name), phase=Phase.FAILED, error=error, remedy=stored, failed_task=task)
 
 
 def blocked(name: str) -> TopologySnapshot:
@@ -116,26 +116,26 @@ def test_the_counts_say_how_many_of_each_state_have_the_text_whatever_state_is_a
 
 def causes(*errors: str, remedy: str | None = None) -> list[tuple[int, str]]:
     """How many topologies fail by each cause, if each fails by one of these errors, and that in words."""
-    some = [failed(f"t{number}", error, remedy) for number, error in enumerate(errors)]
+    some = [failed(f"t{number}", error, remedy, f"count{number}") for number, error in enumerate(errors)]
     return [(len(each.of), each.sentence) for each in shared_causes(some)]
 
 
 def test_topologies_that_fail_by_the_same_error_are_grouped_whatever_names_and_numbers_it_has() -> None:
-    found = causes(*(f"task count{n}: ValueError: row {n} of '{n}.csv' in /data/{n} has no price" for n in range(12)))
+    found = causes(*(f"ValueError: row {n} of '{n}.csv' in /data/{n} has no price" for n in range(12)))
     assert found == [(12, "ValueError: row … of … in … has no price")]
 
 
 def test_names_that_all_of_them_have_are_said() -> None:
-    found = causes(*(f"task count: KeyError: 'price' in row {number}" for number in range(3)))
+    found = causes(*(f"KeyError: 'price' in row {number}" for number in range(3)))
     assert found == [(3, "KeyError: 'price' in row …")]
 
 
 @pytest.mark.parametrize(
     "others",
-    ["task count: TypeError: no price", "task count: ValueError: no amount", "task count: shop.ValueError: no price"],
+    ["TypeError: no price", "ValueError: no amount", "shop.ValueError: no price"],
 )
 def test_another_class_or_other_words_are_another_cause(others: str) -> None:
-    found = causes(*["task count: ValueError: no price"] * 3, *[others] * 3)
+    found = causes(*["ValueError: no price"] * 3, *[others] * 3)
     assert [count for count, _ in found] == [3, 3]
 
 

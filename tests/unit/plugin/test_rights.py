@@ -23,7 +23,6 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from airflow_tx.base import compat
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.api import Create
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import CheckNote
@@ -43,12 +42,13 @@ from tests.golden.board_world import DAG_ID, ROOT, SAME_ORIGIN, KeptStore, airfl
 from tests.integration.board.routes import address, routes
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
+from tests.remedies import remedy_of
 
 WHO, WHY, ROW, SAID, BUNDLE = "marked-person", "marked-reason", "marked-row", "marked-words", "marked-code"
 OTHER_TEAM = "marked-team"
 AUDIT = Audit(WHO, WHY)
 ERROR = f"task task0: ValueError: {{'name': '{ROW}'}}"
-REMEDY = Remedy.of("Correct the code, then replay it: <airflow tx replay trace 8>")
+REMEDY = remedy_of("Correct the code, then replay it: <airflow tx replay trace 8>")
 
 READ, EDIT, CREATE = ("GET", DagAccessEntity.RUN), ("PUT", DagAccessEntity.RUN), ("POST", DagAccessEntity.RUN)
 TASKS, LOGS = ("GET", DagAccessEntity.TASK_INSTANCE), ("GET", DagAccessEntity.TASK_LOGS)

@@ -49,10 +49,11 @@ def test_an_accepted_check_is_an_action_of_a_person() -> None:
     assert line.when.isoformat() == WHEN
 
 
-@pytest.mark.parametrize("name", ["count", "count[1]"])
-def test_a_task_says_how_many_rows_it_rejected(name: str) -> None:
+@pytest.mark.parametrize("index", [-1, 1])
+def test_a_task_says_how_many_rows_it_rejected(index: int) -> None:
     outputs = [{"name": "good", "rows": 6}, {"name": "tx_rejected", "rows": 2}, {"name": "tx_malformed", "rows": 1}]
-    acks = {name: Ack("try", "op", done=True, rows=9, outputs=outputs), "read": Ack("try", "op", done=True, rows=9)}
+    read = Ack("try", "op", done=True, rows=9)
+    acks = {("count", index): Ack("try", "op", done=True, rows=9, outputs=outputs), ("read", -1): read}
     found = task_work(details(acks))
     assert [(each.task_id, each.rows, each.rejected) for each in found] == [("count", 9, 3), ("read", 9, 0)]
 
@@ -76,7 +77,7 @@ def failing(*errors: str) -> TopologySnapshot:
     """A topology whose open transactions have failed by these errors."""
     topology = TopologyRecord("life", "dag", "opaque", 99)
     opened = {
-        txid: first_record(txid=txid, phase=Phase.FAILED, run_id=f"r{txid}", error=error)
+        txid: first_record(txid=txid, phase=Phase.FAILED, run_id=f"r{txid}", error=error, failed_task="count")
         for txid, error in enumerate(errors, start=1)
     }
     ledger = LedgerReading(topology=topology, allocated=len(errors), opened=opened, base="")
@@ -86,7 +87,7 @@ def failing(*errors: str) -> TopologySnapshot:
 
 
 def test_open_transactions_that_fail_by_one_cause_are_named_together() -> None:
-    rows = [f"task count: ValueError: row {txid} of r{txid} has no price" for txid in range(1, 6)]
+    rows = [f"ValueError: row {txid} of r{txid} has no price" for txid in range(1, 6)]
     found = transaction_causes(failing(*rows, "the disk is full"))
     assert [(each.sentence, each.txids) for each in found] == [("ValueError: row … of … has no price", [1, 2, 3, 4, 5])]
 

@@ -211,7 +211,7 @@ def test_a_task_that_is_given_up_fails_its_transaction_with_the_reason(numbers: 
     before_task(context)
     context["exception"] = OSError("no disk")
     task_failed(context)
-    assert (numbers.record().phase, numbers.record().error) == (Phase.FAILED, "task first: OSError: no disk")
+    assert (numbers.record().phase, numbers.record().said) == (Phase.FAILED, "task first: OSError: no disk")
 
 
 def refused_reading(files: Dag) -> RowsRefused:
@@ -333,7 +333,7 @@ def test_a_refusal_that_airflow_s_exception_repeats_is_noted_without_what_to_do(
     task_failed(context)
     told = "task first: AirflowFailException: Rows of transaction 1.1 differ: 4 of 5 rows were read."
     record = numbers.record()
-    assert (record.error, str(record.remedy)) == (told, "Nothing was written. Read them all.")
+    assert (record.said, str(record.remedy)) == (told, "Nothing was written. Read them all.")
 
 
 def test_of_an_error_in_the_jvm_the_ledger_has_the_root_cause(numbers: Dag) -> None:
@@ -343,7 +343,7 @@ def test_of_an_error_in_the_jvm_the_ledger_has_the_root_cause(numbers: Dag) -> N
         "An error occurred while calling o36.load.\n: java.sql.SQLException: No suitable driver\n\tat a.b(c.java:1)"
     )
     task_failed(context)
-    assert numbers.record().error == "task first: java.sql.SQLException: No suitable driver"
+    assert numbers.record().said == "task first: java.sql.SQLException: No suitable driver"
 
 
 def test_an_older_try_that_is_given_up_late_fails_nothing(numbers: Dag) -> None:

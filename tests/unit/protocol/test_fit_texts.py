@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.base.errors import ConfigError, TransactionDefinitionError, UnreadableRecord, without_controls
+from airflow_tx.base.errors import (
+    ConfigError,
+    TransactionDefinitionError,
+    UnreadableRecord,
+)
+from airflow_tx.base.remedy import without_controls
 from airflow_tx.ledger.api import Paths, decode_name, encode_name
 from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.receipt import Deed, Outcome, Replayed

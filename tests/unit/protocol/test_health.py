@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.records import AlarmNote, BlockMark, Phase
 from airflow_tx.ledger.views.view import HealthCode, topology_health
 from airflow_tx.operations.cli import render
 from airflow_tx.plugin.api.timeline import timeline_row
+from tests.remedies import remedy_of
 from tests.unit.protocol.first_transaction import with_first
 
-REMEDY = Remedy.of("Restore it, or accept what it holds: <airflow tx repair {t} --state-lost t>", t="flights")
+REMEDY = remedy_of("Restore it, or accept what it holds: <airflow tx repair {t} --state-lost t>", t="flights")
 REFUSED: dict[str, Any] = {
     "error": "task commit: AirflowFailException: State 't' refused: it went back.",
     "remedy": REMEDY,
@@ -42,7 +42,7 @@ def test_a_failed_transaction_is_replayed_unless_its_error_says_otherwise(phase:
 
 
 def test_what_to_do_stands_beside_the_sentence_and_not_in_it() -> None:
-    health = topology_health(with_first(phase=Phase.FAILED, error="task commit: ValueError: no"))
+    health = topology_health(with_first(phase=Phase.FAILED, error="ValueError: no", failed_task="commit"))
     assert health.sentence == "Transaction 1 has failed: task commit: ValueError: no."
 
 

@@ -16,7 +16,7 @@ from airflow_tx.base.errors import (
     StaleTry,
     UnknownTransaction,
 )
-from airflow_tx.base.remedy import Command, Remedy
+from airflow_tx.base.remedy import Command
 from airflow_tx.ledger.answers import AlreadyCommitted, Done, FailureNoted, Processed
 from airflow_tx.ledger.api import Put, ack_name
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
@@ -24,6 +24,7 @@ from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import MOST_OF_REASON, Ack, BatchRows, Phase, decode, encode
 from airflow_tx.ledger.steps import processing
 from tests.model.driver import Run, Topology
+from tests.remedies import remedy_of
 
 NAMED = TaskTry("p", -1, "t1")
 MAPPED = TaskTry("m", 4, "t2")
@@ -239,7 +240,7 @@ def test_what_a_refusal_says_to_do_is_kept_apart_from_its_reason_with_its_comman
     start(run, NAMED)
     colour, long = "\x1b[31m", "x " * MOST_OF_REASON
     asked = "{long}{colour}Make room. Then: <airflow tx replay {topology} {txid}>"
-    remedy = Remedy.of(asked, topology="a b", txid=1, colour=colour, long=long)
+    remedy = remedy_of(asked, topology="a b", txid=1, colour=colour, long=long)
     run.topology.ledger().fail(run.attempt, NAMED, reason="the disk is full", remedy=remedy)
     record = run.topology.record(1)
     assert record is not None
@@ -342,3 +343,16 @@ def test_a_message_that_was_never_acked_is_noticed(run: Run) -> None:
     assert processing.ack_val(record, {**both, ("m", 0): replace(done, acked="4")}, both) == 1
     assert processing.ack_val(record, {("m", 0): done}, both) == int(record.tasks["p"], 16)
     assert processing.ack_val(record, {("m", 0): done}, [("m", 0)]) == 0
+
+
+def test_the_task_that_failed_is_noted_apart_from_its_error_until_the_next_attempt(run: Run) -> None:
+    start(run, NAMED)
+    run.topology.ledger().fail(run.attempt, NAMED, reason="ValueError: no", failed_task="p")
+    record = run.topology.record(1)
+    assert record is not None
+    assert (record.failed_task, record.error, record.said) == ("p", "ValueError: no", "task p: ValueError: no")
+    run.begin(2)
+    after = run.topology.record(1)
+    assert after is not None
+    assert (after.attempt, after.failed_task, after.error) == (2, "", None)
+    assert after.replays[-1].why == record.said

@@ -151,7 +151,7 @@ def test_an_ack_that_is_gone_before_it_is_read_is_left_out(store: Meddled, topol
     record = topology.record(2)
     assert record is not None
     store.also[topology.paths.acks(record.acks)] = ("other@-1",)
-    assert set(transaction_details(store, topology.paths, 2).acks) == {"p"}
+    assert set(transaction_details(store, topology.paths, 2).acks) == {("p", -1)}
 
 
 def test_one_that_becomes_final_while_it_reads_is_shown_once_and_takes_no_room(
@@ -265,7 +265,7 @@ def test_the_acks_of_instances_are_named_with_their_index(topology: Topology) ->
         instance = TaskTry("p", index, f"t{index}")
         ledger.start(run.attempt, instance)
         ledger.run(processing.ack, run.attempt, instance)
-    assert set(transaction_details(topology.store(), topology.paths, 1).acks) == {"p[0]", "p[1]"}
+    assert set(transaction_details(topology.store(), topology.paths, 1).acks) == {("p", 0), ("p", 1)}
 
 
 def test_the_owner_is_that_of_the_grant_alone(store: Meddled, topology: Topology, runs: list[Run]) -> None:

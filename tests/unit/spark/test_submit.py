@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, StagingError
-from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.outputs.staging.area import StagingArea, TryDir, read_manifest
 from airflow_tx.outputs.staging.descriptor import Descriptor, Input
@@ -25,6 +24,7 @@ from airflow_tx.spark.submit import (
     find_application,
     request_digest,
 )
+from tests.remedies import remedy_of
 
 
 class Store(dict[str, Any]):
@@ -144,7 +144,7 @@ def test_why_an_application_failed_is_told_in_its_own_words(where: TryDir) -> No
     write_failure(where, Failure.of(FailedBatch("May is not complete")))
     on_purpose = explain(where, "/apps/count.py", error)
     assert (type(on_purpose), str(on_purpose)) == (FailedBatch, "May is not complete")
-    remedy = Remedy.of("Correct the file, or: <airflow tx skip {topology} 3 --why TEXT>", topology="my flights")
+    remedy = remedy_of("Correct the file, or: <airflow tx skip {topology} 3 --why TEXT>", topology="my flights")
     refused = RowsRefused(source="S()", problem="1.csv: line 2: n = 'x'", remedy=remedy)
     write_failure(where, Failure.of(refused))
     told = explain(where, "/apps/count.py", error)

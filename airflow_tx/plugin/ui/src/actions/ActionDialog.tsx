@@ -85,7 +85,7 @@ export function ActionDialog({
                   <>
                     <Text opacity={asking ? 0.6 : 1}>{answer.sentence}</Text>
                     <Effects lines={answer.effects} title="What will happen" />
-                    <Effects lines={answer.refused.filter((line) => effect(line) !== answer.sentence)} title="Refused" />
+                    <Effects lines={answer.refused.filter(({ txid }) => !answer.is_refusal || txid !== null)} title="Refused" />
                     {action === "replay" && <ReplayOptions onChange={setOptions} value={options} />}
                     {action === "restate" && <RowsOption onChange={setOptions} value={options} />}
                     {repair === "roll-forward" && <RestateOption onChange={setOptions} value={options} />}

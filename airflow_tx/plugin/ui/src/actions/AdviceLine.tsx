@@ -33,7 +33,7 @@ export function AdviceLine({ advice, topology, onAct, named = false, rows = fals
     <Stack gap={1} mt={brief ? 0 : 1}>
       {cause && (
         <Text overflowWrap="anywhere">
-          <Sentence named={cause.named} sentence={cause.sentence} topology={topology} txid={cause.txid} />
+          <Sentence rest={cause.rest} topology={topology} txid={cause.txid} />
         </Text>
       )}
       {remedy && <Text overflowWrap="anywhere">{remedy}</Text>}
@@ -73,20 +73,13 @@ export function logName({ task_id, map_index }: { task_id: string; map_index: nu
   return map_index >= 0 ? `${task_id}[${map_index}]` : task_id;
 }
 
-/** Splits the sentence of a transaction, which may begin with it, so that its beginning can be a link to it. */
-export function linked(txid: number, sentence: string, named: boolean): [link: string, rest: string] {
-  const name = `Transaction ${txid}`;
-  return [name, named ? sentence.slice(name.length) : `: ${sentence}`];
-}
-
 /** How a transaction is, with a link to it. */
-export function Sentence({ named, sentence, topology, txid }: { named: boolean; sentence: string; topology: string; txid: number }) {
+export function Sentence({ rest, topology, txid }: { rest: string; topology: string; txid: number }) {
   const [, write] = useAddress();
-  const [link, rest] = linked(txid, sentence, named);
   return (
     <>
       <Styled asChild color="inherit" textDecoration="underline">
-        <Link to={write({ topology, txid, state: null, text: null, offset: null })}>{link}</Link>
+        <Link to={write({ topology, txid, state: null, text: null, offset: null })}>{`Transaction ${txid}`}</Link>
       </Styled>
       {rest}
     </>

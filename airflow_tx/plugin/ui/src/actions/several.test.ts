@@ -11,7 +11,7 @@ const server = {
     asked.push(`${action} ${body.txids?.join()}`);
     const line = { txid: body.txids![0]!, run_id: null, what: "skipped" };
     const refused = body.txids?.includes(9);
-    return { version: `v${body.txids?.join()}`, sentence: `Skip ${line.txid}.`, effects: refused ? [] : [line], refused: refused ? [line] : [], needs_reason: true };
+    return { version: `v${body.txids?.join()}`, sentence: `Skip ${line.txid}.`, effects: refused ? [] : [line], refused: refused ? [line] : [], needs_reason: true, is_refusal: false };
   },
   act: async (_: string, action: ActionName, body: PreviewBody & { version: string }) => {
     asked.push(`${action} ${body.txids?.join()} ${body.version}`);

@@ -14,7 +14,7 @@ function isEach(action: ActionName, body: PreviewBody): boolean {
 export async function preview(topology: string, action: ActionName, body: PreviewBody, server: Api = api): Promise<PreviewAnswer> {
   if (!isEach(action, body)) return server.preview(topology, action, body);
   const versions: Record<number, string> = {};
-  const all: PreviewAnswer = { version: "", sentence: "", effects: [], refused: [], needs_reason: false };
+  const all: PreviewAnswer = { version: "", sentence: "", effects: [], refused: [], needs_reason: false, is_refusal: false };
   const sentences: string[] = [];
   for (const txid of inOrder(body)) {
     const answer = await server.preview(topology, action, { ...body, txids: [txid] });

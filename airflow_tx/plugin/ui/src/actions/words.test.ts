@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { linked, logName } from "./AdviceLine";
+import { logName } from "./AdviceLine";
 import { aboutWords, titleOf } from "./words";
 
 describe("what a button is about", () => {
@@ -12,19 +12,13 @@ describe("what a button is about", () => {
     expect(titleOf("state-rename", "flights", [], undefined, ["one", "two"])).toBe("Rename the state: one to two of flights");
     expect(titleOf("repair", "flights", [], undefined, ["one"], "state-lost")).toBe("Accept the lost state: one of flights");
     expect(titleOf("repair", "flights", [], undefined, [], "ledger-lost")).toBe("Rebuild the ledger: flights");
+    expect(titleOf("repair", "flights", [7], undefined, [], "back")).toBe("Take transactions back: transactions after 7 of flights");
+    expect(titleOf("repair", "flights", [7], undefined, [], "back")).toBe("Take transactions back: transactions after 7 of flights");
     expect(titleOf("accept-change", "flights", [], undefined, ["tx_state.totals"])).toBe("Accept the change: tx_state.totals of flights");
   });
 
   it("is the log of an instance of a mapped task", () => {
     expect(logName({ task_id: "count", map_index: -1 })).toBe("count");
     expect(logName({ task_id: "count", map_index: 4 })).toBe("count[4]");
-  });
-});
-
-describe("the sentence of the transaction that is waited for", () => {
-  it("begins with a link to it", () => {
-    expect(linked(2, "Transaction 2 has failed: no disk.", true)).toEqual(["Transaction 2", " has failed: no disk."]);
-    expect(linked(2, "State one is being written again.", false)).toEqual(["Transaction 2", ": State one is being written again."]);
-    expect(linked(2, "Transaction 2 stands in it.", false)).toEqual(["Transaction 2", ": Transaction 2 stands in it."]);
   });
 });

@@ -27,12 +27,15 @@ export interface Days {
 
 /** Says which transactions, checks or states an action is about, behind its name. */
 export function titleOf(action: ActionName, topology: string, txids: readonly number[], days?: Days, names: readonly string[] = [], repair = ""): string {
-  const what = days ? `${days.first} to ${days.last} of ${topology}` : aboutWords(topology, txids, action === "state-rename" ? [names.join(" to ")] : names);
+  if (days) return `${buttonOf(action, repair)}: ${days.first} to ${days.last} of ${topology}`;
+  const what = repair === "back" ? `transactions after ${txids.join()} of ${topology}` : aboutWords(topology, txids, action === "state-rename" ? [names.join(" to ")] : names);
   return `${buttonOf(action, repair)}: ${what}`;
 }
 
 const REPAIRS: Record<string, string> = {
+  back: "Take transactions back",
   "ledger-lost": "Rebuild the ledger",
+  reset: "Reset the topology",
   "roll-forward": "Roll the state forward",
   "state-lost": "Accept the lost state",
 };

@@ -483,10 +483,15 @@ export interface components {
          *
          *     :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
          *     :param why: its error, or why it was replayed; null: nothing is known.
+         *     :param above: whether that stands above the sections of the page.
+         *     :param same_as: the first attempt that has the same error, which may be this one.
          *     :param size: of its batch: its rows, if they were counted, else what its source knows; null: nothing is known.
+         *     :param resized: whether the attempt before had a batch of another size, counted alike.
          *     :param dag_versions: of the code that its tasks ran, as Airflow counts them, the oldest first.
          */
         AttemptLine: {
+            /** Above */
+            above: boolean;
             /** Attempt */
             attempt: number;
             /** Begun At */
@@ -497,6 +502,10 @@ export interface components {
             ended_at: string | null;
             /** Outcome */
             outcome: string;
+            /** Resized */
+            resized: boolean;
+            /** Same As */
+            same_as: number;
             /** Size */
             size: string | null;
             /** Tasks */
@@ -570,11 +579,11 @@ export interface components {
          * Cause
          * @description The transaction that another one waits for, and how that one is.
          *
-         *     :param named: whether the sentence begins with the transaction, as "Transaction 7 has failed." does.
+         *     :param rest: what follows the transaction, such as " has failed.".
          */
         Cause: {
-            /** Named */
-            named: boolean;
+            /** Rest */
+            rest: string;
             /** Sentence */
             sentence: string;
             /** Txid */
@@ -1003,10 +1012,16 @@ export interface components {
          *     :param sentence: what is about to happen, as a question for a person.
          *     :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
          *     :param needs_reason: whether `why` is required.
+         *     :param is_refusal: whether `sentence` is a line of `refused`.
          */
         PreviewAnswer: {
             /** Effects */
             effects: components["schemas"]["EffectLine"][];
+            /**
+             * Is Refusal
+             * @default false
+             */
+            is_refusal: boolean;
             /** Needs Reason */
             needs_reason: boolean;
             /** Refused */
@@ -1020,7 +1035,7 @@ export interface components {
          * PreviewBody
          * @description The action to preview.
          *
-         *     :param txids: of replay one or several, of skip, readmit and accept-check one, else none.
+         *     :param txids: of replay one or several, of skip, readmit, accept-check and the repair back one, else none.
          *     :param names: of accept-check the checks, else states: of state-rename the old name and the new one.
          *     :param repair: of repair: its kind, such as `state-lost`.
          *     :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
@@ -1565,12 +1580,15 @@ export interface components {
          *     :param since: when that began, if it is known.
          *     :param txid: the transaction that is to be seen to, or that the others wait for. The sentence begins with it, unless
          *         the code is "late".
+         *     :param rest: the sentence behind the transaction; null: it does not begin with one.
          *     :param remedy: what a person can do; null: nothing needs to be done.
          */
         TopologyState: {
             code: components["schemas"]["HealthCode"];
             /** Remedy */
             remedy?: string | null;
+            /** Rest */
+            rest?: string | null;
             /** Sentence */
             sentence: string;
             /** Since */
@@ -1610,6 +1628,7 @@ export interface components {
          *
          *     :param actions: what the user can do to it now.
          *     :param waits: `waiting_for` without what to do; `reason`: the error likewise; `advice`: what to do.
+         *     :param said: the error that stands above the sections: `reason`, else why the attempt before was replayed.
          *     :param refused: its error is a permanent refusal: the log of its task may show the rows that it refuses.
          *     :param comparison: its remembered attempts beside each other, the oldest first.
          *     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
@@ -1691,6 +1710,8 @@ export interface components {
             rows: number | null;
             /** Run Id */
             run_id: string;
+            /** Said */
+            said: string | null;
             skip: components["schemas"]["DeedLine"] | null;
             /** Stale */
             stale: boolean;

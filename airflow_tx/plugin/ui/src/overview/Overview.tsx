@@ -272,8 +272,8 @@ function Line({ line, now, onAct, within = false }: { line: TopologyLine; now: n
           <Box alignItems="center" display={{ lg: "flex" }} gap={2}>
             <State state={state} />
             <Text color="fg.muted" flex="1" lineClamp={ONE_LINE} minW={0} overflowWrap="anywhere" title={[state.sentence, advice.remedy].filter(Boolean).join(" ")}>
-              {state.txid != null && state.code !== "late" ? (
-                <Sentence named sentence={state.sentence} topology={line.topology} txid={state.txid} />
+              {state.txid != null && state.rest != null ? (
+                <Sentence rest={state.rest} topology={line.topology} txid={state.txid} />
               ) : (
                 state.sentence
               )}

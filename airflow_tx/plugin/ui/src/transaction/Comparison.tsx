@@ -9,7 +9,6 @@ import type { TransactionPage } from "../api/client";
 import { Term } from "../parts/Term";
 import { Facts, Section } from "./facts";
 import { compare, ERRORS, notable, type Compared, type ComparedTask } from "./compare";
-import { saidAbove } from "./once";
 
 /** Rows at first: more are shown when a person asks for them. */
 const SHOWN = 3;
@@ -17,7 +16,7 @@ const SHOWN = 3;
 export function Comparison({ page }: { page: TransactionPage }) {
   const [all, setAll] = useState(false);
   const attempts = all ? page.comparison : page.comparison.slice(-SHOWN);
-  const columns = compare(attempts, saidAbove(page));
+  const columns = compare(attempts);
   const tasks = notable(attempts);
   const hasTasks = tasks.some((each) => each.length > 0);
   const hidden = page.comparison.length - attempts.length;

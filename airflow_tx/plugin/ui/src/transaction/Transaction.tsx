@@ -15,7 +15,6 @@ import { useAddress } from "../parts/address";
 import { Phase, restatementWords } from "../parts/phase";
 import { Comparison } from "./Comparison";
 import { Life } from "./Life";
-import { errorOf } from "./once";
 import { Audit, Batch, Checks, NewValues, States, Tasks, Work } from "./sections";
 
 export function Transaction({ topology, txid }: { topology: string; txid: number }) {
@@ -102,9 +101,8 @@ function others(page: TransactionPage): TransactionPage["actions"] {
 /** Why it is not committed, and what helps. After a replay, also what led to it, and the log of that. */
 function Why({ page }: { page: TransactionPage }) {
   const [act, dialog] = useActing();
-  const { waits, reason, advice } = page;
+  const { waits, reason, said, advice } = page;
   const before = page.comparison.at(-2);
-  const error = errorOf(page);
   const log = reason === null ? (before?.tasks.find((task) => task.states.failed)?.log ?? null) : advice.log;
   const grave = page.blocked !== null || page.phase === "FAILED";
   return (
@@ -114,10 +112,10 @@ function Why({ page }: { page: TransactionPage }) {
           <Alert.Indicator />
           <Alert.Content minW={0}>
             {waits !== null && <Alert.Title overflowWrap="anywhere">{`Waits for ${waits}`}</Alert.Title>}
-            {error !== null && (
+            {said !== null && (
               <Alert.Description asChild>
                 <Text aria-label="Error" fontFamily="mono" fontSize="xs" maxH="160px" overflowY="auto" overflowWrap="anywhere" role="region" tabIndex={0} whiteSpace="pre-wrap">
-                  {error}
+                  {said}
                 </Text>
               </Alert.Description>
             )}

@@ -5,19 +5,19 @@ import { compare, ERRORS, notable } from "./compare";
 
 const task = (states: Record<string, number>, tries = 1, task_id = "count") => ({ task_id, states, tries, seconds: 12, log: null });
 const attempt = (changes: Partial<AttemptLine>): AttemptLine => ({
-  attempt: 1, begun_at: null, ended_at: null, outcome: "replayed", why: null, size: null, dag_versions: [], tasks: [], ...changes,
+  attempt: 1, begun_at: null, ended_at: null, outcome: "replayed", why: null, above: false, same_as: changes.attempt ?? 1, size: null, resized: false, dag_versions: [], tasks: [], ...changes,
 });
-const failing = (number: number, why: string) => attempt({ attempt: number, why });
+const failing = (number: number, why: string, told: Partial<AttemptLine> = {}) => attempt({ attempt: number, why, ...told });
 
-function cells(name: string, attempts: AttemptLine[], above: string[] = []): [string, boolean][] {
-  return (compare(attempts, above).find((each) => each.name === name)?.cells ?? []).map((each) => [each.text, each.changed]);
+function cells(name: string, attempts: AttemptLine[]): [string, boolean][] {
+  return (compare(attempts).find((each) => each.name === name)?.cells ?? []).map((each) => [each.text, each.changed]);
 }
 
 const tasks = (...attempts: AttemptLine[]) => notable(attempts).map((each) => each.map(({ name, text, changed }) => [name, text, changed]));
 
 describe("attempts below each other", () => {
   it("mark what has changed since the attempt before", () => {
-    const both = [attempt({ size: "1 row", dag_versions: ["3"] }), attempt({ size: "7 rows", dag_versions: ["3"] })];
+    const both = [attempt({ size: "1 row", dag_versions: ["3"] }), attempt({ size: "7 rows", resized: true, dag_versions: ["3"] })];
     expect(cells("Batch", both)).toEqual([["1 row", false], ["7 rows", true]]);
     expect(cells("DAG version", both)).toEqual([["3", false], ["3", false]]);
   });
@@ -30,11 +30,6 @@ describe("attempts below each other", () => {
     expect(cells("Took", both)).toEqual([["1 min 30 s", false], ["", false]]);
   });
 
-  it("mark a batch of another size only if both were counted alike", () => {
-    const sizes = ["2 files", "at most 9 rows", "at most 1 row", "1 row", "7 rows"].map((size) => attempt({ size }));
-    expect(cells("Batch", sizes).map(([, changed]) => changed)).toEqual([false, false, true, false, true]);
-  });
-
   it("have no column for what nobody knows", () => {
     expect(compare([attempt({}), attempt({})]).map((each) => each.name)).toEqual(["Outcome"]);
   });
@@ -42,13 +37,14 @@ describe("attempts below each other", () => {
 
 describe("the error of an attempt", () => {
   it("does not stand there again if it stands above", () => {
-    const both = [failing(1, "the disk is full"), failing(2, "no rights. Clear the task.")];
-    expect(cells(ERRORS, both, ["no rights."])).toEqual([["the disk is full", false], ["the error above", true]]);
+    const both = [failing(1, "the disk is full"), failing(2, "no rights", { above: true })];
+    expect(cells(ERRORS, both)).toEqual([["the disk is full", false], ["the error above", true]]);
   });
 
-  it("stands at the first attempt that has it, also if the ledger has shortened it since", () => {
-    const some = [failing(1, "the disk ... full"), failing(2, "the disk of the host is full"), failing(3, "no rights")];
+  it("stands at the first shown attempt that has it, also if the ledger has shortened it since", () => {
+    const some = [failing(1, "the disk ... full"), failing(2, "the disk of the host is full", { same_as: 1 }), failing(3, "no rights")];
     expect(cells(ERRORS, some)).toEqual([["the disk ... full", false], ["as in attempt 1", false], ["no rights", true]]);
+    expect(cells(ERRORS, some.slice(1))[0]).toEqual(["the disk of the host is full", false]);
   });
 });
 

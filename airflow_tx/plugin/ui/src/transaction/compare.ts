@@ -2,7 +2,6 @@
 
 import type { AttemptLine } from "../api/client";
 import { duration, moment } from "../parts/words";
-import { isSame } from "./once";
 
 type AttemptTask = AttemptLine["tasks"][number];
 
@@ -25,15 +24,15 @@ export interface ComparedColumn {
   cells: Compared[];
 }
 
-/** Gives the columns of the comparison, with a cell for each attempt. @param above the texts that stand above it. */
-export function compare(attempts: readonly AttemptLine[], above: readonly string[] = []): ComparedColumn[] {
+/** Gives the columns of the comparison, with a cell for each attempt. */
+export function compare(attempts: readonly AttemptLine[]): ComparedColumn[] {
   const columns = [
     column("Outcome", attempts, (each) => each.outcome.toLowerCase()),
     column("Begun", attempts, (each) => (each.begun_at === null ? "" : moment(each.begun_at))),
     column("Took", attempts, took),
-    column("Batch", attempts, (each) => each.size ?? "", isOtherSize),
+    { name: "Batch", cells: attempts.map(({ size, resized }, index) => ({ text: size ?? "", changed: resized && index > 0 })) },
     column("DAG version", attempts, (each) => each.dag_versions.join(", "), differs),
-    errors(attempts, above),
+    errors(attempts),
   ];
   return columns.filter((each) => each.cells.some((cell) => cell.text !== ""));
 }
@@ -64,14 +63,14 @@ function column(name: string, attempts: readonly AttemptLine[], write: (each: At
 }
 
 /** A text stands once: above the attempts, or at the first attempt that has it. */
-function errors(attempts: readonly AttemptLine[], above: readonly string[]): ComparedColumn {
-  const cells = attempts.map(({ why }, index) => {
-    if (why === null) return { text: "", changed: false };
-    const before = attempts[index - 1]?.why ?? "";
-    const changed = before !== "" && !isSame(before, why);
-    if (above.some((text) => isSame(text, why))) return { text: "the error above", changed };
-    const first = attempts.slice(0, index).find((each) => each.why !== null && isSame(each.why, why));
-    return { text: first ? `as in attempt ${first.attempt}` : why, changed };
+function errors(attempts: readonly AttemptLine[]): ComparedColumn {
+  const shown = attempts[0]?.attempt ?? 0;
+  const cells = attempts.map((each, index) => {
+    if (each.why === null) return { text: "", changed: false };
+    const before = attempts[index - 1];
+    const changed = before !== undefined && before.why !== null && before.same_as !== each.same_as;
+    if (each.above) return { text: "the error above", changed };
+    return { text: each.same_as < each.attempt && each.same_as >= shown ? `as in attempt ${each.same_as}` : each.why, changed };
   });
   return { name: ERRORS, cells };
 }
@@ -83,12 +82,6 @@ function took({ begun_at, ended_at }: AttemptLine): string {
 /** What is not known of one of two attempts has not changed. */
 function differs(before: string | undefined, now: string): boolean {
   return before !== undefined && before !== "" && now !== "" && before !== now;
-}
-
-/** 2 files may have 7 rows, as may at most 9 rows: only the same words with another number say that a batch is another one. */
-function isOtherSize(before: string | undefined, now: string): boolean {
-  const words = (text = "") => text.replace(/\d+/g, "").replace(/s$/, "");
-  return differs(before, now) && words(before) === words(now);
 }
 
 function stateWords(task: AttemptTask): string {

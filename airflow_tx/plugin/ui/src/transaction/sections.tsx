@@ -8,7 +8,7 @@ import { AirflowLink } from "../parts/AirflowLink";
 import { Term } from "../parts/Term";
 import { count, duration, moment } from "../parts/words";
 import { Code, Facts, Json, Rows, Section } from "./facts";
-import { inWords, isSame, saidAbove } from "./once";
+import { inWords } from "./once";
 
 interface Props {
   page: TransactionPage;
@@ -116,14 +116,12 @@ export function Work({ page }: Props) {
 
 export function Checks({ page }: Props) {
   if (page.checks.length === 0) return null;
-  const above = saidAbove(page);
-  const found = (text: string | null) => (text !== null && above.some((each) => isSame(each, text)) ? "the error above" : text);
   return (
     <Section title="Checks">
       <Rows
         headers={[<Term name="check">Check</Term>, "Result", "Found"]}
         label="Checks"
-        rows={page.checks.map((each) => [each.name, each.result, found(each.found)])}
+        rows={page.checks.map((each) => [each.name, each.result, each.found])}
       />
     </Section>
   );

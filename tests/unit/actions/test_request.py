@@ -1,0 +1,77 @@
+"""A request gives an action what the constructor of its class names, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from airflow_tx.ledger.api import Paths
+from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.request import ActionName, ActionRequest, UnclearRequest
+
+
+class Target:
+    """A topology that no action reads."""
+
+    class ledger:
+        paths = Paths("/tx", "flights")
+
+
+def made(name: str, **asked: Any) -> Any:
+    request = ActionRequest("flights", "zookeeper", "/tx", "coordinator", ActionName(name), **asked)
+    assert ActionRequest.from_json(request.to_json()) == request
+    return request.action(cast(ActionTarget, Target()))
+
+
+def given(name: str, **asked: Any) -> dict[str, Any]:
+    return {key: each for key, each in vars(made(name, **asked)).items() if key not in ("target", "ledger", "subject")}
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "fields"),
+    [
+        ("skip", {"txids": (7,)}, {"txid": 7}),
+        ("accept-check", {"txids": (7,), "names": ("a", "b")}, {"txid": 7, "names": ["a", "b"]}),
+        ("state-rename", {"names": ("old", "new")}, {"state": "old", "new": "new"}),
+        ("state-forget", {"names": ("old",)}, {"state": "old"}),
+        ("withdraw", {}, {"txids": []}),
+        ("withdraw", {"txids": (8, 7)}, {"txids": [7, 8]}),
+        ("pause", {}, {"dag_id": "coordinator", "paused": True}),
+        ("unpause", {}, {"dag_id": "coordinator", "paused": False}),
+        ("repair", {"repair": "state-lost", "names": ("one",)}, {"state": "one", "unseen": False}),
+        ("repair", {"repair": "back", "txids": (7,)}, {"last": 7}),
+        ("repair", {"repair": "reset"}, {}),
+        ("repair", {"repair": "ledger-lost"}, {}),
+    ],
+)
+def test_an_action_takes_its_own_fields_of_a_request(name: str, asked: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert given(name, **asked) == fields
+
+
+def test_a_replay_takes_its_options() -> None:
+    action = made("replay", txids=(7,), force=True)
+    assert (action.txids, action.force, action.changed_rows) == ([7], True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "problem"),
+    [
+        ("skip", {}, "name one transaction"),
+        ("replay", {}, "name the transactions"),
+        ("replay-failed", {"txids": (7,)}, "it is of no single transaction"),
+        ("skip", {"txids": (7,), "names": ("a",)}, "it names no check and no state"),
+        ("skip", {"txids": (7,), "force": True}, "force is of replay"),
+        ("accept-check", {"txids": (7,)}, "name the checks"),
+        ("accept-change", {"names": ("a", "b")}, "name one state"),
+        ("state-rename", {"names": ("a",)}, "name the state, and its new name"),
+        ("readmit", {"txids": (7,), "changed_rows": True}, "changed_rows is of replay and restate"),
+        ("restate", {"restate": True}, "restate is of the repair roll-forward"),
+        ("skip", {"txids": (7,), "repair": "back"}, "a kind is of repair"),
+        ("repair", {"repair": "back"}, "name one transaction"),
+        ("repair", {"repair": "x"}, "name the kind of repair: back, ledger-lost, reset, roll-forward, state-lost"),
+    ],
+)
+def test_what_an_action_does_not_take_is_refused(name: str, asked: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UnclearRequest, match=problem):
+        made(name, **asked)
