@@ -435,7 +435,7 @@ def _spelled(found: TransactionDetails, output: str = "table") -> TableRow:
         "partitions": _partitions(found),
         "acks": ", ".join(
             f"{TaskTry(*key, '')}: {'acked' if ack.done else 'started'}"
-            for key, ack in sorted(found.acks.items(), key=lambda each: str(TaskTry(*each[0], "")))
+            for key, ack in sorted(found.acks.items())
         )
         if view.open
         else None,
