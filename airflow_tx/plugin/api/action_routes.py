@@ -76,12 +76,12 @@ class PreviewBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    txids: tuple[Txid, ...] = Field(default=(), max_length=MOST_TXIDS)
+    txids: list[Txid] = Field(default=[], max_length=MOST_TXIDS)
     force: bool = False
     changed_rows: bool = False
     first: str = Field(default="", max_length=40)
     last: str = Field(default="", max_length=40)
-    names: tuple[CheckOrState, ...] = Field(default=(), max_length=MOST_NAMES)
+    names: list[CheckOrState] = Field(default=[], max_length=MOST_NAMES)
     repair: str = Field(default="", max_length=40)
     restate: bool = False
 
@@ -236,7 +236,9 @@ def _request(
         root=place.paths.root,
         coordinator=ledger_places().coordinator(place),
         name=action,
-        **body.model_dump(exclude={"version", "why"}),
+        txids=tuple(body.txids),
+        names=tuple(body.names),
+        **body.model_dump(exclude={"names", "txids", "version", "why"}),
         may_create=access.may(CREATE_RUNS, snapshot.record.dag_id),
         sees_audit=access.may(SEE_AUDIT, snapshot.record.dag_id),
     )
