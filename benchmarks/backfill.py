@@ -95,7 +95,7 @@ class Place:
             paths = Paths("/airflow_tx", name)
             history = [Reader(store).peek(TransactionRecord, paths.history(txid + 1)) for txid in range(len(dates))]
         assert [dates[each.run_id] for each in history] == sorted(dates.values())
-        times = [datetime.fromisoformat(each.ended) for each in history]
+        times = [datetime.fromisoformat(each.final.when) for each in history]
         assert times == sorted(times)
         return min(datetime.fromisoformat(each.began) for each in history), times
 

@@ -149,7 +149,7 @@ def ledger_says(hosts: str) -> Iterator[float]:
         txids = sorted(int(name) for name in (found.names if found else ()))
         entries = [Reader(store).get(TransactionRecord, paths.history(txid)) for txid in txids]
     for before, after in itertools.pairwise(entries):
-        yield _seconds(after.granted_at) - _seconds(before.ended)
+        yield _seconds(after.granted_at) - _seconds(before.final.when)
 
 
 def _seconds(stamp: str | None) -> float:

@@ -47,7 +47,7 @@ def committed(hosts: str, dag_id: str) -> float:
         history = [Reader(store).peek(TransactionRecord, paths.history(txid + 1)) for txid in range(DAYS)]
     assert [each.run_id for each in history] == sorted(each.run_id for each in history)
     assert {each.attempt for each in history} == {1}
-    began, ended = (datetime.fromisoformat(each) for each in (history[0].began, history[-1].ended))
+    began, ended = (datetime.fromisoformat(each) for each in (history[0].began, history[-1].final.when))
     return (ended - began).total_seconds()
 
 

@@ -70,9 +70,9 @@ def transactions(
             attempts=entry.attempt,
             tries=tries.get(entry.run_id, {}),
             began=datetime.fromisoformat(entry.began),
-            processed=datetime.fromisoformat(entry.processed or entry.ended),
-            granted=datetime.fromisoformat(entry.granted_at or entry.ended),
-            ended=datetime.fromisoformat(entry.ended),
+            processed=datetime.fromisoformat(entry.processed or entry.final.when),
+            granted=datetime.fromisoformat(entry.granted_at or entry.final.when),
+            ended=datetime.fromisoformat(entry.final.when),
         )
         for entry in entries
         if entry.final.outcome is Outcome.COMMITTED
