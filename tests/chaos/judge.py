@@ -121,7 +121,7 @@ class Judge:
 
     def _histories(self, name: str) -> list[dict[str, Any]]:
         found = [self._watch.read(f"{name}/history/{txid}") for txid in self._watch.names(f"{name}/history")]
-        return sorted(found, key=lambda each: int(each["txid"]))
+        return sorted(map(_as_judged, found), key=lambda each: int(each["txid"]))
 
     def _skipped(self, name: str) -> list[int]:
         """The numbers of skipped batches that are in no other one, as the source gives them."""
@@ -147,6 +147,19 @@ class Judge:
             "skipped": sum(each["outcome"] != "COMMITTED" for each in histories),
             "restated": sum(each["outcome"] == "COMMITTED" and each.get("restates") is not None for each in histories),
         }
+
+
+def _as_judged(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what is judged of the record of a final transaction."""
+    end = record["end"]
+    return {
+        "txid": record["txid"],
+        "attempts": record["attempt"],
+        "outcome": end["outcome"],
+        "ended": end["when"],
+        "readmitted_as": end.get("readmitted_as"),
+        "restates": (record.get("replaces") or {}).get("txid"),
+    }
 
 
 def wrong_rows(rows: Sequence[Row], expected: set[int], counting: Counting) -> list[str]:
