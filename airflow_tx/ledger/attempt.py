@@ -187,7 +187,7 @@ class Grant:
     def replaces(self) -> int | None:
         """Name the transaction whose rows a table takes out with it; None: it takes out none."""
         claim = self.claim
-        return None if claim is None or claim.skip or not claim.replaces else claim.replaces.txid
+        return claim.restates if claim is not None and claim.takes_out else None
 
     def receipt(self, state: str, written: Written) -> Receipt:
         """Return the receipt that a state keeps once its update is complete.

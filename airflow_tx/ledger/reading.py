@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from airflow_tx.base.errors import (
     OutcomeUnknown,
@@ -43,9 +43,6 @@ from airflow_tx.ledger.records import (
     decode,
     encode,
 )
-
-if TYPE_CHECKING:
-    pass
 
 # --- reader -------------------------------------------------------------------------------------------------------
 # How a step reads: every record read becomes a requirement of the multi that follows, so none can be forgotten.

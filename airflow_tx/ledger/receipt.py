@@ -282,7 +282,7 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
     :param skip: who skips it, when and why; None: it is committed.
     :param rows: exactly which rows; `position` is where the source stands after them, and `prev` where it stood before.
     :param outputs: per transactional state, what is about to be written: a later grant is compared with it.
-    :param journal: name of its journal entry; "": there is none.
+    :param journal: name of its journal entry; None: there is none.
     :param replaces: the transaction that it restates; None: it is no restatement.
     :param change: number of the newest accepted change that the values of the state have; 0: none is known.
     :param was_empty: whether the place was empty before it; None: it was not the first one, or this is unknown.
@@ -296,7 +296,7 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
     position: Any
     prev: Any
     outputs: dict[str, str] = field(default_factory=dict)
-    journal: str = ""
+    journal: str | None = None
     replaces: Replaced | None = None
     change: int = 0
     was_empty: bool | None = field(name="began", default=None)

@@ -13,9 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from airflow_tx.base.errors import (
-    UnreadableRecord,
-)
+from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.base.remedy import Remedy, shortened_reason, without_controls
 from airflow_tx.ledger.json_text import (
     Int,
@@ -253,7 +251,9 @@ class End(Record, frozen=True, omit_defaults=True):
 
 
 class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaults=True):
-    """One transaction: `transactions/<txid>` while it is open, `history/<txid>` at its end. Source: protocol §1.
+    """One transaction: `transactions/<txid>` while it is open, `history/<txid>` at its end.
+
+    Source: docs/protocol.md §1.
 
     :param request: try of the last begin.
     :param epoch: grows with every grant and every restart; never falls within a txid.
@@ -354,7 +354,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
     def at_end(self, op: str, end: End, receipt: Receipt) -> TransactionRecord:
         """Make it final, and drop what the tries of its tasks needed, and what its receipt says of them."""
         return replace(
-            self,
+            self.without_failure(),
             op=op,
             end=end,
             receipt=receipt.hashed(),
@@ -367,11 +367,6 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
             asked=None,
             replay=None,
             yielded=None,
-            error=None,
-            failed_task="",
-            remedy=None,
-            for_good=0,
-            repairable=False,
             pinned=False,
         )
 
@@ -380,15 +375,25 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         """Give the checks whose failure a person accepted: a later attempt may have the same output."""
         return {name: each for name, each in self.checks.items() if each.accepted is not None}
 
+    def without_failure(self) -> TransactionRecord:
+        """Forget why the last try failed: another one works on it, or none has to."""
+        return replace(self, error=None, failed_task="", remedy=None, for_good=0, repairable=False)
+
     def with_failure(
-        self, op: str, reason: str, remedy: Remedy | None, *, repairable: bool
+        self,
+        op: str,
+        reason: str,
+        remedy: Remedy | None,
+        *,
+        repairable: bool,
+        failed_task: str = "",
     ) -> TransactionRecord:
-        """Note one more failure, of no single task: what failed, and apart from that what to do about it."""
+        """Note one more failure, for people: what failed, in which task, and apart from that what to do about it."""
         return replace(
             self,
             failures=self.failures + 1,
             error=_kept(reason),
-            failed_task="",
+            failed_task=failed_task,
             remedy=None if remedy is None else remedy.worded(_kept),
             repairable=repairable and self.replaces is not None,
             op=op,

@@ -52,8 +52,8 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 43_124,
-    "syntax nodes": 549_815,
+    "statements without docstrings": 43_123,
+    "syntax nodes": 549_786,
     "files": 286,
     "rooms": 13,
     "names that rooms take from each other": 737,

@@ -502,7 +502,13 @@ MUTANTS = (
     *(
         Mutant(
             f"a failure that a repair mends outlives the next {way}",
-            ((function, "repairable=False", "repairable=record.repairable"),),
+            (
+                (
+                    function,
+                    "record.without_failure()",
+                    "replace(record.without_failure(), repairable=record.repairable)",
+                ),
+            ),
             Trace(
                 partial(test_restatements.TestGivenUp().test_one_that_works_again_is_mended_no_more, way=way),
                 {"journals": True},
@@ -728,7 +734,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fence does not name the entry",
-        ((end.fence_batch, 'journal=of.journal or ""', 'journal=""'),),
+        ((end.fence_batch, "journal=of.journal,", "journal=None,"),),
         _rebuilt("test_at_a_restatement_that_is_complete_it_counts_and_can_be_restated", gone=True),
     ),
     Mutant(

@@ -194,10 +194,8 @@ class Mover:
         if record.states or (current is not None and current.txid > 1):
             raise self._refused(
                 f"topology {new.topology} of DAG {record.dag_id!r} has committed transactions of its own",
-                (
-                    "Choose another name, or, if that one is over: "
-                    + Command.of("delete", new.topology, "--why", "TEXT")
-                ),
+                "Choose another name, or, if that one is over: "
+                + Command.of("delete", new.topology, "--why", "TEXT"),
             )
         return True
 

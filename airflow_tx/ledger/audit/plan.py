@@ -61,7 +61,7 @@ class HeldState:
             after=batch.position,
             previous="",
             skip=batch.skip,
-            journal=batch.journal or None,
+            journal=batch.journal,
             replaces=batch.replaces,
         )
 
@@ -212,7 +212,7 @@ class RemadeTransaction:
             changed=self.receipt.changed,
             acks=acks_of(stamp, token.txid, token.attempt),
             counted=counted_of(self.receipt.rows, self.receipt.digest),
-            journal=batch.journal or None,
+            journal=batch.journal,
             replaces=batch.replaces,
             wish=self.receipt.wish,
         )
@@ -318,14 +318,9 @@ def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
             raise rebuild_refused(
                 paths,
                 f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
-                (
-                    (
-                        "Restore all states from backups of one moment, then repeat it. Or start from the "
-                        "beginning: "
-                    )
-                    + Command.of("repair", paths.topology, "--reset", "--why", "TEXT")
-                    + '. kind="opaque" states can undo it.'
-                ),
+                "Restore all states from backups of one moment, then repeat it. Or start from the beginning: "
+                + Command.of("repair", paths.topology, "--reset", "--why", "TEXT")
+                + '. kind="opaque" states can undo it.',
             )
 
 

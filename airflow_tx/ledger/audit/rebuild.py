@@ -189,10 +189,8 @@ def _check_ledger(
         raise rebuild_refused(
             paths,
             f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
-            (
-                "The states went back: restore them, or for each: "
-                + Command.of("repair", paths.topology, "--state-lost", "STATE")
-            ),
+            "The states went back: restore them, or for each: "
+            + Command.of("repair", paths.topology, "--state-lost", "STATE"),
         )
 
 

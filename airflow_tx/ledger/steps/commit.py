@@ -125,7 +125,7 @@ def acquire(
         if not same_output(found, request.outputs.get(state, found))
     }
     taken = replace(
-        record,
+        record.without_failure(),
         phase=Phase.COMMITTING,
         epoch=epoch,
         nonce=stamp.op,
@@ -135,11 +135,6 @@ def acquire(
         granted_at=stamp.now,
         fenced=sorted({*record.fenced, *request.states}),
         by_phase=request.by_phase,
-        error=None,
-        failed_task="",
-        remedy=None,
-        for_good=0,
-        repairable=False,
         journal=request.journal or None,
         checks=record.accepted_checks,
         op=stamp.op,
@@ -240,8 +235,9 @@ def note_commit_failed(
         return Decision(FailureNoted(first=False))
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
     failed = replace(
-        record.with_failure(stamp.op, reason, remedy, repairable=repairable),
-        failed_task=failed_task,
+        record.with_failure(
+            stamp.op, reason, remedy, repairable=repairable, failed_task=failed_task
+        ),
         for_good=generation,
         checks={**record.accepted_checks, **(checks or {})},
     )

@@ -221,7 +221,7 @@ def fence_batch(
         position,
         prev,
         outputs=dict(outputs or {}),
-        journal=of.journal or "",
+        journal=of.journal,
         replaces=of.replaces,
     )
 

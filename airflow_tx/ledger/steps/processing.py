@@ -402,9 +402,12 @@ def start(
     writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
     if record.phase is not Phase.PROCESSING:
         again = replace(
-            record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None
+            record.without_failure(),
+            phase=Phase.PROCESSING,
+            epoch=record.epoch + 1,
+            op=stamp.op,
+            processed=None,
         )
-        again = replace(again, error=None, remedy=None, for_good=0, repairable=False)
         writes.append(Put(paths.transaction(attempt.txid), encode(again)))
     return Decision(Done(), tuple(writes), path)
 
@@ -528,8 +531,10 @@ def _failed(
     repairable: bool = False,
     failed_task: str = "",
 ) -> Decision[FailureNoted]:
-    noted = record.with_failure(stamp.op, reason, remedy, repairable=repairable)
-    failed = replace(noted, phase=Phase.FAILED, failed_task=failed_task)
+    noted = record.with_failure(
+        stamp.op, reason, remedy, repairable=repairable, failed_task=failed_task
+    )
+    failed = replace(noted, phase=Phase.FAILED)
     return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
 
 

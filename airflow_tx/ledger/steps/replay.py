@@ -186,7 +186,7 @@ def _next_attempt(
         _same_rows(begins, state, attempt, record) if stays else _other_rows(begins, state, attempt)
     )
     again = replace(
-        record,
+        record.without_failure(),
         run_id=request.run_id,
         request=request.task_try,
         attempt=attempt.attempt,
@@ -202,11 +202,6 @@ def _next_attempt(
         began=stamp.now,
         processed=None,
         yielded=None,
-        error=None,
-        failed_task="",
-        remedy=None,
-        for_good=0,
-        repairable=False,
         acks=step.acks_of(stamp, txid, attempt.attempt),
         replays=[*map(_earlier, record.replays), _replayed(record, stamp)][-REPLAYS_KEPT:],
         receipt=None,

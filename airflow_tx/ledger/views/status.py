@@ -410,7 +410,7 @@ def with_run_end(
     own = view.document
     end = f"its run {own.run_id} {how}"
     if strands:  # the error of an earlier attempt is not why it waits: the run was cleared since
-        own = replace(own, error=None)
+        own = replace(own, error=None, failed_task="")
     view = replace(view, run_end=end, document=own)
     named = view.blocked or view.stale or own.remedy
     is_over = state is not None and not strands

@@ -23,6 +23,7 @@ from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import MOST_OF_REASON, Ack, BatchRows, Phase, decode, encode
 from airflow_tx.ledger.steps import processing
+from airflow_tx.ledger.views.view import topology_view
 from tests.model.driver import Run, Topology
 from tests.remedies import remedy_of
 
@@ -356,3 +357,14 @@ def test_the_task_that_failed_is_noted_apart_from_its_error_until_the_next_attem
     assert after is not None
     assert (after.attempt, after.failed_task, after.error) == (2, "", None)
     assert after.replays[-1].why == record.said
+
+
+def test_a_task_that_starts_again_leaves_nothing_of_the_failure_before(run: Run) -> None:
+    start(run, NAMED)
+    run.topology.ledger().fail(run.attempt, NAMED, reason="ValueError: no", failed_task="p")
+    start(run, TaskTry("p", -1, "another.1"))
+    record = run.topology.record(1)
+    assert record is not None
+    assert (record.phase, record.said) == (Phase.PROCESSING, "")
+    (shown,) = topology_view(run.topology.store(), run.topology.paths).transactions
+    assert (shown.failed, shown.cause) == (False, None)
