@@ -314,12 +314,11 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
     @classmethod
     def unknown(cls, txid: int, **known: Any) -> TransactionRecord:
         """Make the record of a transaction of which only these fields are known."""
-        texts = dict.fromkeys(
-            ("key", "run_id", "request", "op", "base", "ended", "rows_digest"), ""
+        rest: dict[str, Any] = dict.fromkeys(
+            "key run_id request op base ended rows_digest created began".split(), ""
         )
-        moments = dict.fromkeys(("created", "began"), "")
-        rest: dict[str, Any] = {"attempt": 0, "epoch": 0, "phase": Phase.PROCESSING}
-        return cls(txid=txid, **{**texts, **moments, **rest, **known})
+        rest |= {"attempt": 0, "epoch": 0, "phase": Phase.PROCESSING}
+        return cls(txid=txid, **{**rest, **known})
 
     @property
     def final(self) -> End:

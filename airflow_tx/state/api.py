@@ -20,6 +20,7 @@ from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateBehind, StateError
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger import (
+    CHANGE,
     NOTHING_WRITTEN,
     FenceBatch,
     Grant as Grant,
@@ -106,13 +107,16 @@ class Fence:
     @property
     def change(self) -> int:
         """Give the number of the newest accepted change that its values have; 0: none is known to be in them."""
-        kept = (self.covered or self).kept
+        fence = self.covered or self
+        # A batch may be long, and few name a change.
+        kept = fence.kept if f'"{CHANGE}"' in fence.batch else None
         return 0 if kept is None else kept.change
 
     @property
     def began(self) -> bool | None:
         """Whether the place was empty before its transaction; None: that one was not the first, or it is unknown."""
-        return None if self.kept is None else self.kept.was_empty
+        kept = self.kept
+        return None if kept is None else kept.was_empty
 
 
 class FenceMoved(Exception):

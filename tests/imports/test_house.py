@@ -53,7 +53,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 BOUNDS = {
     "statements without docstrings": 43_123,
-    "syntax nodes": 549_786,
+    "syntax nodes": 549_785,
     "files": 286,
     "rooms": 13,
     "names that rooms take from each other": 737,

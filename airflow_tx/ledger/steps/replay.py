@@ -150,10 +150,9 @@ def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[Replay
 
 
 def _continue(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAnswer]:
-    txid = record.txid
     stamp = begins.stamp
     request = begins.request
-    meta = RotatingTransactionalState(begins.read, begins.paths).get_state(txid)
+    meta = RotatingTransactionalState(begins.read, begins.paths).get_state(record.txid)
     of_run = replace(record, run_id=request.run_id)
     result = Begun.of(of_run, meta.rows, meta.position, begins.topology.incarnation)
     if record.request == request.task_try:
@@ -168,7 +167,7 @@ def _continue(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAn
     if record.request == "":
         # Its time-out counts from now on; what was noted of it until now asked for this very begin.
         again = replace(again, began=stamp.now, replay=None)
-    return put(begins.paths.transaction(txid), again, result)
+    return put(begins.paths.transaction(record.txid), again, result)
 
 
 def _next_attempt(
