@@ -279,6 +279,15 @@ class Paths:
         return f"{self.wishes}/{txid}"
 
     @property
+    def ends(self) -> str:
+        """The book of ends; made with its first line."""
+        return f"{self.base}/ends"
+
+    def page(self, number: int) -> str:
+        """One page of the book of ends."""
+        return f"{self.ends}/{number}"
+
+    @property
     def repairs(self) -> str:
         """What people did to this ledger; made by the first repair."""
         return f"{self.base}/repairs"

@@ -22,6 +22,8 @@ class TopologyRequest:
 
     :param partitioned: whether its source has partitions.
     :param zone: the time zone of its schedule; "" is UTC.
+    :param keeps_book: whether it keeps a book of ends.
+    :param upstream: the topology whose table its source reads; "": it reads something else.
     """
 
     dag_id: str
@@ -29,6 +31,13 @@ class TopologyRequest:
     max_pending: int
     partitioned: bool = False
     zone: str = ""
+    keeps_book: bool = False
+    upstream: str = ""
+
+    @property
+    def keeps_range(self) -> bool:
+        """Whether each attempt takes the same range as the one before, and finds out anew what is in it."""
+        return bool(self.upstream)
 
     def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:
         """Make the record of a topology.
@@ -44,6 +53,8 @@ class TopologyRequest:
             op=op,
             partitioned=self.partitioned,
             zone=self.zone,
+            book=int(self.keeps_book),
+            upstream=self.upstream,
         )
 
 

@@ -74,14 +74,21 @@ class Replayed(Record, frozen=True, omit_defaults=True):
     by: Deed | None = None
 
 
-class Replaced(Record, frozen=True):
+class Replaced(Record, frozen=True, omit_defaults=True):
     """The transaction that a restatement replaces.
 
     :param entry: the name of its journal entry.
+    :param first: the transaction that began its chain; 0: it did so itself.
     """
 
     txid: Int
     entry: str
+    first: Int = 0
+
+    @property
+    def begins(self) -> int:
+        """Name the transaction with which the chain begins."""
+        return self.first or self.txid
 
 
 class CheckNote(Record, frozen=True, omit_defaults=True):

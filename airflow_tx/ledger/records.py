@@ -170,6 +170,8 @@ class TopologyRecord(Record, frozen=True):
     :param grants: per state, attempt and epoch of the grant that its last final transaction was marked under.
     :param rolling: who lets which states be written again from the journal, since when, and by which runs (`nonces`).
     :param columns: per state its value columns, each with the first txid that it holds; 0: it is as old as the state.
+    :param book: the first transaction with a line in the book of ends; 0: the topology keeps none.
+    :param upstream: the topology whose table its source reads; "": its source reads something else.
     """
 
     incarnation: str
@@ -199,6 +201,8 @@ class TopologyRecord(Record, frozen=True):
     grants: dict[str, list[Int]] = field(default_factory=dict)
     rolling: RollingNote | None = None
     columns: dict[str, dict[str, Int]] = field(default_factory=dict)
+    book: Int = 0
+    upstream: str = ""
 
     def is_blocked(self, txid: int) -> bool:
         """Ask whether this transaction is the one that is replayed no more."""
@@ -237,6 +241,56 @@ class Metadata(Record, frozen=True):
     position: Any
     partitions: None = None
     begin: Any = None
+
+
+class TakenRange(Record, frozen=True, omit_defaults=True):
+    """The transactions of an upstream topology that a batch takes: the metadata of the batch, and a part of its line.
+
+    :param ends: by transaction that begins a chain, the one that counts for it, where that is another one.
+    :param counts: by transaction that counts, how many rows the table has of it. A line leaves them out.
+    :param again: of a line, whether the batch was re-admitted.
+    """
+
+    first: Int
+    last: Int
+    ends: dict[str, Int] = field(default_factory=dict)
+    counts: dict[str, Int] = field(default_factory=dict)
+    again: bool = False
+
+    def end_of(self, txid: int) -> int:
+        """Name the transaction that counts for the one that begins a chain."""
+        return self.ends.get(str(txid), txid)
+
+
+class EndLine(Record, frozen=True, omit_defaults=True):
+    """The line of a final transaction in the book of ends.
+
+    :param outcome: COMMITTED or SKIPPED; None: a repair has taken it back.
+    :param rows: per state, how many rows it got, or keys; a state that got none is left out.
+    :param first: of a restatement, the transaction that begins its chain; 0: it begins one itself.
+    :param end: of a transaction that begins a chain, the restatement that counts; 0: it counts itself.
+    :param taken: of a topology that reads the table of another one: what its batch has taken.
+    """
+
+    txid: Int
+    birth: str
+    key: str
+    outcome: Outcome | None = None
+    rows: dict[str, Int] = field(default_factory=dict)
+    first: Int = 0
+    end: Int = 0
+    taken: TakenRange | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it begins a chain, whose end counts."""
+        return self.outcome is Outcome.COMMITTED and not self.first
+
+
+class BookPage(Record, frozen=True):
+    """`ends/<number>`: the lines of transactions that follow each other, in order."""
+
+    lines: list[EndLine]
 
 
 class End(Record, frozen=True, omit_defaults=True):
@@ -618,7 +672,9 @@ _RECEIPTS = frozenset({"receipt"})
 _OF_AIRFLOW = frozenset({"run_id", "dag_id"})
 
 
-_LEFT_OUT = frozenset("columns entry grants renamed replaces restating rolling zone".split())
+_LEFT_OUT = frozenset(
+    "book columns entry grants renamed replaces restating rolling upstream zone".split()
+)
 """Fields that a record has only once they say something."""
 
 
@@ -628,6 +684,15 @@ def _kept(words: str) -> str:
 
 _RESOLVED = [
     msgspec.json.Decoder(each)
-    for each in (TopologyRecord, Counter, Binding, Metadata, TransactionRecord, Ack, FenceBatch)
+    for each in (
+        TopologyRecord,
+        Counter,
+        Binding,
+        Metadata,
+        TransactionRecord,
+        Ack,
+        FenceBatch,
+        BookPage,
+    )
 ]
 """Tasks are forks of a process that has imported this module: the types are resolved there, once."""

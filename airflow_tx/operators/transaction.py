@@ -715,6 +715,7 @@ class Transaction:
             committed=block.committed,
             tables=block.tables,
             zone=compat.zone_of(self._dag),
+            appends=any(state.takes_back_by_txid for state in block.states),
         )
         if self._spec.rejected is not None:
             # The committer that no other one comes before keeps the rejected rows.

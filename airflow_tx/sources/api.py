@@ -460,6 +460,8 @@ class Source(Described, ABC):
     stages: ClassVar[bool] = False
     """Whether it keeps in the staging area what it takes, since its server forgets what was taken; a coordinator that
     waits for rows then asks for its `backlog`."""
+    upstream: str = ""
+    """The topology whose table it reads; "": it reads something else."""
     topology: str = "TOPOLOGY"
     """Whose rows they are, as the advice of an error names it; see `named`."""
     zone: str = ""

@@ -82,6 +82,7 @@ class TransactionSpec:
     :param rejected: the table of the rows that its tasks reject; None: they can reject none.
     :param max_rejected: a share of the batch below 1, or a number of rows: of more rejected rows a task, the commit is
         refused; None: it never is.
+    :param appends: whether a state of it is a table, from which others can read.
     :param coordinated: whether a coordinator looks after it; else its own tasks find its alarms.
     """
 
@@ -112,6 +113,7 @@ class TransactionSpec:
     zone: str = ""
     rejected: FencedState | None = None
     max_rejected: float | None = None
+    appends: bool = False
 
     def __post_init__(self) -> None:
         if not self.topology.isprintable():
@@ -165,7 +167,13 @@ class TransactionSpec:
     @property
     def request(self) -> TopologyRequest:
         return TopologyRequest(
-            self.dag_id, self.source.kind.value, self.window, self.source.partitioned, self.zone
+            self.dag_id,
+            self.source.kind.value,
+            self.window,
+            self.source.partitioned,
+            self.zone,
+            keeps_book=self.appends or bool(self.source.upstream),
+            upstream=self.source.upstream,
         )
 
     @property

@@ -56,6 +56,9 @@ class Pipeline:
     :param added: columns that receipts add up.
     :param sized: whether the source counts its rows.
     :param journals: whether commits name a journal entry, so that they can be restated.
+    :param book: whether the topology keeps a book of ends; `upstream`: the topology whose table its source reads.
+    :ivar decide_again: gives the current metadata of a batch.
+    :ivar amount: what a run adds to its states for a batch.
     :ivar metadata: what the source writes down of a row; the row itself, unless a test of names says otherwise.
     """
 
@@ -73,11 +76,13 @@ class Pipeline:
         added: Sequence[str] = (),
         sized: bool = False,
         journals: bool = False,
+        book: bool = False,
+        upstream: str = "",
     ) -> None:
         self.store = store
         self.paths = Paths(root, topology)
         self.states = states
-        self.request = TopologyRequest("dag", kind, 8)
+        self.request = TopologyRequest("dag", kind, 8, keeps_book=book, upstream=upstream)
         self.tasks = [f"task{number}" for number in range(tasks)]
         self.history = history
         self.by_interval = by_interval
@@ -87,6 +92,8 @@ class Pipeline:
         self.written: dict[str, Written] = {}
         self.begins_as = ""
         self.metadata: Callable[[int], Any] = lambda row: row
+        self.decide_again: Callable[[TransactionAttempt, Any], Any] = lambda attempt, metadata: metadata
+        self.amount: Callable[[Any], Any] = lambda metadata: metadata
         self._tries = itertools.count()
         self._clock = Clock()
 
@@ -104,9 +111,13 @@ class Pipeline:
 
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
         request = BeginRequest(self.request, run, run, f"{self.begins_as}{next(self._tries):06}", False, messages)
-        begun = self.ledger.begin(
-            request, Outside(decide=decide, run_state=lambda run_id: "failed", read_entry=self._entry)
+        outside = Outside(
+            decide=decide,
+            run_state=lambda run_id: "failed",
+            read_entry=self._entry,
+            decide_again=lambda attempt, metadata: self.decide_again(attempt, metadata),
         )
+        begun = self.ledger.begin(request, outside)
         assert isinstance(begun, Begun), begun
         return begun
 
@@ -167,7 +178,7 @@ class Pipeline:
         """A whole run; its txid."""
         begun = self.begin(run)
         grant = self.acquire(begun, self.process(begun))
-        self.write(grant, begun.metadata)
+        self.write(grant, self.amount(begun.metadata))
         self.mark(grant)
         return begun.attempt.txid
 

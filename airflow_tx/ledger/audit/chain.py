@@ -17,6 +17,7 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.ledger.api import Paths, Store, decode_name, names_below, txids_below
 from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.json_text import as_plain, digest_of, dumps, is_shortened, replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.life import (
@@ -37,6 +38,7 @@ from airflow_tx.ledger.receipt import Deed, FenceBatch, Outcome, Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
+    EndLine,
     Metadata,
     RepairRecord,
     Skipped,
@@ -137,6 +139,7 @@ class LedgerEvidence:
     :param repairs: what people did to it, oldest first.
     :param latest: the txid whose turn it was when the states had been read.
     :param decisive: what decides later transactions; None: it was never the same for a moment.
+    :param book: by txid, the lines of the book of ends; none, if the topology keeps no book.
     """
 
     name: str
@@ -148,6 +151,7 @@ class LedgerEvidence:
     latest: int = 0
     decisive: Decisive | None = None
     unreadable: Mapping[int, UnreadableRecord] = field(default_factory=dict)
+    book: Mapping[int, EndLine] = field(default_factory=dict)
 
     @property
     def life(self) -> Sequence[RepairRecord]:
@@ -197,7 +201,8 @@ def ledger_evidence(store: Store, paths: Paths, *, partly: bool = False) -> Ledg
             wanted=frozenset(map(int, Reader(store).names_if_any(paths.wishes))),
         )
     histories = {txid: each for txid, each in histories.items() if txid not in final_since}
-    return replace(found, histories=histories, decisive=decisive, unreadable=unreadable)
+    book = Book(read, paths).lines(found.topology.book, found.current - 1)
+    return replace(found, histories=histories, decisive=decisive, unreadable=unreadable, book=book)
 
 
 def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
@@ -256,6 +261,7 @@ class Expected:
     :param states: by the name that a state has now, the last transaction that it got.
     :param bindings: by run key, the transaction that counts, and the name of its journal entry.
     :param skipped: by txid, what is kept of a skipped transaction; of a long batch only the digest of its rows.
+    :param lines: by txid, the line of the book of ends, without what a batch has taken of another topology.
     """
 
     generation: int
@@ -263,6 +269,7 @@ class Expected:
     states: Mapping[str, int]
     bindings: Mapping[str, Binding]
     skipped: Mapping[int, Skipped]
+    lines: Mapping[int, EndLine]
 
 
 def expected(
@@ -303,7 +310,26 @@ def expected(
         },
         bindings=bindings,
         skipped=skipped,
+        lines=_lines(receipts),
     )
+
+
+def _lines(receipts: Mapping[int, Receipt]) -> dict[int, EndLine]:
+    """Work out the book of ends. A receipt of an older release does not name the first of its chain."""
+    lines = dict[int, EndLine]()
+    for txid, each in sorted(receipts.items()):
+        replaces = each.replaces
+        first = 0
+        if replaces is not None:
+            before = lines.get(replaces.txid)
+            known = before.first if before is not None else 0
+            first = replaces.first or known or replaces.txid
+        rows = {name: part.keys for name, part in each.written.items() if part.keys}
+        outcome = Outcome(each.outcome)
+        lines[txid] = EndLine(txid, each.birth, each.key, outcome, rows, first)
+        if first in lines and outcome is Outcome.COMMITTED:
+            lines[first] = replace(lines[first], end=txid)
+    return lines
 
 
 def _bound_after(txid: int, each: Receipt | TransactionRecord) -> Binding:

@@ -11,7 +11,7 @@ from airflow_tx.base.errors import RepairRefused, UnreadableRecord
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.api import Create, Paths, Write
 from airflow_tx.ledger.attempt import Token
-from airflow_tx.ledger.json_text import digest
+from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.life import LEDGER_LOST, holds_for_good
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.receipt import FenceBatch, Outcome, Receipt
@@ -235,13 +235,17 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
     txid = newest.token.txid
     receipt = newest.receipt
     is_complete = _is_complete(held, txid)
-    ended = {each.txid: each for state in held for each in state.receipts if each.txid < txid}
+    kept = _put_together(held)
+    ended = {number: each for number, each in kept.items() if number < txid}
     bound = dict[str, Binding]()
     remade = None
     if is_complete:
         current = txid + 1
         meta: Metadata | None = Metadata(receipt.attempt, receipt.metadata, receipt.after)
-        ended[txid] = receipt
+        known = kept.get(txid)
+        # The fence does not say what was written.
+        written = {} if known is None or known.birth != receipt.birth else known.written
+        ended[txid] = replace(receipt, written=written)
         summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
     else:
         _check_open(paths, held, txid)
@@ -278,6 +282,16 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         change=max(each.change for each in held),
         remade=remade,
     )
+
+
+def _put_together(held: Sequence[HeldState]) -> dict[int, Receipt]:
+    """Put the receipts of transactions together: each state keeps its own part of what was written."""
+    found = dict[int, Receipt]()
+    for each in (receipt for state in held for receipt in state.receipts):
+        known = found.get(each.txid)
+        parts = {} if known is None or known.birth != each.birth else known.written
+        found[each.txid] = replace(each, written={**parts, **each.written})
+    return found
 
 
 def _is_complete(held: Sequence[HeldState], txid: int) -> bool:

@@ -24,6 +24,7 @@ from airflow_tx.ledger.audit.chain import Expected, expected
 from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild, rebuild_refused
 from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.batch_words import gone_in_words
+from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.json_text import dumps, is_shortened, replace
 from airflow_tx.ledger.ledger import Ledger, OwnStep
 from airflow_tx.ledger.life import (
@@ -44,6 +45,7 @@ from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
+    EndLine,
     RepairRecord,
     Skipped,
     TopologyRecord,
@@ -101,6 +103,10 @@ def ledger_lost(
     wanted = expected(plan.ended, kept, {})
     after = _topology_after(found or request.made(stamp.op, plan.incarnation), plan, stamp)
     after = replace(after, accepted=_accepted_again(kept, plan))
+    lines = []
+    if request.keeps_book or after.book:
+        lines = _lines_again(plan, wanted, next_line=1 if current is None else current.txid)
+        after = replace(after, book=_begin_of_book(after.book, lines, plan, current))
     # No transaction that begins after the rebuild uses the name of one of these folders.
     after = step.left(after, paths, *map(paths.acks, read.names_if_any(paths.all_acks)))
     skipped, without_rows = _skipped_again(read, stamp, paths, wanted)
@@ -112,6 +118,7 @@ def ledger_lost(
         put_or_create(read, paths.record, encode(after)),
         put_or_create(read, paths.current, encode(Counter(plan.current))),
         put_or_create(read, paths.allocated, encode(Counter(plan.current - (not plan.remade)))),
+        *Book(read, paths).with_lines(lines),
     ]
     if plan.remade is not None:
         writes = _remade(writes, plan.remade.writes(read, stamp, paths))
@@ -136,6 +143,32 @@ def ledger_lost(
         kept=[each for each in kept if not read.exists(paths.repair(each.number))],
         above=plan.change,
     )
+
+
+LINES_AGAIN = 500
+"""Lines of the book of ends that a rebuild makes again; `repair --ends` makes older ones."""
+
+
+def _lines_again(plan: RebuildPlan, wanted: Expected, next_line: int) -> list[EndLine]:
+    """Make the lines of the lost time, as far back as the receipts of the states follow each other.
+
+    :param next_line: the first transaction of which the ledger has no line.
+    """
+    lines = list[EndLine]()
+    for txid in range(plan.current - 1, max(next_line, plan.current - LINES_AGAIN) - 1, -1):
+        if txid not in wanted.lines:
+            break
+        lines.append(wanted.lines[txid])
+    return lines
+
+
+def _begin_of_book(
+    before: int, lines: Sequence[EndLine], plan: RebuildPlan, current: Counter | None
+) -> int:
+    """Give the first transaction from which on the book lacks no line."""
+    begin = plan.current - len(lines)
+    is_whole = before and current is not None and begin <= current.txid
+    return before if is_whole else max(begin, 1)
 
 
 def _remade(writes: Sequence[Write], made: Sequence[Write]) -> list[Write]:
@@ -629,7 +662,7 @@ def is_being_reset(data: bytes) -> bool:
 
 def remove_records(store: Store, paths: Paths) -> None:
     """Delete every record below the folders of a topology, the notes of repairs aside."""
-    for path in (*paths.folders, paths.wishes):
+    for path in (*paths.folders, paths.wishes, paths.ends):
         if path not in (paths.base, paths.coordinator):
             step.empty(store, path)
 

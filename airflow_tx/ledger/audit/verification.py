@@ -18,7 +18,7 @@ from airflow_tx.ledger.audit.chain import (
     in_short,
 )
 from airflow_tx.ledger.batch import WHOLE
-from airflow_tx.ledger.json_text import as_plain, digest, digest_of, replace
+from airflow_tx.ledger.json_text import as_plain, digest, digest_of, is_shortened, replace
 from airflow_tx.ledger.life import (
     ACCEPT_LOSS,
     BACK,
@@ -28,9 +28,10 @@ from airflow_tx.ledger.life import (
     STATE_LOST,
     Life,
     name_now,
+    taken_back,
 )
 from airflow_tx.ledger.receipt import Receipt, Written, restated
-from airflow_tx.ledger.records import Phase, Skipped, TransactionRecord
+from airflow_tx.ledger.records import EndLine, Phase, Skipped, TransactionRecord
 
 # --- decisive -----------------------------------------------------------------------------------------------------
 # Compares what decides later transactions with the receipts, and with itself. Pure. Source: docs/protocol.md §10.
@@ -48,6 +49,7 @@ def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bo
         return
     _compare_skipped(chain, now)
     _compare_bindings(chain, now)
+    _compare_book(chain)
     if whole:
         _compare_open(chain, now)
         chain.findings += [f"ledger: {each}" for each in _topology_findings(chain)]
@@ -187,6 +189,41 @@ def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
         and name_now(repairs, each.change["state"], each.change["txid"] - 1) == state
         for each in repairs
     )
+
+
+# --- the book of ends ---------------------------------------------------------------------------------------------
+
+
+def _compare_book(chain: Chain) -> None:
+    """Compare each line of the book with what the receipts say."""
+    ledger = chain.ledger
+    begins = ledger.topology.book
+    gone = {txid for each in ledger.life for txid in taken_back(each)}
+    for txid in range(max(begins, chain.first), chain.last + 1) if begins else ():
+        line = ledger.book.get(txid)
+        if line is None:
+            chain.find(txid, f"it is final, and has no line in the book, which begins at {begins}")
+        elif txid in chain.expected.lines and txid not in gone:
+            for name, said, kept in _line_findings(chain, line):
+                told = f"the book says {name} {in_short(said)}, the receipts say {in_short(kept)}"
+                chain.find(txid, told)
+
+
+def _line_findings(chain: Chain, line: EndLine) -> Iterator[tuple[str, Any, Any]]:
+    """Find the fields of a line that are not what they should be."""
+    wanted = chain.expected.lines[line.txid]
+    receipt = chain.receipts[line.txid]
+    # What a receipt of some states says is not all that was written.
+    partly = {"rows"} if line.txid in chain.pieced else set()
+    for name in sorted({"birth", "key", "outcome", "rows", "first", "end"} - partly):
+        said, kept = (as_plain(getattr(each, name)) for each in (line, wanted))
+        if said != kept:
+            yield name, said, kept
+    if line.taken is not None and not is_shortened(receipt.metadata):
+        kept = receipt.metadata or {}
+        said = as_plain(replace(line.taken, again=False))
+        if any(said.get(name) != kept.get(name) for name in ("first", "last", "ends")):
+            yield "taken", said, kept
 
 
 # --- open transactions --------------------------------------------------------------------------------------------

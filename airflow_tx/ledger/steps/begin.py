@@ -29,6 +29,7 @@ from airflow_tx.ledger.batch import (
     PreviousBatch,
     TopologyRequest,
 )
+from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.json_text import digest, replace
 from airflow_tx.ledger.reading import (
     Reader,
@@ -98,13 +99,19 @@ def _final(begins: BeginPass, binding: Binding) -> Decision[BeginAnswer]:
         wish = begins.read.find(Wish, paths.wish(txid))
         if wish is None:
             return Decision(AlreadyCommitted(txid))
-        return _allocate(begins, Restatement(binding, wish))
+        return _allocate(begins, Restatement(binding, wish, _first_of(begins, txid)))
     skipped = begins.read.find(Skipped, paths.skipped(txid))
     if skipped is None:
         raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
     if skipped.readmit is None:
         raise SkippedTransaction(topology=paths.topology, txid=txid)
     return _allocate(begins, _Readmission(txid, skipped))
+
+
+def _first_of(begins: BeginPass, txid: int) -> int:
+    """Name the transaction that begins the chain of a committed one; 0: it does so itself, as far as is known."""
+    line = Book(begins.read, begins.paths).line(txid) if begins.topology.book else None
+    return 0 if line is None else line.first
 
 
 @dataclass(frozen=True)
@@ -116,10 +123,10 @@ class _Readmission:
     replaces: None = None
     wanted: None = None
 
-    def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any:
-        """Return the current rows."""
+    def batch(self, begins: BeginPass, attempt: TransactionAttempt) -> Batch:
+        """Return the batch with its current rows."""
         rows = self.skipped.rows
-        return rows if rows is None else begins.current_rows(attempt, rows)
+        return Batch(None, None) if rows is None else begins.current_batch(attempt, rows)
 
     def counted(self, begins: BeginPass) -> None:
         """Return None: a source may have lost rows since."""
@@ -156,8 +163,8 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
 
     position = state.position_before(txid)
     if given is not None:
-        rows = given.rows(begins, TransactionAttempt(txid, 1))
-        return _allocated(begins, state, _pinned(begins, position, rows), given)
+        batch = given.batch(begins, TransactionAttempt(txid, 1))
+        return _allocated(begins, state, _pinned(begins, position, batch), given)
 
     start = start_after(begins.read, begins.paths, begins.topology, position)
     last = state.get_last_state()
@@ -165,20 +172,20 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
     # A repair that took transactions back keeps where the last one ended, and not its rows.
     if last is not None and last.rows is not None:
         previous = PreviousBatch(txid - 1, last.rows, is_open=txid > current)
-    batch = begins.next_batch(TransactionAttempt(txid, 1), start.position, previous)
-    if batch is None:
+    found = begins.next_batch(TransactionAttempt(txid, 1), start.position, previous)
+    if found is None:
         return Decision(NoData(txid))
     # A transactional source gives every replay the same rows, so it needs no beginning.
     keeps_begin = topology.partitioned and topology.source_kind != "transactional"
     decided = DecidedBatch(
-        batch.metadata,
-        position_after(position, batch.position, partitioned=topology.partitioned),
+        found.metadata,
+        position_after(position, found.position, partitioned=topology.partitioned),
         base=digest(position),
-        size=batch.size,
-        lost=start.passed(batch.position),
-        begin=batch.start if keeps_begin else None,
+        size=found.size,
+        lost=start.passed(found.position),
+        begin=found.start if keeps_begin else None,
     )
-    return _allocated(begins, state, decided, run=batch)
+    return _allocated(begins, state, decided, run=found)
 
 
 def _set_back(read: Reader, paths: Paths, found: int) -> UnreadableRecord:
@@ -190,12 +197,16 @@ def _set_back(read: Reader, paths: Paths, found: int) -> UnreadableRecord:
     return UnreadableRecord(path=paths.allocated, reason=f"{reason}, so zkCli.sh must {right}")
 
 
-def _pinned(begins: BeginPass, position: Any, rows: Any) -> DecidedBatch:
+def _pinned(begins: BeginPass, position: Any, batch: Batch) -> DecidedBatch:
     """Take rows again. The source stays where it is."""
+    rows = batch.metadata
     partitioned = begins.request.topology.partitioned
     after = unmoved(position, rows, partitioned=partitioned)
     return DecidedBatch(
-        rows, position_after(position, after, partitioned=partitioned), base=digest(position)
+        rows,
+        position_after(position, after, partitioned=partitioned),
+        base=digest(position),
+        size=batch.size,
     )
 
 
@@ -302,12 +313,17 @@ def open_topology(
     if (topology.source_kind, topology.partitioned) != (request.source_kind, request.partitioned):
         allocated = read.get(Counter, paths.allocated)
         _check_source(read, paths, topology, request, allocated.txid)
+    book = topology.book
+    if request.keeps_book and not book:
+        book = read.get(Counter, paths.current).txid
     changed = replace(
         topology,
         source_kind=request.source_kind,
         partitioned=request.partitioned,
         max_pending=request.max_pending,
         zone=request.zone,
+        book=book,
+        upstream=request.upstream,
         op=stamp.op,
     )
     return step.put(paths.record, changed, Done())
@@ -321,7 +337,10 @@ def missing_folders(read: Reader, paths: Paths) -> list[Write]:
 def is_up_to_date(topology: TopologyRecord, request: TopologyRequest) -> bool:
     """Ask whether the record says of the DAG what the DAG says of itself."""
     found = (topology.source_kind, topology.max_pending, topology.partitioned, topology.zone)
-    return found == (request.source_kind, request.max_pending, request.partitioned, request.zone)
+    said = (request.source_kind, request.max_pending, request.partitioned, request.zone)
+    # A book that has begun is kept, also while the topology has no table any more.
+    has_book = topology.book > 0 or not request.keeps_book
+    return found == said and has_book and topology.upstream == request.upstream
 
 
 def check_claim(topology: TopologyRecord, paths: Paths, request: TopologyRequest) -> None:

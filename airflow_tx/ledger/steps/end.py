@@ -22,6 +22,7 @@ from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Grant, Token
+from airflow_tx.ledger.book import ended_lines
 from airflow_tx.ledger.json_text import as_kept, digest, replace
 from airflow_tx.ledger.life import BEGAN, CHANGE, EMPTIED
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
@@ -275,6 +276,7 @@ def ended(
         *(gone or ()),
         *RotatingTransactionalState(read, paths).cleanup_before(txid),
         *_forgotten_history(read, paths, txid - stamp.history),
+        *ended_lines(read, paths, topology, record, receipt),
     )
     if outcome is Outcome.COMMITTED and (record.journal or record.replaces is not None):
         bound = encode(Binding(txid, record.journal or ""))

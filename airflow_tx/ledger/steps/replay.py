@@ -100,13 +100,16 @@ class BeginPass:
         ask = partial(self.outside.next_batch, attempt, position, previous)
         return self.read.ask("batch", about, ask)
 
-    def current_rows(self, attempt: TransactionAttempt, metadata: Any) -> Any:
-        """Ask the source for the current metadata of the same rows.
+    def current_batch(self, attempt: TransactionAttempt, metadata: Any) -> Batch:
+        """Ask the source for the current metadata of the same rows, and how many they are if it knows that.
 
         :param metadata: the earlier decision.
+        :return: without a position, which does not change.
         """
         about = f"{attempt.txid} instead of {digest(metadata)}"
-        return self.read.ask("batch", about, partial(self.outside.decide_again, attempt, metadata))
+        ask = partial(self.outside.decide_again, attempt, metadata)
+        again: Any = self.read.ask("batch", about, ask)
+        return again if isinstance(again, Batch) else Batch(again, None)
 
 
 def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAnswer]:
@@ -180,7 +183,8 @@ def _next_attempt(
     request = begins.request
     state = RotatingTransactionalState(read, paths)
     attempt = TransactionAttempt(txid, record.attempt + 1)
-    stays = record.pinned or request.topology.source_kind == "transactional"
+    topology = request.topology
+    stays = record.pinned or topology.source_kind == "transactional" or topology.keeps_range
     decided = (
         _same_rows(begins, state, attempt, record) if stays else _other_rows(begins, state, attempt)
     )
@@ -228,9 +232,12 @@ def _same_rows(
     """Keep the rows of the attempt before, or take the current rows if a person wants that."""
     meta = state.get_state(attempt.txid)
     rows = meta.rows
-    if to_decide_anew(record, rows):
-        rows = begins.current_rows(attempt, rows)
-    kept = DecidedBatch(rows, meta.position, record.base, record.size, record.lost, meta.begin)
+    size = record.size
+    if to_decide_anew(record, rows, always=begins.request.topology.keeps_range):
+        current = begins.current_batch(attempt, rows)
+        rows = current.metadata
+        size = current.size or size
+    kept = DecidedBatch(rows, meta.position, record.base, size, record.lost, meta.begin)
     if not record.pinned:
         return kept
 
@@ -370,9 +377,13 @@ def check_changeable(
         )
 
 
-def to_decide_anew(record: TransactionRecord, rows: Any) -> bool:
-    """Ask whether a replay needs the current rows; one that is to be skipped needs none."""
-    return record.to_change is not None and record.skip is None and rows is not None
+def to_decide_anew(record: TransactionRecord, rows: Any, *, always: bool = False) -> bool:
+    """Ask whether a replay needs the current rows; one that is to be skipped needs none.
+
+    :param always: whether each attempt finds out anew what is in its range.
+    """
+    wanted = always or record.to_change is not None
+    return wanted and record.skip is None and rows is not None
 
 
 # --- wish ---------------------------------------------------------------------------------------------------------
@@ -690,32 +701,37 @@ def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> R
 
 @dataclass(frozen=True)
 class Restatement:
-    """The committed transaction whose batch is taken again."""
+    """The committed transaction whose batch is taken again.
+
+    :param first: the transaction that begins its chain; 0: it does so itself.
+    """
 
     binding: Binding
     wish: Wish
+    first: int = 0
 
     @property
     def replaces(self) -> Replaced:
         """The transaction that is replaced, as the record keeps it."""
-        return Replaced(self.binding.txid, self.binding.entry)
+        return Replaced(self.binding.txid, self.binding.entry, self.first)
 
     @property
     def wanted(self) -> Deed:
         """Who wants it, when and why."""
         return Deed(self.wish.who, self.wish.when, self.wish.why)
 
-    def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any:
-        """Return the rows of the journal, or the current ones if they are wanted.
+    def batch(self, begins: BeginPass, attempt: TransactionAttempt) -> Batch:
+        """Return the batch with the rows of the journal, or with the current ones if they are wanted.
 
         :raises RestateRefused: its contribution cannot be taken back.
         """
         txid = self.binding.txid
         found = self._entry(begins)
         check_held(begins.read, begins.paths, begins.topology, txid, found.states, wanted=True)
-        if self.wish.changed_rows and found.rows is not None:
-            return begins.current_rows(attempt, found.rows)
-        return found.rows
+        anew = self.wish.changed_rows or begins.request.topology.keeps_range
+        if anew and found.rows is not None:
+            return begins.current_batch(attempt, found.rows)
+        return Batch(found.rows, None)
 
     def counted(self, begins: BeginPass) -> BatchRows | None:
         """Return what the tasks read of the batch then; None: this is unknown, or they are to read the current rows."""

@@ -13,6 +13,7 @@ from airflow_tx.base.remedy import Command
 from airflow_tx.ledger.answers import Repaired
 from airflow_tx.ledger.api import Delete, Paths, Put, Write
 from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.json_text import is_shortened, replace
 from airflow_tx.ledger.life import BACK, BEGAN, CHANGE, EMPTIED, ROLL_FORWARD
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState, repairs_of
@@ -20,6 +21,7 @@ from airflow_tx.ledger.receipt import Outcome, Receipt
 from airflow_tx.ledger.records import (
     Binding,
     Counter,
+    EndLine,
     Metadata,
     RollingNote,
     Skipped,
@@ -322,6 +324,7 @@ def back(
             state.override_state(last, Metadata(receipt.attempt, None, position)),
             Put(paths.current, encode(Counter(last + 1))),
             Put(paths.record, encode(after)),
+            *_lines_taken_back(read, paths, topology, {**kept, **records}),
         ],
         what=BACK,
         after=after,
@@ -330,6 +333,26 @@ def back(
         f"{', '.join(runs)}",
         change={"txid": to, "last": last, "runs": runs, "marks": dict(marks)},
     )
+
+
+def _lines_taken_back(
+    read: Reader,
+    paths: Paths,
+    topology: TopologyRecord,
+    gone: Mapping[int, Receipt | TransactionRecord],
+) -> tuple[Write, ...]:
+    """Note in the book of ends that these transactions count for nothing, and which ones count again."""
+    if not topology.book:
+        return ()
+    book = Book(read, paths)
+    lines = {txid: EndLine(txid, each.birth, each.key) for txid, each in gone.items()}
+    for each in (gone[txid] for txid in sorted(gone, reverse=True)):
+        replaced = each.replaces
+        begins = None if replaced is None else book.line(replaced.begins)
+        if replaced is not None and begins is not None and replaced.txid not in gone:
+            end = 0 if replaced.txid == begins.txid else replaced.txid
+            lines[begins.txid] = replace(begins, end=end)
+    return book.with_lines(lines[txid] for txid in sorted(lines) if txid >= topology.book)
 
 
 def _back_refused(paths: Paths, txid: int, problem: str, remedy: str = "") -> RepairRefused:

@@ -310,7 +310,7 @@ def test_a_question_is_recognised_by_what_it_asks_for_not_by_its_attempt() -> No
     for attempt in (TransactionAttempt(7, 1), TransactionAttempt(7, 2)):
         for rows in (3, 4):
             begins.next_batch(attempt, rows)
-            begins.current_rows(attempt, rows)
+            begins.current_batch(attempt, rows)
     assert read.about[:4] == read.about[4:]
     assert len({*read.about}) == 4
 

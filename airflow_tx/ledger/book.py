@@ -1,0 +1,124 @@
+"""The book of ends: a line for each final transaction, kept for good. Source: docs/protocol.md §12.
+
+The history forgets, and a binding is found by the key of a run alone. The book tells of each transaction which one
+counts for it, however long ago it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from airflow_tx.base.errors import UnreadableRecord
+from airflow_tx.ledger.api import Create, Paths, Put, Write
+from airflow_tx.ledger.json_text import read_as, replace
+from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
+from airflow_tx.ledger.receipt import Outcome, Receipt
+from airflow_tx.ledger.records import (
+    BookPage,
+    EndLine,
+    TakenRange,
+    TopologyRecord,
+    TransactionRecord,
+    encode,
+)
+
+LINES_A_PAGE = 50
+"""A page stays far below the size of a multi, also with a range and the rows of several tables in each line."""
+
+
+class Book:
+    """The book of one topology, each page read once: by a step, or for a reader."""
+
+    def __init__(self, read: Reader, paths: Paths) -> None:
+        self._read = read
+        self._paths = paths
+        self._pages: dict[int, dict[int, EndLine]] = {}
+        self._stored: set[int] = set()
+
+    def line(self, txid: int) -> EndLine | None:
+        """Read the line of a transaction; None: it is not final, or ended before the book began."""
+        return self._page(txid // LINES_A_PAGE).get(txid)
+
+    def lines(self, first: int, last: int) -> dict[int, EndLine]:
+        """Read the lines that there are of transactions from `first` to `last`, by txid."""
+        pages = range(first // LINES_A_PAGE, last // LINES_A_PAGE + 1)
+        found = (line for number in pages for line in self._page(number).items())
+        return {txid: line for txid, line in found if first <= txid <= last}
+
+    def with_lines(self, lines: Iterable[EndLine]) -> tuple[Write, ...]:
+        """Give the writes that put lines into the book, in place of the ones that they had."""
+        changed = dict[int, dict[int, EndLine]]()
+        for line in lines:
+            number = line.txid // LINES_A_PAGE
+            changed.setdefault(number, dict(self._page(number)))[line.txid] = line
+        writes = [self._write(number, page) for number, page in sorted(changed.items())]
+        is_first = any(isinstance(each, Create) for each in writes)
+        is_first = is_first and not self._read.exists(self._paths.ends)
+        folder = (Create(self._paths.ends, b""),) if is_first else ()
+        return (*folder, *writes)
+
+    def _write(self, number: int, page: Mapping[int, EndLine]) -> Write:
+        data = encode(BookPage([page[txid] for txid in sorted(page)]))
+        path = self._paths.page(number)
+        return Put(path, data) if number in self._stored else Create(path, data)
+
+    def _page(self, number: int) -> dict[int, EndLine]:
+        if number not in self._pages:
+            found = self._read.find(BookPage, self._paths.page(number))
+            self._stored |= set() if found is None else {number}
+            lines = [] if found is None else found.lines
+            self._pages[number] = {line.txid: line for line in lines}
+        return self._pages[number]
+
+
+def end_line(receipt: Receipt, taken: TakenRange | None = None) -> EndLine:
+    """Make the line of a final transaction."""
+    return EndLine(
+        receipt.txid,
+        receipt.birth,
+        receipt.key,
+        Outcome(receipt.outcome),
+        rows={state: each.keys for state, each in receipt.written.items() if each.keys},
+        first=0 if receipt.replaces is None else receipt.replaces.begins,
+        taken=taken,
+    )
+
+
+def ended_lines(
+    read: Reader,
+    paths: Paths,
+    topology: TopologyRecord,
+    record: TransactionRecord,
+    receipt: Receipt,
+) -> tuple[Write, ...]:
+    """Give the writes that note the end of a transaction in the book, if the topology keeps one.
+
+    :param record: as it was before its end.
+    """
+    if not topology.book:
+        return ()
+    line = end_line(receipt, _taken(read, paths, topology, record))
+    book = Book(read, paths)
+    return book.with_lines([line, *_ended(book, line)])
+
+
+def _taken(
+    read: Reader, paths: Paths, topology: TopologyRecord, record: TransactionRecord
+) -> TakenRange | None:
+    """Read what the batch of an open transaction takes of an upstream topology; None: nothing that is known."""
+    if not topology.upstream:
+        return None
+    rows = RotatingTransactionalState(read, paths).get_state(record.txid).rows
+    # A replay has found nothing, or the batch was decided by the source that the DAG had before.
+    with suppress(UnreadableRecord):
+        taken = read_as(TakenRange, rows, paths.meta(record.txid))
+        return replace(taken, counts={}, again=record.pinned and record.replaces is None)
+    return None
+
+
+def _ended(book: Book, line: EndLine) -> list[EndLine]:
+    """Note a committed restatement in the line of the transaction that begins its chain, if that one has a line."""
+    counts = line.first and line.outcome is Outcome.COMMITTED
+    begins = book.line(line.first) if counts else None
+    return [] if begins is None else [replace(begins, end=line.txid)]

@@ -1,0 +1,260 @@
+"""The book of ends: which transaction counts for each one, however long ago it was. Source: docs/protocol.md §12."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from airflow_tx.ledger.attempt import Token
+from airflow_tx.ledger.audit.plan import HeldState
+from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.batch import Batch
+from airflow_tx.ledger.book import LINES_A_PAGE, Book
+from airflow_tx.ledger.json_text import as_plain, replace
+from airflow_tx.ledger.reading import Reader
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import BookPage, EndLine, TakenRange, decode
+from airflow_tx.ledger.steps.end import note_readmission
+from airflow_tx.ledger.steps.replay import WishRequest
+from airflow_tx.ledger.steps.step import Audit
+from airflow_tx.ledger.store.memory import MemoryStore
+from tests.unit.protocol.books import Books
+
+ADA = Audit("ada", "a bug")
+
+
+def kept(**how: Any) -> Books:
+    return Books(added=["n"], journals=True, book=True, **how)
+
+
+def lines(books: Books) -> dict[int, EndLine]:
+    topology = books.pipeline.ledger.topology()
+    last = books.pipeline.ledger.current() - 1
+    return Book(Reader(books.store), books.pipeline.paths).lines(topology.book, last)
+
+
+def chains(books: Books) -> dict[int, tuple[int, int]]:
+    """Of each line the first of its chain, and its end."""
+    return {txid: (line.first, line.end) for txid, line in lines(books).items()}
+
+
+def test_each_final_transaction_gets_a_line_with_what_its_receipt_says() -> None:
+    books = kept().run(2)
+    books.skip()
+    receipt = books.receipt(2)
+    found = lines(books)
+    assert found[2] == EndLine(2, receipt.birth, "run 2", Outcome.COMMITTED, {"s0": 1, "s1": 1})
+    assert (found[3].outcome, found[3].rows) == (Outcome.SKIPPED, {})
+    assert books.verify().findings == ()
+
+
+def test_a_topology_without_a_table_keeps_no_book() -> None:
+    books = Books().run(2)
+    assert books.pipeline.ledger.topology().book == 0
+    assert books.store.children(books.pipeline.paths.ends) is None
+
+
+def test_a_restatement_is_noted_where_its_chain_begins() -> None:
+    books = kept().run(2)
+    assert books.pipeline.restate(1, "run 1", 5) == 3
+    assert books.pipeline.restate(3, "run 1", 5) == 4
+    assert chains(books) == {1: (0, 4), 2: (0, 0), 3: (1, 0), 4: (1, 0)}
+    assert books.verify().findings == ()
+
+
+def test_a_restatement_that_is_open_or_skipped_ends_no_chain() -> None:
+    books = kept().run(1)
+    books.pipeline.ledger.want_restated(wish(1), ADA)
+    begun = books.pipeline.begin("run 1")
+    assert chains(books) == {1: (0, 0)}
+    books.pipeline.skip(begun.txid)
+    assert chains(books) == {1: (0, 0), 2: (1, 0)}
+    assert lines(books)[2].outcome is Outcome.SKIPPED
+
+
+def wish(txid: int) -> WishRequest:
+    return WishRequest(txid, f"run {txid}", f"run {txid}")
+
+
+def test_a_readmitted_transaction_begins_a_chain_of_its_own() -> None:
+    books = kept().run(1)
+    books.skip()
+    books.pipeline.ledger.run(note_readmission, 2, ADA)
+    assert books.pipeline.run("run 2") == 3
+    assert chains(books) == {1: (0, 0), 2: (0, 0), 3: (0, 0)}
+    assert lines(books)[3].counts
+    assert not lines(books)[2].counts
+
+
+def test_a_line_outlives_the_history_and_pages_hold_a_fixed_number_of_lines() -> None:
+    books = kept(history=2).run(LINES_A_PAGE + 1)
+    assert books.pipeline.restate(LINES_A_PAGE, f"run {LINES_A_PAGE}", 1) == LINES_A_PAGE + 2
+    paths = books.pipeline.paths
+    assert set(books.store.children(paths.ends).names) == {"0", "1"}  # type: ignore[union-attr]
+    found = {
+        number: decode(BookPage, "", books.store.get(paths.page(number)).data)  # type: ignore[union-attr]
+        for number in (0, 1)
+    }
+    assert [len(page.lines) for page in found.values()] == [LINES_A_PAGE - 1, 3]
+    assert lines(books)[LINES_A_PAGE].end == LINES_A_PAGE + 2
+
+
+def test_a_restatement_of_a_chain_that_began_before_the_book_is_noted_in_its_own_line_alone() -> None:
+    books = Books(added=["n"], journals=True).run(2)
+    books.pipeline.request = replace(books.pipeline.request, keeps_book=True)
+    books.run(1)
+    assert books.pipeline.ledger.topology().book == 3
+    assert books.pipeline.restate(1, "run 1", 5) == 4
+    assert chains(books) == {3: (0, 0), 4: (1, 0)}
+    assert books.verify().findings == ()
+
+
+# --- what a batch takes of another topology ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def downstream() -> Books:
+    """It takes one transaction of an upstream topology after the other, and decides ends anew."""
+    books = kept(upstream="orders", kind="opaque", sized=True)
+    books.pipeline.metadata = lambda row: as_plain(TakenRange(row, row, counts={str(row): 7}))
+    books.pipeline.amount = lambda metadata: 1
+    return books
+
+
+def test_a_line_says_what_the_batch_has_taken_without_its_rows(downstream: Books) -> None:
+    downstream.run(1)
+    downstream.skip()
+    assert lines(downstream)[1].taken == TakenRange(1, 1)
+    assert lines(downstream)[2].taken == TakenRange(2, 2)
+    downstream.pipeline.ledger.run(note_readmission, 2, ADA)
+    downstream.pipeline.run("run 2")
+    assert lines(downstream)[3].taken == TakenRange(2, 2, again=True)
+    assert downstream.verify().findings == ()
+
+
+def test_each_attempt_keeps_its_range_and_finds_its_ends_anew(downstream: Books) -> None:
+    pipeline = downstream.pipeline
+    downstream.run(1)
+    begun = pipeline.begin("run 2")
+    pipeline.decide_again = with_end(2, 9)
+    again = pipeline.begin("run 2")
+    assert (again.attempt.attempt, again.position) == (2, begun.position)
+    assert again.metadata == {"first": 2, "last": 2, "ends": {"2": 9}, "counts": {"9": 4}}
+    record = pipeline.ledger.status(2)
+    assert record is not None
+    assert record.size == {"rows": 4, "why": "anew"}
+
+
+def test_a_restatement_and_its_replays_find_their_ends_anew(downstream: Books) -> None:
+    pipeline = downstream.pipeline
+    downstream.run(2)
+    pipeline.ledger.want_restated(wish(1), ADA)
+    pipeline.decide_again = with_end(1, 8)
+    assert pipeline.begin("run 1").metadata["ends"] == {"1": 8}
+    pipeline.decide_again = with_end(1, 9)
+    begun = pipeline.begin("run 1")
+    assert (begun.txid, begun.attempt.attempt, begun.metadata["ends"]) == (3, 2, {"1": 9})
+    grant = pipeline.acquire(begun, pipeline.process(begun))
+    pipeline.write(grant, 1)
+    pipeline.mark(grant)
+    assert lines(downstream)[3].taken == TakenRange(1, 1, {"1": 9})
+    assert lines(downstream)[1].end == 3
+
+
+def with_end(txid: int, end: int) -> Any:
+    taken = TakenRange(txid, txid, {str(txid): end}, {str(end): 4})
+    return lambda attempt, metadata: Batch(as_plain(taken), None, 4, "anew")
+
+
+# --- repairs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_rebuilt_from_its_states_has_the_lines_that_their_receipts_tell() -> None:
+    books = kept().run(3)
+    books.pipeline.restate(1, "run 1", 5)
+    before = lines(books)
+    held = [
+        HeldState.of(each.name, undoable=True, fence=each.fence(), receipts=each.receipts()) for each in books.states
+    ]
+    books.store = books.pipeline.store = MemoryStore()
+    Repairs(books.pipeline.ledger).ledger_lost(held, books.pipeline.request, ADA)
+    assert books.pipeline.ledger.topology().book == 1
+    assert lines(books) == before
+    books.run(1)
+    assert books.verify().findings == ()
+
+
+def test_a_rebuilt_book_begins_with_the_last_transaction_where_states_keep_no_receipts() -> None:
+    books = kept().run(3)
+    held = [HeldState.of(each.name, undoable=True, fence=each.fence()) for each in books.states]
+    books.store = books.pipeline.store = MemoryStore()
+    Repairs(books.pipeline.ledger).ledger_lost(held, books.pipeline.request, ADA)
+    assert books.pipeline.ledger.topology().book == 3
+    assert list(lines(books)) == [3]
+    books.run(1)
+    assert list(lines(books)) == [3, 4]
+
+
+def test_a_reset_begins_another_book() -> None:
+    books = kept().run(3)
+    pipeline = books.pipeline
+
+    def clear() -> None:
+        for each in books.states:
+            each.clear()
+
+    Repairs(pipeline.ledger).reset(pipeline.request, ADA, clear=clear)
+    books.ran = 0
+    books.run(1)
+    assert list(lines(books)) == [1]
+
+
+def test_transactions_that_a_repair_has_taken_back_count_for_nothing_and_chains_end_as_before() -> None:
+    books = kept().run(2)
+    tokens = {each.name: fence.token for each in books.states if (fence := each.fence()) is not None}
+    books.pipeline.restate(1, "run 1", 5)
+    books.pipeline.begin("run 3")
+    taken_back = back(books, 2, tokens)
+    assert taken_back.startswith("transactions 3 to 4 are taken back")
+    assert chains(books) == {1: (0, 0), 2: (0, 0), 3: (0, 0), 4: (0, 0)}
+    assert [lines(books)[txid].outcome for txid in (3, 4)] == [None, None]
+
+
+def back(books: Books, to: int, tokens: Mapping[str, Token]) -> str:
+    done = books.pipeline.ledger.back(to, tokens=tokens, marks={}, position=to, audit=ADA)
+    return str(done.summary)
+
+
+# --- changed by hand ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("birth", "another", "the book says birth"),
+        ("key", "another", "the book says key"),
+        ("outcome", "SKIPPED", "the book says outcome"),
+        ("rows", {"s0": 7}, "the book says rows"),
+        ("first", 1, "the book says first 1"),
+        ("end", 9, "the book says end 9"),
+    ],
+)
+def test_a_field_of_a_line_is_found(field: str, value: Any, words: str) -> None:
+    books = kept().run(3)
+    books.change(books.pipeline.paths.page(0), lambda page: page["lines"][1].update({field: value}))
+    assert any(words in each and "transaction 2" in each for each in books.verify().findings)
+
+
+def test_a_line_that_is_gone_is_found() -> None:
+    books = kept().run(3)
+    books.change(books.pipeline.paths.page(0), lambda page: page["lines"].pop(1))
+    assert books.verify().findings == ("transaction 2: it is final, and has no line in the book, which begins at 1",)
+
+
+def test_another_range_in_a_line_is_found(downstream: Books) -> None:
+    downstream.run(3)
+    change = {"first": 1, "last": 2}
+    downstream.change(downstream.pipeline.paths.page(0), lambda page: page["lines"][1]["taken"].update(change))
+    assert any("the book says taken" in each for each in downstream.verify().findings)
