@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Source as Source,
         SqlSource as SqlSource,
         TransactionalSource as TransactionalSource,
+        UpstreamSource as UpstreamSource,
     )
     from airflow_tx.transaction import (
         Alarm as Alarm,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from functools import cache, cached_property, wraps
+from importlib import import_module
 from os import PathLike, fspath
 from typing import Any, ClassVar, cast
 
@@ -84,6 +85,9 @@ def stored_name(cls: type) -> str:
 
 def plain_form(value: Any) -> Any:
     """Spell a value as JSON has it: a tuple is a list, an enum its value; leave what JSON does not have."""
+    if isinstance(value, Described):
+        made_by, arguments = value.described()
+        return {_CLASS: made_by, _ARGUMENTS: arguments}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -91,6 +95,19 @@ def plain_form(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_form(each) for each in value]
     return value
+
+
+_CLASS = "class"
+_ARGUMENTS = "arguments"
+
+
+def remade(value: Any) -> Any:
+    """Make the described object of which `plain_form` has written class and arguments; leave what is none."""
+    if not isinstance(value, Mapping) or value.keys() != {_CLASS, _ARGUMENTS}:
+        return value
+    module, _, name = str(value[_CLASS]).rpartition(".")
+    made: Described = getattr(import_module(module), name)(**value[_ARGUMENTS])
+    return made
 
 
 def _alone(value: Any) -> Any:

@@ -48,6 +48,15 @@ class RowsRefused(SourceError):
     for_good = of_values = True
 
 
+class SourceNotSettled(SourceError):
+    """Rows of an upstream table that are not there yet, or no more, while another transaction is about to end.
+
+    It passes without a person. A task that meets it starts again later, and no try is counted.
+    """
+
+    template = "Source {source} is not settled: {problem}."
+
+
 class OtherSource(SourceError):
     """A position, metadata or key in the ledger that is none of this source."""
 

@@ -124,7 +124,8 @@ class LaneWindow:
         :return: whether there is nothing more to wait for than an application that is over.
         """
         deadlines = [
-            each.application.deadline for each in self._applied if each.application is not None
+            each.again_at if each.application is None else each.application.deadline
+            for each in self._applied
         ]
         with self.changed:
             self.changed.wait_for(

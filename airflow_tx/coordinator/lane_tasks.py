@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import TxError
+from airflow_tx.base.errors import SourceNotSettled, TxError
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
 from airflow_tx.ledger import (
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 # The commit of a transaction in a lane: joined with the steps around it, if no other step can run between.
 
 
+UNSETTLED_PAUSE = 1.0
+"""Seconds until a task is called again whose rows are not settled."""
 PROGRESS_EVERY = 5.0
 """Seconds between two lines of a lane that all goes well in."""
 
@@ -263,6 +265,11 @@ class LaneProcessing(Processing):
     def _note_ack(self, ledger: Ledger, step: BoundStep[Done]) -> None:
         self._run_ack(step)
 
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        # The lane itself tries again.
+        yield
+
     def _is_current(self) -> bool:
         # A lane starts each task of an attempt once: another try belongs to a run that has taken the attempt over.
         return False
@@ -281,6 +288,7 @@ class LaneTransaction:
     :param applications: runs the applications of the plan; None: it has none.
     :param started: the task that was started with its begin.
     :ivar application: the one that it waits for.
+    :ivar again_at: when its next task is called again, whose rows are not settled, by the monotonic clock.
     """
 
     def __init__(
@@ -298,6 +306,7 @@ class LaneTransaction:
         self.begun = begun
         self.task_try = task_try
         self.application: ApplicationRun | None = None
+        self.again_at = 0.0
         self.commit = commit
         self.outputs = outputs
         self._plan = plan
@@ -312,24 +321,43 @@ class LaneTransaction:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it waits for no application, or for one that is over."""
-        return self.application is None or self.application.is_over
+        """Whether it waits for no application, or for one that is over, and not for rows."""
+        waits = self.application is not None and not self.application.is_over
+        return not waits and time.monotonic() >= self.again_at
 
     def process(self) -> bool:
-        """Call the tasks, up to the next application; again, once that is over.
+        """Call the tasks, up to the next application, or to the first one whose rows are not settled; then again.
 
         :return: whether all of them are done.
         :raises Exception, SystemExit, AirflowTaskTimeout: the error of a task, or of the ledger.
         """
         if self.application is not None:
-            self._take_output(self.application)
-        while self._left and self.application is None:
+            with self._settling(self.application.task):
+                self._take_output(self.application)
+        while self._left and self.is_ready and self.application is None:
             task = self._left.popleft()
-            if isinstance(task, LaneApplication):
-                self._start(task)
-            else:
-                self._call(task)
-        return self.application is None
+            with self._settling(task):
+                if isinstance(task, LaneApplication):
+                    self._start(task)
+                else:
+                    self._call(task)
+        return self.application is None and not self._left
+
+    @contextmanager
+    def _settling(self, task: LaneTask | LaneApplication) -> Iterator[None]:
+        """Let the task within the block be called again a little later, if its rows are not settled.
+
+        :raises TxError: its transaction needs another attempt, or a person.
+        """
+        try:
+            yield
+        except SourceNotSettled as error:
+            assert self._current is not None
+            outcome = self._current.unsettled(error)
+            if outcome is not error or time.monotonic() >= self._deadline:
+                raise outcome from error
+            self._left.appendleft(task)
+            self.again_at = time.monotonic() + UNSETTLED_PAUSE
 
     def fail(self, reason: str, refusal: TxError | None = None) -> str:
         """Note that the task under way has failed; gives the reason with its name.

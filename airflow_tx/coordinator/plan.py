@@ -532,7 +532,12 @@ class Unblock:
     txid: int
 
 
-Action = Allocate | Start | Replay | Examine | Restate | Return | CameBack | Unblock
+@dataclass(frozen=True)
+class Follow:
+    """Request restatements of the transactions that lack a correction of the upstream topology."""
+
+
+Action = Allocate | Start | Replay | Examine | Restate | Return | CameBack | Unblock | Follow
 
 
 @dataclass(frozen=True)
@@ -556,11 +561,13 @@ def plan(
     elapsed: float,
     rules: Rules,
     ready: bool,
+    corrected: bool = False,
 ) -> Plan:
     """Decide the actions: at most one for each transaction.
 
     :param elapsed: seconds since the plan that gave `memory`.
     :param ready: whether the source has, or may have, rows for another transaction.
+    :param corrected: whether something is to be done about corrections of the upstream topology.
     """
     health: dict[int, Health] = {}
     actions: list[Action] = []
@@ -584,6 +591,7 @@ def plan(
     # A run that is about to restate a transaction has a place of the window, and a lane begins nothing beside it.
     waiting = sum(states.get(wish.run_id) in LIVE_RUN_STATES for wish in look.wishes)
     held_up = rules.lane and (look.restates or waiting > 0)
+    actions += [Follow()] if corrected else []
     if ready and not held_up and look.room(max(rules.max_pending - waiting, 1)):
         actions.append(Allocate())
     after = replace(memory, health=health, source_wait=max(memory.source_wait - elapsed, 0.0))

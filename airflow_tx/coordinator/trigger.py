@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -16,6 +16,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError, UnreadableRecord
+from airflow_tx.coordinator.corrections import CorrectionWatch
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.plan import (
     CoordinatorMemory,
@@ -25,7 +26,7 @@ from airflow_tx.coordinator.plan import (
     plan,
 )
 from airflow_tx.coordinator.worker import STATES_EVERY
-from airflow_tx.ledger import Paths, Store, TransactionAttempt
+from airflow_tx.ledger import Paths, ReadOnlyLedger, Store, TransactionAttempt
 from airflow_tx.outputs import AckerStore, shared_ackers
 from airflow_tx.sources import Source, rebuild
 from airflow_tx.transaction import AlarmLimits, AlarmTopology, has_batch
@@ -113,6 +114,7 @@ class _Watch:
         self.memory = CoordinatorMemory.from_json(trigger.memory)
         self._looker: SnapshotReader | None = None
         self._source: Source | None = None
+        self._corrections: CorrectionWatch | None = None
         source = None if trigger.source is None else partial(rebuild, *trigger.source)
         topology = AlarmTopology(trigger.topology, trigger.dag_id, AlarmLimits(**trigger.limits))
         ackers = partial(_ackers, trigger) if trigger.messages else None
@@ -139,7 +141,15 @@ class _Watch:
         self._planned_at = now
         waiting = self._question is None and self.memory.source_wait > elapsed
         ready = "position" in found and not waiting and await self._ready(look, found["position"])
-        planned = plan(look, states, self.memory, elapsed=elapsed, rules=self._rules, ready=ready)
+        planned = plan(
+            look,
+            states,
+            self.memory,
+            elapsed=elapsed,
+            rules=self._rules,
+            ready=ready,
+            corrected=found["corrected"],
+        )
         # A source that was asked just now has a new time to wait.
         after = replace(self.memory, health=planned.memory.health)
         self.memory = planned.memory if waiting else after
@@ -154,17 +164,24 @@ class _Watch:
         if look is None:
             return None
         alarms = [f"{change.kind.value} alarm" for change in self._monitor.observe(store, look)]
+        found = {"look": look, "alarms": alarms, "corrected": self._is_corrected(store, look)}
         if self._trigger.source is None or not look.room(self._rules.max_pending):
-            return {"look": look, "alarms": alarms}
+            return found
         try:
-            return {"look": look, "alarms": alarms, "position": self._looker.next_position(look)}
+            return {**found, "position": self._looker.next_position(look)}
         except UnreadableRecord:
             if look.opened:
-                return {
-                    "look": look,
-                    "alarms": alarms,
-                }  # its last transaction begins again just now
+                return found  # its last transaction begins again just now
             raise
+
+    def _is_corrected(self, store: Store, look: LedgerSnapshot) -> bool:
+        """Whether something is to be done about corrections; a source that cannot be made here is asked by the task."""
+        if self._corrections is None:
+            with suppress(Exception):
+                self._corrections = CorrectionWatch(self._made())
+        return self._corrections is not None and self._corrections.is_due(
+            ReadOnlyLedger(store, self._paths), look
+        )
 
     async def _states(self, look: LedgerSnapshot) -> Mapping[str, str | None]:
         """The states of the runs, asked for every few seconds while there are some."""

@@ -16,6 +16,7 @@ from airflow_tx.base.compat import is_live, text
 from airflow_tx.base.errors import ConfigError, Refused, SourceError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Command, Remedy
+from airflow_tx.coordinator.corrections import CorrectionWatch
 from airflow_tx.coordinator.lane import AnyLane, NoLane
 from airflow_tx.coordinator.monitor import CoordinatorAlarms
 from airflow_tx.coordinator.plan import (
@@ -24,6 +25,7 @@ from airflow_tx.coordinator.plan import (
     CameBack,
     CoordinatorMemory,
     Examine,
+    Follow,
     LedgerSnapshot,
     Plan,
     Replay,
@@ -48,7 +50,7 @@ from airflow_tx.ledger import (
     Store,
     TransactionAttempt,
 )
-from airflow_tx.transaction import TaskRuns, TransactionSpec, allocate
+from airflow_tx.transaction import TaskRuns, TransactionSpec, allocate, follow
 
 # While the topology's DAG or the coordinator's is paused, nothing is started.
 PAUSED = 60.0
@@ -110,6 +112,7 @@ class Coordination:
         self._sleep = sleep or self._until_turn_moves
         self._store = store
         self._turn = 0
+        self._corrections = CorrectionWatch(spec.named_source)
         self._lane = lane or NoLane()
         self._alarms = alarms
         self._planned_at = clock()
@@ -166,6 +169,7 @@ class Coordination:
         ready = (
             self.spec.allocates and self.memory.source_wait <= elapsed and not self._lane.is_over
         )
+        corrected = self._corrections.is_due(self._ledger, look)
         found = plan(
             look,
             self._run_states(look),
@@ -173,12 +177,19 @@ class Coordination:
             elapsed=elapsed,
             rules=self.pace.rules,
             ready=ready,
+            corrected=corrected,
         )
         if any(not isinstance(each, Allocate) for each in found.actions):
             # The known states of the runs may be some seconds old.
             states = self._run_states(look, fresh=True)
             found = plan(
-                look, states, self.memory, elapsed=elapsed, rules=self.pace.rules, ready=ready
+                look,
+                states,
+                self.memory,
+                elapsed=elapsed,
+                rules=self.pace.rules,
+                ready=ready,
+                corrected=corrected,
             )
         self.memory = found.memory
         if found.actions and self._is_paused(found.actions):
@@ -191,10 +202,13 @@ class Coordination:
     def _until_turn_moves(self, seconds: float) -> None:
         """Wait for a commit, which makes room for another transaction."""
         reads = ReadOnlyLedger(self._store, self.spec.paths)
-        with reads.watch_turn() as watch:
+        watched = self.spec.source.watched(self.spec.paths.root)
+        with self._store.watch(self.spec.paths.current, *watched) as watch:
             # A change before the watch was set would never be noticed.
-            if reads.current() == self._turn:
-                watch.wait(seconds)
+            moved = reads.current() != self._turn or watch.wait(seconds)
+        if moved and watched:
+            # The source may have rows.
+            self.memory = self.memory.answered(0.0)
 
     def _goes_well(self) -> bool:
         """Whether the lane has just begun a transaction, and none has left it since the last look, just before."""
@@ -265,26 +279,36 @@ class Coordination:
             return
         self._did()
         try:
-            if isinstance(action, Start):
-                self._start(action)
-            elif isinstance(action, Replay):
-                self._replay(action)
-            elif isinstance(action, Restate):
-                self._restate(action)
-            elif isinstance(action, Return):
-                self._return(action)
-            elif isinstance(action, CameBack):
-                self._ledger.came_back(action.run_id)
-            else:
-                self._ledger.unblock()
-                self._log.info(
-                    "Transaction %s is blocked no more: a person has seen to it.", action.txid
-                )
+            self._deed(action)
         except (compat.RunNotStarted, Refused) as error:
             if isinstance(action, Replay) and isinstance(error, compat.RunNotStarted):
                 self._note_unstarted(TransactionAttempt(action.txid, action.attempt), error)
                 return
             self._say(f"{type(action).__name__} {getattr(action, 'run_id', '')}", str(error))
+
+    def _deed(self, action: Action) -> None:
+        if isinstance(action, Start):
+            self._start(action)
+        elif isinstance(action, Replay):
+            self._replay(action)
+        elif isinstance(action, Restate):
+            self._restate(action)
+        elif isinstance(action, Return):
+            self._return(action)
+        elif isinstance(action, CameBack):
+            self._ledger.came_back(action.run_id)
+        elif isinstance(action, Follow):
+            self._follow()
+        elif isinstance(action, Unblock):
+            self._ledger.unblock()
+            self._log.info(
+                "Transaction %s is blocked no more: a person has seen to it.", action.txid
+            )
+
+    def _follow(self) -> None:
+        found = self._corrections.read(self._ledger)
+        if found is not None:
+            follow(self.spec, self._ledger, found, self._log)
 
     def _allocate(self) -> None:
         before = self._lane.begun

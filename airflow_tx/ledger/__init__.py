@@ -144,6 +144,7 @@ if TYPE_CHECKING:
         Phase as Phase,
         RepairRecord as RepairRecord,
         Skipped as Skipped,
+        TakenRange as TakenRange,
         TopologyRecord as TopologyRecord,
         TransactionRecord as TransactionRecord,
         Waiter as Waiter,
@@ -177,7 +178,10 @@ if TYPE_CHECKING:
         in_words as in_words,
         tasks_of as tasks_of,
     )
-    from airflow_tx.ledger.steps.recovery import ReplayRequest as ReplayRequest
+    from airflow_tx.ledger.steps.recovery import (
+        COORDINATOR as COORDINATOR,
+        ReplayRequest as ReplayRequest,
+    )
     from airflow_tx.ledger.steps.replay import (
         LIVE_RUN_STATES as LIVE_RUN_STATES,
         WishRequest as WishRequest,
@@ -201,6 +205,11 @@ if TYPE_CHECKING:
         WatchedStore as WatchedStore,
         ZooKeeperStore as ZooKeeperStore,
     )
+    from airflow_tx.ledger.views.corrections import (
+        Correction as Correction,
+        CorrectionReader as CorrectionReader,
+        Corrections as Corrections,
+    )
     from airflow_tx.ledger.views.status import (
         REDACTION as REDACTION,
         Person as Person,
@@ -215,6 +224,7 @@ if TYPE_CHECKING:
         to_continue as to_continue,
         with_run_end as with_run_end,
     )
+    from airflow_tx.ledger.views.upstream import UpstreamReading as UpstreamReading
     from airflow_tx.ledger.views.view import (
         HealthCode as HealthCode,
         LedgerView as LedgerView,

@@ -288,6 +288,20 @@ class Paths:
         return f"{self.ends}/{number}"
 
     @property
+    def followed(self) -> str:
+        """How far the corrections of the upstream topology were compared; made by the first comparison."""
+        return f"{self.base}/follow"
+
+    @property
+    def all_behind(self) -> str:
+        """Which transactions lack a correction; made by the first one."""
+        return f"{self.base}/behind"
+
+    def behind(self, txid: int) -> str:
+        """The corrections that one transaction lacks."""
+        return f"{self.all_behind}/{txid}"
+
+    @property
     def repairs(self) -> str:
         """What people did to this ledger; made by the first repair."""
         return f"{self.base}/repairs"

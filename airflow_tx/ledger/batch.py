@@ -22,7 +22,7 @@ class TopologyRequest:
 
     :param partitioned: whether its source has partitions.
     :param zone: the time zone of its schedule; "" is UTC.
-    :param keeps_book: whether it keeps a book of ends.
+    :param appends: whether a state of it is a table, which other topologies can read.
     :param upstream: the topology whose table its source reads; "": it reads something else.
     """
 
@@ -31,8 +31,13 @@ class TopologyRequest:
     max_pending: int
     partitioned: bool = False
     zone: str = ""
-    keeps_book: bool = False
+    appends: bool = False
     upstream: str = ""
+
+    @property
+    def keeps_book(self) -> bool:
+        """Whether it keeps a book of ends."""
+        return self.appends or bool(self.upstream)
 
     @property
     def keeps_range(self) -> bool:

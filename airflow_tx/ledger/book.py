@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.api import Create, Paths, Put, Write
-from airflow_tx.ledger.json_text import read_as, replace
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.receipt import Outcome, Receipt
 from airflow_tx.ledger.records import (
@@ -112,8 +112,7 @@ def _taken(
     rows = RotatingTransactionalState(read, paths).get_state(record.txid).rows
     # A replay has found nothing, or the batch was decided by the source that the DAG had before.
     with suppress(UnreadableRecord):
-        taken = read_as(TakenRange, rows, paths.meta(record.txid))
-        return replace(taken, counts={}, again=record.pinned and record.replaces is None)
+        return TakenRange.of(rows).in_line(again=record.pinned and record.replaces is None)
     return None
 
 

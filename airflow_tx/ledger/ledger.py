@@ -51,8 +51,10 @@ from airflow_tx.ledger.reading import (
 )
 from airflow_tx.ledger.records import (
     AlarmNote,
+    Behind,
     Binding,
     Counter,
+    Followed,
     Loss,
     Metadata,
     RepairRecord,
@@ -64,6 +66,7 @@ from airflow_tx.ledger.records import (
 from airflow_tx.ledger.steps import (
     alarm,
     commit,
+    correction,
     end,
     loss,
     processing,
@@ -249,6 +252,15 @@ class ReadOnlyLedger:
     def restating(self, binding: Binding) -> int | None:
         """Read which open transaction restates the one of a run; None: none does."""
         return replay.restating(self.reader, self.paths, binding)
+
+    def followed(self) -> Followed | None:
+        """Read how far the corrections of the upstream topology were compared; None: they never were."""
+        return self.reader.peek_if_any(Followed, self.paths.followed)
+
+    def noted_behind(self) -> dict[int, Behind]:
+        """Read which transactions are noted as behind a correction, by txid."""
+        txids = txids_below(self.store, self.paths.all_behind)
+        return records_at(self.reader, Behind, {each: self.paths.behind(each) for each in txids})
 
     def is_wanted_restated(self, txid: int) -> bool:
         """Ask whether a person wants a committed transaction restated."""
@@ -465,6 +477,9 @@ class Ledger(ReadOnlyLedger):
     note_changed = Step(replay.note_changed)
     want_restated = Step(replay.want)
     withdraw_wish = Step(replay.withdraw)
+    want_correction = Step(correction.want_correction)
+    note_behind = Step(correction.note_behind)
+    note_compared = Step(correction.note_compared)
 
     note_origin = Step(loss.note_origin)
     begin_roll_forward = Step(replay.begin_roll_forward_with_wishes)

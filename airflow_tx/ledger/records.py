@@ -248,6 +248,7 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
 
     :param ends: by transaction that begins a chain, the one that counts for it, where that is another one.
     :param counts: by transaction that counts, how many rows the table has of it. A line leaves them out.
+    :param incarnation: of the upstream ledger, with the birth of the `last` transaction. A line leaves them out, too.
     :param again: of a line, whether the batch was re-admitted.
     """
 
@@ -255,7 +256,25 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
     last: Int
     ends: dict[str, Int] = field(default_factory=dict)
     counts: dict[str, Int] = field(default_factory=dict)
+    incarnation: str = ""
+    birth: str = ""
     again: bool = False
+
+    @classmethod
+    def of(cls, metadata: Any) -> TakenRange:
+        """Read the metadata of a batch.
+
+        :raises UnreadableRecord: it is the batch of another source.
+        """
+        return read_as(cls, metadata, "the metadata of the batch")
+
+    def to_json(self) -> Any:
+        """Write it as the metadata of a batch."""
+        return as_plain(self)
+
+    def in_line(self, *, again: bool) -> TakenRange:
+        """Give what its line keeps."""
+        return TakenRange(self.first, self.last, self.ends, again=again)
 
     def end_of(self, txid: int) -> int:
         """Name the transaction that counts for the one that begins a chain."""
@@ -569,6 +588,34 @@ class Wish(Record, frozen=True):
     why: str
     op: str
     changed_rows: bool = False
+
+
+class Followed(Record, frozen=True):
+    """`follow`: how far the corrections of the upstream topology were compared.
+
+    :param incarnation: of the upstream topology; another one has other transactions.
+    :param txid: each correction up to this one is in the batch that has its transaction, or noted as behind.
+    """
+
+    incarnation: str
+    txid: Int
+    op: str
+
+
+class Behind(Record, frozen=True):
+    """`behind/<txid>`: a committed transaction that lacks corrections of the upstream topology.
+
+    :param txid: the one that begins the chain.
+    :param ends: by upstream transaction, the one that counts for it since.
+    :param when: since when it is known.
+    :param why: why no restatement was requested for these ends; "": it was.
+    """
+
+    txid: Int
+    ends: dict[str, Int]
+    when: Moment
+    why: str
+    op: str
 
 
 class AlarmNote(Record, frozen=True, omit_defaults=True):

@@ -213,6 +213,21 @@ def _interval(block: Block) -> None:
         )
 
 
+def _upstream(block: Block) -> None:
+    source = block.spec.source
+    table = source.upstream_table
+    if source.upstream and source.upstream == block.spec.topology:
+        raise block.refusal(
+            f"its source {source!r} reads its own topology",
+            "Name the topology that writes the table.",
+        )
+    if any(state.name == table for state in block.states):
+        raise block.refusal(
+            f"its source reads {table!r}, and it is a state of it, too",
+            "Let it write another table.",
+        )
+
+
 def _window(block: Block) -> None:
     if not isinstance(block.window, int) or block.window < 1:
         raise block.refusal(f"max_pending = {block.window!r}", "Give a whole number from 1 on.")
@@ -446,8 +461,8 @@ def _shown(block: Block) -> None:
 
 
 _RULES = (
-    _source, _malformed, _interval, _window, _committers, _after_committer, _serial, _updates, _checks, _states,
-    _appended, _phase, _kinds, _shown,
+    _source, _malformed, _upstream, _interval, _window, _committers, _after_committer, _serial, _updates, _checks,
+    _states, _appended, _phase, _kinds, _shown,
 )  # fmt: skip
 
 
@@ -590,7 +605,9 @@ class Transaction:
         self._spec = TransactionSpec(
             topology=topology or self._dag.dag_id,
             dag_id=self._dag.dag_id,
-            source=source,
+            source=source.in_ledger(zookeeper_conn_id, root)
+            if isinstance(source, Source)
+            else source,
             max_pending=max_pending,
             message_timeout=message_timeout if processing_timeout is None else processing_timeout,
             zookeeper_conn_id=zookeeper_conn_id,

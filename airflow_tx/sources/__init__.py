@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         SqlSource as SqlSource,
     )
     from airflow_tx.sources.trial import TrialSource as TrialSource
+    from airflow_tx.sources.upstream import UpstreamSource as UpstreamSource
 
     __all__: list[str]
 else:

@@ -24,7 +24,13 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from airflow_tx.base.described import Described
-from airflow_tx.base.errors import ConfigError, RowsRefused, SourceError, TxError
+from airflow_tx.base.errors import (
+    ConfigError,
+    RowsRefused,
+    SourceError,
+    SourceNotSettled,
+    TxError,
+)
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.base.rows import is_frame, reader_of, reader_of_dicts
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
     from airflow_tx.base.compat import IntervalSchedule, RunInfo, ScheduledInterval
+    from airflow_tx.ledger import Corrections, ReadOnlyLedger
 else:
     F = LazyModule("pyspark.sql.functions")
 
@@ -462,6 +469,10 @@ class Source(Described, ABC):
     waits for rows then asks for its `backlog`."""
     upstream: str = ""
     """The topology whose table it reads; "": it reads something else."""
+    upstream_table: str = ""
+    """The name of that table as a state."""
+    on_correction: str = "restate"
+    """What is done about a correction upstream: ``restate``, or ``report`` it alone."""
     topology: str = "TOPOLOGY"
     """Whose rows they are, as the advice of an error names it; see `named`."""
     zone: str = ""
@@ -503,7 +514,7 @@ class Source(Described, ABC):
             mapping from partitions to their positions.
         """
 
-    def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
+    def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Batch | Json:
         """Decide the same batch by what the source has there now, for a person who has corrected it.
 
         Where the batch ends does not change. By default what was decided: rows that are known by their position alone
@@ -511,6 +522,7 @@ class Source(Described, ABC):
         now.
 
         :param metadata: the earlier decision.
+        :return: the current metadata; a `Batch` of it, if it may have another number of rows: without a position.
         :raises SourceError: what is there now does not end where the batch ended.
         """
         return metadata
@@ -729,6 +741,35 @@ class Source(Described, ABC):
         :return: a `RowsRefused` for a row that no reader takes, so that this transaction is not replayed in vain.
         """
         return None
+
+    def unsettled(self, metadata: Json, error: SourceNotSettled) -> TxError:
+        """Find out what becomes of a task whose rows are not settled: the error that it ends with instead.
+
+        :return: `error`: it starts again later. A `FailedBatch`: the transaction needs another attempt. Another error:
+            a person has to see to it.
+        """
+        return error
+
+    def in_ledger(self, conn_id: str | None, root: str | None) -> Source:
+        """Return the source that knows where the ledger of its topology is.
+
+        :param conn_id: of the ZooKeeper, as the `Transaction` says it; likewise `root`.
+        """
+        return self
+
+    def corrections(self, ledger: ReadOnlyLedger, now: datetime) -> Corrections | None:
+        """Find which committed transactions lack a correction of the upstream topology; None: there is none.
+
+        :param ledger: of the topology whose rows it decides.
+        """
+        return None
+
+    def watched(self, root: str) -> Sequence[str]:
+        """List the records of the ledgers' ZooKeeper that change when it may have rows.
+
+        :param root: of the ledgers.
+        """
+        return ()
 
     def begun(self, txid: int, metadata: Json) -> None:
         """Do what is due when the ledger has the batch that this object has decided, such as to ack its messages.

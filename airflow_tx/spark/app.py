@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.connections import all_for_airflow
-from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, StagingError, TxError
+from airflow_tx.base.errors import (
+    ConfigError,
+    FailedBatch,
+    RowsRefused,
+    SourceNotSettled,
+    StagingError,
+    TxError,
+)
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.ledger import code_digest
 from airflow_tx.outputs import (
@@ -55,7 +62,7 @@ class Failure:
     :param error: class of the exception.
     :param message: its first line.
     :param on_purpose: whether the application raised `FailedBatch`, itself or in a function that executors run.
-    :param refused: the fields of the `RowsRefused` that it raised.
+    :param refused: the fields of the `RowsRefused` or the `SourceNotSettled` that it raised.
     """
 
     error: str
@@ -75,7 +82,9 @@ class Failure:
             return root
         lines = str(error).strip().splitlines()
         message = lines[0][:_LONGEST] if lines else ""
-        refused = error.stored_fields if isinstance(error, RowsRefused) else None
+        refused = None
+        if isinstance(error, RowsRefused | SourceNotSettled):
+            refused = error.stored_fields
         return cls(type(error).__name__, message, isinstance(error, FailedBatch), refused)
 
 

@@ -12,7 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_tx.base.errors import ConfigError, FailedBatch, RowsRefused, TxError
+from airflow_tx.base.errors import (
+    ConfigError,
+    FailedBatch,
+    RowsRefused,
+    SourceNotSettled,
+    TxError,
+)
 from airflow_tx.ledger import TransactionAttempt, digest
 from airflow_tx.outputs import Descriptor, TryDir
 
@@ -192,7 +198,8 @@ def explain(where: TryDir, application: str, error: BaseException) -> TxError:
     if failure and failure.on_purpose:
         return FailedBatch(failure.message)
     if failure and failure.refused:
-        return RowsRefused.from_stored(failure.refused)
+        ours = SourceNotSettled if failure.error == SourceNotSettled.__name__ else RowsRefused
+        return ours.from_stored(failure.refused)
     if failure is None and isinstance(error, TxError):
         return error
     # spark-submit's own words are many lines, and all of them are in the log already.

@@ -149,6 +149,10 @@ if TYPE_CHECKING:
         has_reducers as has_reducers,
         reducers_of as reducers_of,
     )
+    from airflow_tx.state.upstream import (
+        CommittedTable as CommittedTable,
+        TableCounts as TableCounts,
+    )
 
     __all__: list[str]
 else:

@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         states_of as states_of,
         written_together as written_together,
     )
+    from airflow_tx.transaction.corrections import follow as follow
     from airflow_tx.transaction.metrics import (
         GAUGES_EVERY as GAUGES_EVERY,
         LAG_PATIENCE as LAG_PATIENCE,

@@ -172,7 +172,7 @@ class TransactionSpec:
             self.window,
             self.source.partitioned,
             self.zone,
-            keeps_book=self.appends or bool(self.source.upstream),
+            appends=self.appends,
             upstream=self.source.upstream,
         )
 
@@ -293,16 +293,16 @@ def is_beginning(ti: Any, spec: TransactionSpec) -> bool:
     return is_live(task_states(ti, [spec.begin]).get(spec.begin))
 
 
-def put_back(ti: Any) -> NoReturn:
+def put_back(ti: Any, why: str = "") -> NoReturn:
     """End the running task so that Airflow starts it again once the tasks before it have ended; no try is counted.
 
+    :param why: what it waits for; "": `begin` of its run.
     :raises AirflowRescheduleException: always.
     """
     from airflow.sdk.exceptions import AirflowRescheduleException
 
-    log.info(
-        "Run %s begins again: Airflow starts this task once more when `begin` has ended.", ti.run_id
-    )
+    reason = why or f"Run {ti.run_id} begins again: it waits until `begin` has ended."
+    log.info("%s Airflow starts this task once more.", reason)
     # Scheduled again sooner, it would be failed like a deferred task that is woken too soon.
     at = datetime.now(timezone.utc) + timedelta(seconds=Settings.load().min_deferral)
     raise AirflowRescheduleException(at)  # type: ignore[no-untyped-call]

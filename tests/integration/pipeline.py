@@ -82,7 +82,7 @@ class Pipeline:
         self.store = store
         self.paths = Paths(root, topology)
         self.states = states
-        self.request = TopologyRequest("dag", kind, 8, keeps_book=book, upstream=upstream)
+        self.request = TopologyRequest("dag", kind, 8, appends=book, upstream=upstream)
         self.tasks = [f"task{number}" for number in range(tasks)]
         self.history = history
         self.by_interval = by_interval

@@ -662,7 +662,7 @@ def is_being_reset(data: bytes) -> bool:
 
 def remove_records(store: Store, paths: Paths) -> None:
     """Delete every record below the folders of a topology, the notes of repairs aside."""
-    for path in (*paths.folders, paths.wishes, paths.ends):
+    for path in (*paths.folders, paths.wishes, paths.ends, paths.all_behind):
         if path not in (paths.base, paths.coordinator):
             step.empty(store, path)
 

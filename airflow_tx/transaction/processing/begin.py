@@ -474,7 +474,7 @@ def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> 
     """
     with asked(source, f"transaction {attempt.txid} with rows {dumps(metadata)[:200]}"):
         again = source.decide_again(attempt, metadata)
-        dumps(again)
+        dumps(again.metadata if isinstance(again, Batch) else again)
     return again
 
 

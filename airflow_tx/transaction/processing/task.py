@@ -10,7 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, wraps
@@ -28,6 +28,7 @@ from airflow_tx.base.errors import (
     RowsNotKept,
     RowsRefused,
     SkippedTransaction,
+    SourceNotSettled,
     StaleAttempt,
     TxError,
 )
@@ -392,7 +393,8 @@ class Processing:
         processing = cls.of(context)
         processing.start()
         try:
-            yield processing
+            with processing.settling():
+                yield processing
         except (FailedBatch, RowsRefused) as error:
             raise AirflowFailException(str(error)) from error
 
@@ -583,6 +585,27 @@ class Processing:
                 told = Remedy.behind(reason, advice, task=failed_task)
                 note_failed(source, self.attempt, self.metadata, told)
 
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """End the task within the block as its source says, if its rows are not settled.
+
+        :raises AirflowRescheduleException: it starts again later.
+        :raises FailedBatch: its transaction needs another attempt. TxError: a person has to see to it.
+        """
+        try:
+            yield
+        except SourceNotSettled as error:
+            outcome = self.unsettled(error)
+            if outcome is not error:
+                raise outcome from error
+            self.close()
+            put_back(self._ti, str(error))
+
+    def unsettled(self, error: SourceNotSettled) -> TxError:
+        """Ask the source what becomes of a task whose rows are not settled, see `Source.unsettled`."""
+        with closing(self.spec.named_source) as source:
+            return source.unsettled(self.metadata, error)
+
     @property
     def _where(self) -> dict[str, Any]:
         return {
@@ -655,7 +678,8 @@ def after_task(context: Context, result: Any = None) -> None:
         if task.do_xcom_push:
             check_returned(result, processing.spec, processing.task, processing.attempt)
             outputs = returned(result, multiple=task.multiple_outputs)
-        processing.ack(outputs)
+        with processing.settling():
+            processing.ack(outputs)
 
 
 def task_failed(context: Context) -> None:
@@ -715,13 +739,23 @@ def _staging(function: Callable[..., Any], multiple: bool) -> Callable[..., Any]
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Raise what the source has refused in place of the error that an engine made of it, with its traceback in it."""
+    """Raise what the source has refused in place of the error that an engine made of it, with its traceback in it.
+
+    A task whose rows are not settled ends as its source says.
+    """
+    processing = None
+    with suppress(RuntimeError):  # it is called outside of a task, as by a test
+        processing = Processing.current()
+    with nullcontext() if processing is None else processing.settling(), _of_source(processing):
+        yield
+
+
+@contextmanager
+def _of_source(processing: Processing | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        broken = None
-        with suppress(RuntimeError):  # it is called outside of a task, as by a test
-            broken = Processing.current().broken
+        broken = None if processing is None else processing.broken
         # An engine tells the traceback of the error that it has met, with the files of this folder.
         told: BaseException | None = error
         while told is not None and os.path.dirname(__file__) not in str(told):

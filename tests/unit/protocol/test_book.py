@@ -103,7 +103,7 @@ def test_a_line_outlives_the_history_and_pages_hold_a_fixed_number_of_lines() ->
 
 def test_a_restatement_of_a_chain_that_began_before_the_book_is_noted_in_its_own_line_alone() -> None:
     books = Books(added=["n"], journals=True).run(2)
-    books.pipeline.request = replace(books.pipeline.request, keeps_book=True)
+    books.pipeline.request = replace(books.pipeline.request, appends=True)
     books.run(1)
     assert books.pipeline.ledger.topology().book == 3
     assert books.pipeline.restate(1, "run 1", 5) == 4

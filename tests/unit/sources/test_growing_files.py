@@ -227,7 +227,9 @@ def test_a_corrected_file_is_known_as_the_batch_has_it(tmp_path: Path) -> None:
     assert batch is not None
     (tmp_path / "eu/1.csv").write_text("n\n1\n2\n")
     assert source.changed_since(batch.metadata) is not None
-    assert source.changed_since(source.decide_again(ATTEMPT, batch.metadata)) is None
+    again = source.decide_again(ATTEMPT, batch.metadata)
+    assert not isinstance(again, Batch)
+    assert source.changed_since(again) is None
 
 
 def test_an_object_that_was_replaced_is_another_one() -> None:

@@ -1,0 +1,43 @@
+"""When corrections of the upstream topology are due: they are compared once one of the two ledgers has changed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from airflow_tx.coordinator.plan import LedgerSnapshot
+from airflow_tx.ledger import Corrections, ReadOnlyLedger
+from airflow_tx.sources import Source
+
+
+class CorrectionWatch:
+    """Compares again what a topology has read with what counts upstream, when that may have changed.
+
+    :param source: of the topology.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._compared: object = None
+
+    def is_due(self, ledger: ReadOnlyLedger, look: LedgerSnapshot) -> bool:
+        """Ask whether something is to be done."""
+        watched = self._source.watched(ledger.paths.root)
+        if not watched or not look.exists:
+            return False
+        nodes = [ledger.store.get(path) for path in watched]
+        versions = [None if node is None else node.data for node in nodes]
+        wishes = [wish.op for wish in look.wishes]
+        now = (versions, look.current, sorted(look.opened), wishes)
+        if now == self._compared:
+            return False
+        found = self.read(ledger)
+        if found is None:
+            self._compared = now
+            return False
+        # What is postponed becomes due by time alone.
+        self._compared = None if found.is_due or found.postponed else now
+        return found.is_due
+
+    def read(self, ledger: ReadOnlyLedger) -> Corrections | None:
+        """Compare; None: there is no upstream topology, or nothing of it was taken."""
+        return self._source.corrections(ledger, datetime.now(timezone.utc))

@@ -1,0 +1,271 @@
+"""Corrections of an upstream topology: which committed transactions lack them. Source: docs/protocol.md §12.
+
+They are found by comparing, not by an event: a transaction is behind as long as the line that counts for it names an
+earlier end than the upstream's book.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from airflow_tx.ledger.book import Book
+from airflow_tx.ledger.ledger import ReadOnlyLedger
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import Behind, EndLine, TransactionRecord, Wish
+from airflow_tx.ledger.steps.correction import Comparison
+from airflow_tx.ledger.views.upstream import UpstreamReading
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a committed transaction lacks.
+
+    :param txid: the transaction, which begins its chain; `counts`: the one that counts for it.
+    :param key: of its run.
+    :param ends: by upstream transaction, the one that counts for it since.
+    :param first: the first upstream transaction in its range, and `last` the last one.
+    :param noted: what the ledger has noted of that; None: nothing.
+    """
+
+    txid: int
+    counts: int
+    key: str
+    ends: Mapping[int, int]
+    first: int
+    last: int
+    noted: Behind | None = None
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether these very ends were noted: a restatement for them was requested before, or is not wanted."""
+        wanted = {str(txid): end for txid, end in self.ends.items()}
+        return self.noted is not None and self.noted.ends == wanted
+
+    @property
+    def reason(self) -> str:
+        """Word why it is to be restated."""
+        told = ", ".join(f"{txid} restated by {end}" for txid, end in sorted(self.ends.items()))
+        return f"upstream {told}"
+
+
+NOTED_EVERY = 100
+"""Upstream transactions, compared without any correction, after which that is noted."""
+SETTLES = timedelta(minutes=10)
+"""So long a batch waits for further corrections of its range that were requested upstream."""
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """The corrections of an upstream topology at one moment.
+
+    :param behind: the transactions that lack some; `under_way`: these of them that are being restated, or are to be.
+    :param postponed: these of them whose range is about to get more corrections.
+    :param comparison: what to note of the rest; `compared`: how far was compared before.
+    """
+
+    behind: tuple[Correction, ...]
+    under_way: frozenset[int]
+    postponed: frozenset[int]
+    comparison: Comparison
+    compared: int
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something is to be noted now: how far was compared is noted with it, or now and then."""
+        ahead = self.comparison.txid - self.compared >= NOTED_EVERY
+        return bool(self.due or self.comparison.caught_up) or ahead
+
+    @property
+    def due(self) -> tuple[Correction, ...]:
+        """List the ones for which something is to be done now."""
+        waits = self.under_way | self.postponed
+        return tuple(each for each in self.behind if not each.is_noted and each.txid not in waits)
+
+    @property
+    def left(self) -> tuple[Correction, ...]:
+        """List the ones for which nothing will be done by itself."""
+        return tuple(
+            each for each in self.behind if each.is_noted and each.txid not in self.under_way
+        )
+
+
+@dataclass
+class CorrectionReader:
+    """Compares the book of a topology with the book of its upstream topology.
+
+    :param ledger: of the topology that reads.
+    """
+
+    ledger: ReadOnlyLedger
+    upstream: UpstreamReading
+    _behind: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def read(self, now: datetime) -> Corrections:
+        """Compare the corrections that were not compared before, and the transactions that are noted as behind."""
+        noted = self._noted
+        cursor = self._cursor
+        for txid, note in noted.items():
+            self._compare_noted(txid, note)
+        held = False
+        lines = self.upstream.lines(cursor + 1, self.upstream.current - 1)
+        for txid, line in sorted(lines.items()):
+            is_correction = line.first and line.outcome is Outcome.COMMITTED
+            held = (is_correction and self._holds_up(line)) or held
+            cursor = cursor if held else txid
+        behind = tuple(self._correction(txid) for txid in sorted(self._behind))
+        caught_up = [txid for txid in noted if txid not in self._behind]
+        under_way = {each.txid for each in behind if self._is_under_way(each.txid, each.counts)}
+        comparison = Comparison(self.upstream.topology.incarnation, cursor, caught_up)
+        postponed = {each.txid for each in behind if self._is_postponed(each, now)}
+        return Corrections(
+            behind, frozenset(under_way), frozenset(postponed), comparison, self._cursor
+        )
+
+    # --- one correction
+
+    def _holds_up(self, line: EndLine) -> bool:
+        """Compare one correction; whether it has to be compared again."""
+        if self._last_taken < line.first:
+            return True  # its transaction is not taken yet, or by a transaction that is open
+        holder = self._holder(line.first)
+        if holder is None or holder.outcome is None:
+            return False  # before the range that the topology began with
+        if holder.outcome is not Outcome.COMMITTED:
+            return self._is_open_again(holder.txid)
+        counts = self._counting(holder)
+        if counts.taken is None or counts.taken.end_of(line.first) >= line.txid:
+            return False
+        self._note(holder, line.first)
+        noted = self._noted.get(holder.txid)
+        is_noted = noted is not None and noted.ends == _as_noted(self._behind[holder.txid])
+        return not is_noted or self._is_under_way(holder.txid, counts.txid)
+
+    def _compare_noted(self, txid: int, note: Behind) -> None:
+        """Compare a transaction again that was behind."""
+        holder = self._own.line(txid)
+        counts = None if holder is None else self._counting(holder)
+        if holder is None or counts is None or counts.taken is None:
+            return
+        for name in note.ends:
+            end = self._end(int(name))
+            if counts.taken.end_of(int(name)) < end:
+                self._note(holder, int(name))
+
+    def _note(self, holder: EndLine, txid: int) -> None:
+        self._behind.setdefault(holder.txid, {})[txid] = self._end(txid)
+
+    def _correction(self, txid: int) -> Correction:
+        holder = self._own.line(txid)
+        assert holder is not None
+        assert holder.taken is not None
+        counts = self._counting(holder)
+        taken = holder.taken
+        ends = self._behind[txid]
+        noted = self._noted.get(txid)
+        return Correction(txid, counts.txid, holder.key, ends, taken.first, taken.last, noted)
+
+    def _is_postponed(self, correction: Correction, now: datetime) -> bool:
+        """Whether more corrections of a range are on their way, for a while."""
+        chains = self.upstream.chains_in_restatement
+        if not any(correction.first <= txid <= correction.last for txid in chains):
+            return False
+        since = [self.upstream.final_since(end) for end in correction.ends.values()]
+        return all(each is not None and now - each < SETTLES for each in since)
+
+    def _end(self, txid: int) -> int:
+        line = self.upstream.line(txid)
+        return line.end or line.txid
+
+    # --- the topology that reads
+
+    @cached_property
+    def _own(self) -> Book:
+        return Book(self.ledger.reader, self.ledger.paths)
+
+    @cached_property
+    def _cursor(self) -> int:
+        found = self.ledger.followed()
+        known = found is not None and found.incarnation == self.upstream.topology.incarnation
+        begins = max(self.upstream.topology.book - 1, 0)
+        return max(found.txid, begins) if found is not None and known else begins
+
+    @cached_property
+    def _noted(self) -> Mapping[int, Behind]:
+        return self.ledger.noted_behind()
+
+    @cached_property
+    def _opened(self) -> Mapping[int, TransactionRecord]:
+        return self.ledger.open_records()
+
+    @cached_property
+    def _wishes(self) -> tuple[Wish, ...]:
+        return self.ledger.wishes()
+
+    def _is_under_way(self, txid: int, counts: int) -> bool:
+        """Whether a transaction is being restated, or is to be."""
+        wanted = any(wish.txid == counts for wish in self._wishes)
+        opened = (each.replaces for each in self._opened.values() if each.replaces is not None)
+        return wanted or any(each.begins == txid for each in opened)
+
+    def _is_open_again(self, txid: int) -> bool:
+        """Whether the rows of a skipped transaction are in one that is open."""
+        skipped = self.ledger.skipped(txid)
+        return skipped is not None and skipped.readmitted_as in self._opened
+
+    def _counting(self, line: EndLine) -> EndLine:
+        found = self._own.line(line.end) if line.end else None
+        return found or line
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        return self.ledger.topology().book, self.ledger.current() - 1
+
+    @cached_property
+    def _last_taken(self) -> int:
+        """The last upstream transaction that a final transaction has taken."""
+        first, last = self._bounds
+        found = self._fresh_before(last, first)
+        return 0 if found is None or found.taken is None else found.taken.last
+
+    def _holder(self, txid: int) -> EndLine | None:
+        """Find the transaction whose range has an upstream transaction; None: it is in none that has a line."""
+        found = self._first_holder(txid)
+        seen = set[int]()
+        while found is not None and found.outcome is Outcome.SKIPPED and found.txid not in seen:
+            seen.add(found.txid)
+            skipped = self.ledger.skipped(found.txid)
+            again = None if skipped is None else skipped.readmitted_as
+            found = (self._own.line(again) if again else None) or found
+        return found
+
+    def _first_holder(self, txid: int) -> EndLine | None:
+        """Search by halves: ranges grow with the txid, those of restatements and of re-admissions aside."""
+        first, last = self._bounds
+        while first <= last:
+            middle = (first + last) // 2
+            found = self._fresh_before(middle, first)
+            if found is None or found.taken is None or txid > found.taken.last:
+                first = middle + 1
+            elif txid < found.taken.first:
+                last = found.txid - 1
+            else:
+                return found
+        return None
+
+    def _fresh_before(self, last: int, first: int) -> EndLine | None:
+        """Find the newest transaction from `first` to `last` that has taken a range of its own."""
+        return next(self._fresh(last, first), None)
+
+    def _fresh(self, last: int, first: int) -> Iterator[EndLine]:
+        for txid in range(last, first - 1, -1):
+            line = self._own.line(txid) if txid else None
+            if line is not None and line.taken is not None and not line.first:
+                if not line.taken.again:
+                    yield line
+
+
+def _as_noted(ends: Mapping[int, int]) -> dict[str, int]:
+    return {str(txid): end for txid, end in ends.items()}

@@ -1,0 +1,378 @@
+"""What another topology has committed to a table, as a source: each batch is a range of its transactions.
+
+Source: docs/protocol.md §12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.config import Settings
+from airflow_tx.base.described import remade
+from airflow_tx.base.errors import FailedBatch, OtherSource, SourceNotSettled, TxError
+from airflow_tx.base.remedy import Command, Remedy
+from airflow_tx.hooks import shared_store
+from airflow_tx.ledger import (
+    CorrectionReader,
+    Corrections,
+    Paths,
+    ReadOnlyLedger,
+    TakenRange,
+    TransactionAttempt,
+    UpstreamReading,
+)
+from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, RowTypes, Source, SourceKind
+from airflow_tx.state import CommittedTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql import SparkSession
+
+    from airflow_tx.state import TableCounts
+
+MOST_TRANSACTIONS = 1000
+"""One record of the ledger has the rows of each of them."""
+
+
+class UpstreamSource(Source):
+    """The rows that another topology has committed to a table, each transaction in exactly one batch.
+
+        orders = SqlTable("warehouse", table="orders")     # what topology "orders" appends to
+        with Transaction(source=UpstreamSource(orders, topology="orders"), max_pending=2):
+            ...
+
+    A batch is a range of transactions. Of a transaction that was restated it has the rows that count. A restatement
+    that is committed later is a correction: the batch that has the transaction is behind until it is restated, too.
+
+    :param table: a `SqlTable` or a `DeltaTable` of the other topology.
+    :param topology: the name of that topology, whose ledger is in the same ZooKeeper, below the same root.
+    :param start: the transaction with which the first batch begins.
+    :param max_transactions: at most so many transactions in a batch, up to 1000: a correction processes all of them.
+    :param max_rows_per_batch: at most so many rows, unless a single transaction has more.
+    :param target_seconds: as many rows as are processed in so many seconds.
+    :param upstream_txid: whether each row has the column `upstream_txid`, the number of its transaction.
+    :param on_correction: ``restate``: the coordinator requests a restatement of the batch that is behind; ``report``:
+        lists, the Transactions page and an alert name it.
+    :param zookeeper_conn_id: of the ledgers, as the `Transaction` says it; likewise `root`.
+    """
+
+    kind = SourceKind.OPAQUE
+    keeps_rows = False
+    unit = "transactions"
+    always_written = ("topology",)
+
+    def __init__(
+        self,
+        table: CommittedTable | Mapping[str, Any],
+        *,
+        topology: str,
+        start: int = 1,
+        max_transactions: int = 100,
+        max_rows_per_batch: int | None = None,
+        target_seconds: float | None = None,
+        upstream_txid: bool = False,
+        on_correction: str = "restate",
+        zookeeper_conn_id: str | None = None,
+        root: str | None = None,
+    ) -> None:
+        self.table: CommittedTable = self._checked_table(remade(table))
+        if not isinstance(topology, str) or not topology:
+            raise self.unusable("topology", topology, "Name the topology that writes the table.")
+        self.upstream = topology
+        self.upstream_table = self.table.name
+        self.start = self._number("start", start)
+        self.max_transactions = self._number("max_transactions", max_transactions)
+        if max_transactions > MOST_TRANSACTIONS:
+            remedy = f"Give {MOST_TRANSACTIONS} at most."
+            raise self.unusable("max_transactions", max_transactions, remedy)
+        if on_correction not in ("restate", "report"):
+            raise self.unusable("on_correction", on_correction, "Say 'restate' or 'report'.")
+        self.on_correction = on_correction
+        self.upstream_txid = upstream_txid
+        self.zookeeper_conn_id = zookeeper_conn_id
+        self.root = root
+        size = BatchSize.checked(
+            type(self).__name__,
+            max_rows=max_rows_per_batch,
+            max_bytes=None,
+            target_seconds=target_seconds,
+        )
+        self.batch_size = size if size.arguments() else None
+        self._taken: TakenRange | None = None
+        self._counted: list[TableCounts] = []
+
+    def _checked_table(self, table: Any) -> CommittedTable:
+        if not isinstance(table, CommittedTable):
+            remedy = (
+                "Give the table that the other topology appends to: a SqlTable or a DeltaTable. Values by key are no "
+                "source: let that topology append its rows to a table beside them."
+            )
+            raise self.unusable("table", table, remedy)
+        return table
+
+    def _number(self, name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.unusable(name, value, "Give a whole number from 1 on.")
+        return value
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.table!r}, topology={self.upstream!r})"
+
+    def connections(self) -> Mapping[str, str]:
+        return self.table.connections()
+
+    def in_ledger(self, conn_id: str | None, root: str | None) -> UpstreamSource:
+        for option, own, other in (
+            ("zookeeper_conn_id", self.zookeeper_conn_id, conn_id),
+            ("root", self.root, root),
+        ):
+            if own not in (None, other):
+                remedy = f"The ledgers of both topologies are in one place, and the Transaction says {other!r}."
+                raise self.unusable(option, own, remedy)
+        _, arguments = self.described()
+        return type(self)(**{**arguments, "zookeeper_conn_id": conn_id, "root": root})
+
+    # --- begin ------------------------------------------------------------------------------------------------------
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
+        upstream = self._upstream()
+        first = self._first(upstream, position)
+        if upstream is None or first >= upstream.current:
+            return None
+        self._check_table(upstream, first)
+        last = min(upstream.current - 1, first + self.max_transactions - 1)
+        taken = upstream.taken(first, last, self.limit.rows)
+        count = taken.last - first + 1
+        # Else each transaction without rows would be one here.
+        if not any(taken.counts.values()) and count < self.max_transactions:
+            return None
+        position = {"incarnation": taken.incarnation, "txid": taken.last, "birth": taken.birth}
+        return self._batch(taken, position, upstream)
+
+    def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Batch:
+        before = TakenRange.of(metadata)
+        upstream = self._upstream()
+        self._check_life(upstream, before.incarnation, before.last, before.birth)
+        assert upstream is not None, "it has the transactions"
+        self._check_table(upstream, before.first)
+        return self._batch(upstream.taken(before.first, before.last), None, upstream)
+
+    def _batch(self, taken: TakenRange, position: Json, upstream: UpstreamReading) -> Batch:
+        behind = upstream.current - 1 - taken.last
+        rest = f", {behind} more are final" if behind else ""
+        reason = f"transactions {taken.first} to {taken.last} of {self.upstream}{rest}"
+        return Batch(taken.to_json(), position, sum(taken.counts.values()), reason)
+
+    def backlog(self, position: Json) -> int | None:
+        upstream = self._upstream()
+        if upstream is None:
+            return 0
+        return max(upstream.current - self._first(upstream, position), 0)
+
+    def contains(self, metadata: Json, what: str) -> bool | None:
+        taken = TakenRange.of(metadata)
+        return taken.first <= int(what) <= taken.last if what.isdecimal() else None
+
+    def reaches(self, position: Json, what: str) -> bool | None:
+        return self._txid_of(position) >= int(what) if what.isdecimal() else None
+
+    def refuses_again(self, metadata: Json) -> str | None:
+        before = TakenRange.of(metadata)
+        return self._problem_of(self._upstream(), before.incarnation, before.last, before.birth)
+
+    def lacks(self, position: Json) -> str | None:
+        if position is None:
+            return None
+        before = self._position(position)
+        return self._problem_of(self._upstream(), **before)
+
+    # --- corrections ------------------------------------------------------------------------------------------------
+
+    def corrections(self, ledger: ReadOnlyLedger, now: datetime) -> Corrections | None:
+        position = ledger.position() if ledger.topology_if_any() is not None else None
+        upstream = self._beside(ledger)
+        if position is None or upstream is None:
+            return None
+        # Another topology has other transactions: the next `decide` refuses it.
+        if self._problem_of(upstream, **self._position(position)) is not None:
+            return None
+        return CorrectionReader(ledger, upstream).read(now)
+
+    def watched(self, root: str) -> Sequence[str]:
+        return (Paths(root, self.upstream).current,)
+
+    # --- the upstream topology --------------------------------------------------------------------------------------
+
+    def _upstream(self) -> UpstreamReading | None:
+        """Read its ledger; None: it has not begun."""
+        settings = Settings.load()
+        store = shared_store(self.zookeeper_conn_id or settings.zookeeper_conn_id)
+        store.sync()
+        return self._beside(ReadOnlyLedger(store, Paths(self.root or settings.root, self.topology)))
+
+    def _beside(self, ledger: ReadOnlyLedger) -> UpstreamReading | None:
+        """Read its ledger in the place of the ledger of the topology that reads."""
+        paths = Paths(ledger.paths.root, self.upstream)
+        return UpstreamReading.of(ReadOnlyLedger(ledger.store, paths), self.table.name)
+
+    def _first(self, upstream: UpstreamReading | None, position: Json) -> int:
+        """Find the transaction with which the next range begins. Raises as `_check_life`."""
+        if position is None:
+            return self.start
+        before = self._position(position)
+        self._check_life(upstream, **before)
+        return int(before["txid"]) + 1
+
+    def _txid_of(self, position: Json) -> int:
+        return 0 if position is None else int(self._position(position)["txid"])
+
+    def _position(self, position: Json) -> dict[str, Any]:
+        if isinstance(position, Mapping) and position.keys() == {"incarnation", "txid", "birth"}:
+            return dict(position)
+        raise OtherSource(source=repr(self), problem=f"{position!r} is no position of it")
+
+    def _check_life(
+        self, upstream: UpstreamReading | None, incarnation: str, txid: int, birth: str
+    ) -> None:
+        """Refuse another topology than the one that was read before, and one that went back.
+
+        :raises SourceError: naming what to do.
+        """
+        problem = self._problem_of(upstream, incarnation, txid, birth)
+        if problem is None:
+            return
+        back = Command("repair", self.topology, options=("--reset", "--why", "TEXT"))
+        went_back = upstream is not None and upstream.current <= txid
+        lost = Command("repair", self.upstream, options=("--ledger-lost", "--why", "TEXT"))
+        first = Remedy.of("If its ledger alone went back: ", lost, ". Else: restore ")
+        words = first if went_back else Remedy.of("Restore ")
+        raise self.refused(
+            problem,
+            words + Remedy.of("this topology to the same moment, or let it begin again: ", back),
+        )
+
+    def _problem_of(
+        self, upstream: UpstreamReading | None, incarnation: str, txid: int, birth: str
+    ) -> str | None:
+        """Say, as a clause, how the topology differs from the one that was read up to a transaction; None: it is it."""
+        name = f"topology {self.upstream!r}"
+        if upstream is None:
+            return f"{name} has no ledger any more, and transaction {txid} of it was read"
+        if upstream.topology.incarnation != incarnation:
+            return f"{name} was reset, and transaction {txid} of its life before was read"
+        if upstream.current <= txid:
+            return (
+                f"{name} went back: its transaction {upstream.current} is next, and {txid} was read"
+            )
+        line = upstream.lines(txid, txid).get(txid)
+        if line is not None and line.birth != birth:
+            return f"{name} went back: its transaction {txid} is another one than the one that was read"
+        return None
+
+    def _check_table(self, upstream: UpstreamReading, first: int) -> None:
+        """Refuse a table that is not the topology's, and transactions of which it has no line.
+
+        :raises SourceError: naming what to do.
+        """
+        found = self.table.incarnation()
+        if (
+            found != upstream.topology.incarnation
+            or self.table.name not in upstream.topology.states
+        ):
+            problem = (
+                "no topology has written it" if found is None else "another topology writes it"
+            )
+            states = ", ".join(sorted(upstream.topology.states)) or "none"
+            raise self.refused(
+                f"state {self.table.name!r} is no table of topology {self.upstream!r}: {problem}",
+                f"Name the topology that appends to it. The states of {self.upstream!r}: {states}.",
+            )
+        begins = upstream.topology.book
+        if not begins or first < begins:
+            since = f"begins at transaction {begins}" if begins else "has not begun"
+            raise self.refused(
+                f"the book of topology {self.upstream!r} {since}, and transaction {first} is next",
+                Remedy.of(
+                    "Make its older lines: ",
+                    Command("repair", self.upstream, options=("--ends", "--why", "TEXT")),
+                ),
+            )
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
+        if spark is None:
+            rows: EmittedRows = self.emit_arrow(attempt, metadata)
+            return rows
+        counted = self._counts(metadata)
+        txids = [*counted.rows]
+        frame: Any = self.table.frame(
+            spark, txids, counted.snapshot, upstream_txid=self.upstream_txid
+        )
+        found: EmittedRows = frame
+        return found
+
+    def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
+        counted = self._counts(metadata)
+        txids = [*counted.rows]
+        return self.table.arrow(txids, counted.snapshot, upstream_txid=self.upstream_txid)
+
+    def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
+        return self.table.row_types(upstream_txid=self.upstream_txid)
+
+    def check_read(self, attempt: TransactionAttempt) -> None:
+        if self._taken is not None:
+            self._count(self._taken).close()
+
+    def close(self) -> None:
+        while self._counted:
+            self._counted.pop().close()
+        super().close()
+
+    def _counts(self, metadata: Json) -> TableCounts:
+        """Count the rows of a batch in one reading, at which they are read then. Raises as `_count`."""
+        self._taken = TakenRange.of(metadata)
+        counted = self._count(self._taken)
+        self._counted.append(counted)
+        return counted
+
+    def _count(self, taken: TakenRange) -> TableCounts:
+        """Count the rows of the transactions that count.
+
+        :raises SourceNotSettled: the table has other numbers of rows than their lines say.
+        """
+        wanted = {int(txid): rows for txid, rows in taken.counts.items()}
+        counted = self.table.counts(wanted.keys())
+        for txid, rows in wanted.items():
+            found = counted.rows[txid]
+            if found != rows:
+                counted.close()
+                problem = f"it has {found} rows of transaction {txid} of {self.upstream!r} instead of {rows}"
+                raise SourceNotSettled(source=repr(self), problem=problem)
+        return counted
+
+    def unsettled(self, metadata: Json, error: SourceNotSettled) -> TxError:
+        taken = TakenRange.of(metadata)
+        again = TakenRange.of(self.decide_again(TransactionAttempt(0, 0), metadata).metadata)
+        if again != taken:
+            moved = [txid for txid, rows in again.counts.items() if taken.counts.get(txid) != rows]
+            named = ", ".join(moved)
+            return FailedBatch(
+                f"transaction {named} of {self.upstream!r} counts since this attempt began: the next one reads it"
+            )
+        upstream = self._upstream()
+        if upstream is not None and upstream.may_settle(taken):
+            return error
+        return self.refused(
+            str(error.fields["problem"]),
+            Remedy.of(
+                "See what changed it: ",
+                Command("verify", self.upstream, options=("--values",)),
+                ". If that was on purpose: ",
+                Command("accept-change", self.upstream, (self.table.name,), ("--why", "TEXT")),
+            ),
+        )

@@ -1,0 +1,272 @@
+"""Corrections travel: which transactions lack one, and until when each is compared. Source: docs/protocol.md §12."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_tx.base.errors import RestateRefused
+from airflow_tx.ledger import Audit, Batch, Corrections, ReadOnlyLedger, TakenRange, TransactionAttempt
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.steps.end import note_readmission, note_skip
+from airflow_tx.ledger.steps.replay import WishRequest
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.views.corrections import CorrectionReader
+from airflow_tx.ledger.views.upstream import UpstreamReading
+from airflow_tx.state import Sum
+from airflow_tx.state.memory import MemoryState
+from tests.integration.pipeline import Pipeline
+
+ADA = Audit("ada", "a bug")
+LATER = datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(hours=1)
+
+
+class Chain:
+    """Topology `orders` writes table s0, and topology `totals` takes one transaction of it after the other."""
+
+    def __init__(self) -> None:
+        store = MemoryStore()
+        store.ensure("/tx")
+        self.orders = Pipeline(store, "/tx", [_state("s0")], topology="orders", journals=True, book=True)
+        self.totals = Pipeline(store, "/tx", [_state("t0")], topology="totals", journals=True, upstream="orders")
+        self.totals.metadata = lambda row: self.upstream.taken(row, row).to_json()
+        self.totals.amount = lambda metadata: 1
+        self.totals.decide_again = self._again
+
+    @property
+    def upstream(self) -> UpstreamReading:
+        found = UpstreamReading.of(ReadOnlyLedger(self.orders.store, self.orders.paths), "s0")
+        assert found is not None
+        return found
+
+    def _again(self, attempt: TransactionAttempt, metadata: Any) -> Batch:
+        taken = TakenRange.of(metadata)
+        return Batch(self.upstream.taken(taken.first, taken.last).to_json(), None)
+
+    def run(self, times: int) -> Chain:
+        for _ in range(times):
+            self.orders.run(f"o{self.orders.ledger.current_if_any() or 1}")
+        return self
+
+    def take(self, times: int = 1) -> Chain:
+        for _ in range(times):
+            self.totals.run(f"t{self.totals.ledger.current_if_any() or 1}")
+        return self
+
+    def correct(self, txid: int, key: int = 0) -> int:
+        """Upstream, a transaction is restated."""
+        return self.orders.restate(txid, f"o{key or txid}", 5)
+
+    def follow(self, txid: int, key: int = 0) -> int:
+        """The transaction of a request is restated."""
+        return self.finish(self.totals.begin(f"t{key or txid}"))
+
+    def finish(self, begun: Any) -> int:
+        grant = self.totals.acquire(begun, self.totals.process(begun))
+        self.totals.write(grant, 1)
+        self.totals.mark(grant)
+        return int(begun.txid)
+
+    def found(self, now: datetime = LATER) -> Corrections:
+        return CorrectionReader(self.totals.ledger, self.upstream).read(now)
+
+    def request(self) -> list[int]:
+        """Request what is due, as a coordinator does; which transactions it requested."""
+        found = self.found()
+        for each in found.due:
+            request = WishRequest(each.counts, each.key, each.key)
+            try:
+                self.totals.ledger.want_correction(request, each.txid, each.ends, audit=Audit("c", each.reason))
+            except RestateRefused as refusal:
+                self.totals.ledger.note_behind(each.txid, each.ends, why=str(refusal))
+        self.totals.ledger.note_compared(found.comparison)
+        return [each.txid for each in found.due]
+
+    @property
+    def cursor(self) -> int:
+        found = self.totals.ledger.followed()
+        return 0 if found is None else found.txid
+
+
+def _state(name: str) -> MemoryState:
+    return MemoryState(name, values={"n": Sum()})
+
+
+def due(found: Corrections) -> dict[int, dict[int, int]]:
+    return {each.txid: dict(each.ends) for each in found.due}
+
+
+def test_without_a_correction_nothing_is_behind() -> None:
+    chain = Chain().run(3).take(2)
+    found = chain.found()
+    assert (found.behind, found.comparison.txid, found.is_due) == ((), 3, False)
+
+
+def test_a_correction_of_what_was_taken_is_due_and_its_restatement_has_it() -> None:
+    chain = Chain().run(2).take(2)
+    end = chain.correct(1)
+    assert due(chain.found()) == {1: {1: end}}
+    assert chain.request() == [1]
+    assert chain.totals.ledger.wishes()[0].why == f"upstream 1 restated by {end}"
+    assert (chain.request(), chain.cursor) == ([], end - 1)
+    chain.follow(1)
+    assert chain.found().behind == ()
+    chain.request()
+    assert (chain.cursor, chain.totals.ledger.noted_behind()) == (end, {})
+
+
+def test_a_correction_is_compared_until_its_transaction_is_taken_and_final() -> None:
+    chain = Chain().run(2).take(1)
+    end = chain.correct(2)
+    assert (chain.request(), chain.cursor) == ([], end - 1)
+    begun = chain.totals.begin("t2")
+    assert (chain.request(), chain.cursor) == ([], end - 1)
+    chain.finish(begun)
+    assert (chain.request(), chain.cursor) == ([], end)
+
+
+def test_a_correction_between_the_reading_and_the_commit_is_found() -> None:
+    chain = Chain().run(1)
+    begun = chain.totals.begin("t1")
+    end = chain.correct(1)
+    assert due(chain.found()) == {}
+    chain.finish(begun)
+    assert due(chain.found()) == {1: {1: end}}
+
+
+def test_one_correction_that_waits_holds_up_no_other() -> None:
+    chain = Chain().run(3).take(1)
+    chain.correct(3)
+    end = chain.correct(1)
+    assert due(chain.found()) == {1: {1: end}}
+
+
+def test_a_correction_of_a_correction_is_one_of_the_transaction_where_the_chain_begins() -> None:
+    chain = Chain().run(2).take(2)
+    first = chain.correct(1)
+    chain.take(1)
+    last = chain.correct(first, key=1)
+    assert due(chain.found()) == {1: {1: last}}
+    taken = chain.upstream.taken(first, last)
+    assert (taken.counts, taken.ends) == ({}, {})
+
+
+def test_a_batch_that_has_read_a_later_end_is_behind_none_of_the_earlier_ones() -> None:
+    chain = Chain().run(1)
+    first = chain.correct(1)
+    last = chain.correct(first, key=1)
+    chain.take(1)
+    found = chain.found()
+    assert (found.behind, found.comparison.txid) == ((), last)
+
+
+def test_a_skipped_restatement_upstream_is_no_correction() -> None:
+    chain = Chain().run(1).take(1)
+    chain.orders.ledger.want_restated(WishRequest(1, "o1", "o1"), ADA)
+    chain.orders.skip(chain.orders.begin("o1").txid)
+    assert (chain.found().behind, chain.found().comparison.txid) == ((), 2)
+
+
+def test_a_follow_up_that_was_skipped_is_kept_and_not_repeated_for_the_same_ends() -> None:
+    chain = Chain().run(1).take(1)
+    end = chain.correct(1)
+    chain.request()
+    chain.totals.skip(chain.totals.begin("t1").txid)
+    found = chain.found()
+    assert (due(found), [each.txid for each in found.left]) == ({}, [1])
+    assert (chain.request(), chain.cursor) == ([], end)
+    later = chain.correct(end, key=1)
+    assert due(chain.found()) == {1: {1: later}}
+
+
+def test_a_restatement_by_a_person_catches_up() -> None:
+    chain = Chain().run(1).take(1)
+    chain.correct(1)
+    chain.request()
+    chain.totals.skip(chain.totals.begin("t1").txid)
+    chain.request()
+    chain.totals.ledger.want_restated(WishRequest(1, "t1", "t1"), ADA)
+    chain.follow(1)
+    assert chain.found().comparison.caught_up == [1]
+    chain.request()
+    assert chain.totals.ledger.noted_behind() == {}
+
+
+def test_a_follow_up_that_read_before_another_correction_is_behind_again() -> None:
+    chain = Chain().run(1).take(1)
+    end = chain.correct(1)
+    chain.request()
+    begun = chain.totals.begin("t1")
+    later = chain.correct(end, key=1)
+    assert chain.request() == []
+    chain.finish(begun)
+    assert due(chain.found()) == {1: {1: later}}
+
+
+def test_a_skipped_transaction_is_behind_nothing_and_its_readmission_takes_what_counts() -> None:
+    chain = Chain().run(2)
+    begun = chain.totals.begin("t1")
+    chain.totals.skip(begun.txid)
+    end = chain.correct(1)
+    found = chain.found()
+    assert (found.behind, found.comparison.txid) == ((), end)
+    chain.totals.ledger.run(note_readmission, 1, ADA)
+    again = chain.totals.begin("t1")
+    assert again.metadata["ends"] == {"1": end}
+    chain.finish(again)
+    later = chain.correct(end, key=1)
+    assert due(chain.found()) == {2: {1: later}}
+
+
+def test_corrections_of_one_range_wait_for_one_another_but_not_for_long() -> None:
+    chain = Chain().run(2).take(2)
+    end = chain.correct(1)
+    chain.orders.ledger.want_restated(WishRequest(end, "o1", "o1"), ADA)
+    final = chain.upstream.final_since(end)
+    assert final is not None
+    soon = chain.found(final + timedelta(minutes=9))
+    assert (due(soon), set(soon.postponed)) == ({}, {1})
+    assert due(chain.found(final + timedelta(minutes=10))) == {1: {1: end}}
+
+
+def test_what_cannot_be_restated_is_noted_with_the_reason() -> None:
+    chain = Chain().run(1)
+    chain.totals.journals = False
+    chain.take(1)
+    end = chain.correct(1)
+    assert chain.request() == [1]
+    note = chain.totals.ledger.noted_behind()[1]
+    assert "the journal has no entry of it" in note.why
+    assert (chain.request(), chain.cursor) == ([], end)
+
+
+def test_another_upstream_ledger_is_compared_from_its_beginning() -> None:
+    chain = Chain().run(2).take(2)
+    chain.correct(1)
+    found = chain.found()
+    chain.totals.ledger.note_compared(replace(found.comparison, incarnation="another", txid=3))
+    assert chain.found().compared == 0
+
+
+@pytest.mark.parametrize("taken", range(1, 8))
+def test_the_transaction_that_has_an_upstream_one_is_found_among_restatements(taken: int) -> None:
+    chain = Chain().run(8).take(3)
+    chain.totals.ledger.want_restated(WishRequest(2, "t2", "t2"), ADA)
+    chain.follow(2)
+    chain.totals.skip(chain.totals.begin("again").txid)
+    chain.totals.ledger.run(note_readmission, 5, ADA)
+    chain.finish(chain.totals.begin("again"))
+    chain.take(3)
+    end = chain.correct(taken)
+    holder = {1: 1, 2: 2, 3: 3, 4: 6, 5: 7, 6: 8, 7: 9}[taken]
+    assert due(chain.found()) == {holder: {taken: end}}
+
+
+def test_a_skip_that_is_only_requested_is_no_end() -> None:
+    chain = Chain().run(1)
+    begun = chain.totals.begin("t1")
+    chain.totals.ledger.run(note_skip, begun.txid, ADA)
+    end = chain.correct(1)
+    assert chain.found().comparison.txid == end - 1
