@@ -1,0 +1,135 @@
+"""Tables whose rows are the source of another topology: what transactions of this one have committed is read by txid.
+
+Rows of a released topology have a negative number, and the rows of a person have none: they are never read.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from airflow_tx.base.errors import StateDiffers
+from airflow_tx.state.api import StateKind, StoredState
+
+UPSTREAM_TXID = "upstream_txid"
+"""The column of rows that says which transaction has committed them."""
+
+
+class Dataset(NamedTuple):
+    """The place of a table, as OpenLineage names it."""
+
+    namespace: str
+    name: str
+
+
+class TableSnapshot:
+    """One moment of a table, at which several readings find the same rows."""
+
+    def close(self) -> None:
+        """Let go of it. No reading that was opened at it can continue."""
+
+
+@dataclass(frozen=True)
+class TableCounts:
+    """How many rows a table had of some transactions, in one reading.
+
+    :param rows: by txid; of a transaction without rows, 0. Numbers below 1, which no transaction has, are left out.
+    :param snapshot: the moment of the reading; None: the store has none that another reading could find again.
+    """
+
+    rows: Mapping[int, int]
+    snapshot: TableSnapshot | None = None
+
+    def close(self) -> None:
+        """Let go of the snapshot, if there is one."""
+        if self.snapshot is not None:
+            self.snapshot.close()
+
+
+class CommittedTable(StoredState):
+    """A table whose rows say which transaction has committed them, so that another topology can read them.
+
+    Rows come without the columns of this package, `tx_txid` and `tx_row`. A batch is the rows of exactly these
+    transactions, and of no other ones.
+    """
+
+    kind = StateKind.OPAQUE
+    takes_back_by_txid = True
+
+    def incarnation(self) -> str | None:
+        """Read the life of the ledger whose transactions the rows are of; None: no grant has raised the fence."""
+        found = self.fence()
+        return None if found is None else found.incarnation
+
+    @abstractmethod
+    def connections(self) -> dict[str, str]:
+        """Map the ids of the Airflow connections that it needs to their types."""
+
+    @abstractmethod
+    def dataset(self) -> Dataset:
+        """Name the place of the table for lineage."""
+
+    @abstractmethod
+    def row_types(self, *, upstream_txid: bool = False) -> dict[str, Any]:
+        """Give the types that Arrow has for the columns of the rows, also where there are no rows.
+
+        :raises StateError: no reader has the values of a column, or a column has the name of the txid.
+        """
+
+    @abstractmethod
+    def counts(self, txids: Collection[int]) -> TableCounts:
+        """Count the rows of each of these transactions, in one reading. The caller closes the counts.
+
+        :raises StateError: the table is none that can be read.
+        :raises StateUnavailable: the store cannot be reached.
+        """
+
+    @abstractmethod
+    def arrow(
+        self,
+        txids: Collection[int],
+        snapshot: TableSnapshot | None = None,
+        *,
+        upstream_txid: bool = False,
+    ) -> Any:
+        """Stream the rows of these transactions, batch after batch: a RecordBatchReader of pyarrow.
+
+        The order is stable: by txid and number of the row, where the table has such a number.
+
+        :param snapshot: of `counts`; None: the newest rows.
+        :param upstream_txid: whether the rows have the number of their transaction, in the column `upstream_txid`.
+        :raises StateError: as `row_types`; also during the reading, for a value that a reader does not have.
+        """
+
+    @abstractmethod
+    def frame(
+        self,
+        spark: Any,
+        txids: Collection[int],
+        snapshot: TableSnapshot | None = None,
+        *,
+        upstream_txid: bool = False,
+    ) -> Any:
+        """Let the executors of Spark read the same rows, in parallel: a DataFrame. The snapshot stays open until then.
+
+        :param spark: the session.
+        :raises ConfigError: Spark cannot read this store, or a setting of the session changes rows.
+        """
+
+
+def owned(txids: Collection[int]) -> list[int]:
+    """List numbers that a transaction can have, each once, in their order."""
+    return sorted({txid for txid in txids if txid > 0})
+
+
+def check_free(columns: Collection[str], state: str) -> None:
+    """Refuse the column of the txid where the table has a column of that name, as rows of an upstream may have.
+
+    :raises StateDiffers: it has.
+    """
+    if found := [name for name in columns if name.casefold() == UPSTREAM_TXID]:
+        problem = f"the table has a column {found[0]} of its own"
+        remedy = "Read it without upstream_txid=True, or rename the column."
+        raise StateDiffers(state=state, problem=problem, remedy=remedy)
