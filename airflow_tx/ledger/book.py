@@ -100,6 +100,10 @@ def ended_lines(
         return ()
     line = end_line(receipt, _taken(read, paths, topology, record))
     book = Book(read, paths)
+    before = book.line(line.first) if line.first else None
+    if before is not None and before.first:
+        # The line of the restated one was made after this restatement had begun.
+        line = replace(line, first=before.first)
     return book.with_lines([line, *_ended(book, line)])
 
 

@@ -452,8 +452,8 @@ def test_a_repair_of_an_unknown_kind_is_refused_with_the_known_ones(
     one_committed(world)
     before = world.everything()
     for kind, told in {
-        "nosuch": "name the kind of repair: back, ledger-lost, reset, roll-forward, state-lost",
-        "": "name the kind of repair: back, ledger-lost, reset, roll-forward, state-lost",
+        "nosuch": "name the kind of repair: back, ends, ledger-lost, reset, roll-forward, state-lost",
+        "": "name the kind of repair: back, ends, ledger-lost, reset, roll-forward, state-lost",
         "back": "name one transaction",
     }.items():
         for what in ("preview", "execute"):
