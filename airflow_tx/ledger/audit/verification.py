@@ -216,7 +216,7 @@ def _line_findings(chain: Chain, line: EndLine, begins: int) -> Iterator[tuple[s
     """
     wanted = chain.expected.lines[line.txid]
     receipt = chain.receipts[line.txid]
-    # What a receipt of some states says is not all that was written.
+    # The receipts of some states name a part of the written rows.
     partly = {"rows"} if line.txid in chain.pieced else set()
     before = (
         {"first"}
