@@ -753,8 +753,7 @@ class LedgerSnapshots:
         if view is not None and problem is not None:
             view = replace(view, unreadable=(*view.unreadable, problem))
         opened = set() if view is None else {each.txid for each in view.opened}
-        every = LedgerView(store, paths).final_txids(book=record.book)
-        final = tuple(txid for txid in every if txid not in opened)
+        final = tuple(txid for txid in LedgerView(store, paths).final_txids() if txid not in opened)
         finals = self._finals.of(place.name, record, final)
         unwatched = ledger_client(place.conn_id).store_of_steps()
         return TopologySnapshot(
