@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from examples.chain import Chain
 from examples.corrections import Corrections
 from examples.daily import Daily
 from examples.example import Example
@@ -23,6 +24,7 @@ from examples.words import Words
 EXAMPLES: dict[str, type[Example]] = {
     example.name: example
     for example in (
+        Chain,
         Corrections,
         Daily,
         GlobalCount,

@@ -6,12 +6,19 @@ Source: docs/protocol.md §12.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.config import Settings
 from airflow_tx.base.described import remade
-from airflow_tx.base.errors import FailedBatch, OtherSource, SourceNotSettled, TxError
+from airflow_tx.base.errors import (
+    FailedBatch,
+    OtherSource,
+    SourceNotSettled,
+    TxError,
+    UnreadableRecord,
+)
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.hooks import shared_store
 from airflow_tx.ledger import (
@@ -22,6 +29,7 @@ from airflow_tx.ledger import (
     TakenRange,
     TransactionAttempt,
     UpstreamReading,
+    topologies,
 )
 from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, RowTypes, Source, SourceKind
 from airflow_tx.state import CommittedTable
@@ -207,10 +215,15 @@ class UpstreamSource(Source):
 
     def _upstream(self) -> UpstreamReading | None:
         """Read its ledger; None: it has not begun."""
+        own = self._place()
+        own.store.sync()
+        return self._beside(own)
+
+    def _place(self) -> ReadOnlyLedger:
+        """Connect to the ledger of the topology that reads."""
         settings = Settings.load()
         store = shared_store(self.zookeeper_conn_id or settings.zookeeper_conn_id)
-        store.sync()
-        return self._beside(ReadOnlyLedger(store, Paths(self.root or settings.root, self.topology)))
+        return ReadOnlyLedger(store, Paths(self.root or settings.root, self.topology))
 
     def _beside(self, ledger: ReadOnlyLedger) -> UpstreamReading | None:
         """Read its ledger in the place of the ledger of the topology that reads."""
@@ -243,6 +256,9 @@ class UpstreamSource(Source):
         problem = self._problem_of(upstream, incarnation, txid, birth)
         if problem is None:
             return
+        if upstream is None and (now := self._called_now(incarnation)) is not None:
+            told = f"topology {self.upstream!r} is called {now!r} now"
+            raise self.refused(told, f"Say UpstreamSource(..., topology={now!r}).")
         back = Command("repair", self.topology, options=("--reset", "--why", "TEXT"))
         went_back = upstream is not None and upstream.current <= txid
         lost = Command("repair", self.upstream, options=("--ledger-lost", "--why", "TEXT"))
@@ -252,6 +268,16 @@ class UpstreamSource(Source):
             problem,
             words + Remedy.of("this topology to the same moment, or let it begin again: ", back),
         )
+
+    def _called_now(self, incarnation: str) -> str | None:
+        """Find the topology with the ledger that was read before, if it was renamed."""
+        ledger = self._place()
+        for name in topologies(ledger.store, ledger.paths.root):
+            with suppress(UnreadableRecord):
+                paths = Paths(ledger.paths.root, name)
+                if ReadOnlyLedger(ledger.store, paths).topology().incarnation == incarnation:
+                    return name
+        return None
 
     def _problem_of(
         self, upstream: UpstreamReading | None, incarnation: str, txid: int, birth: str

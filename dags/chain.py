@@ -1,0 +1,85 @@
+"""Three stages, each a topology of its own: orders as they come, cleaned ones, and totals by day.
+
+A stage reads what the one before it has committed. When a day of the first stage is restated, the coordinators restate
+what was made of it, and the totals are those of the corrected orders.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_tx import (
+    CommitOperator,
+    FileSource,
+    Transaction,
+    UpstreamSource,
+    append,
+    coordinator_dag,
+    current_batch,
+    persistent_aggregate,
+)
+from airflow_tx.state import Count, DeltaTable, Max, SqlState, SqlTable, Sum
+
+lake = os.environ.get("AIRFLOW_TX_LAKE") or Path(os.environ.get("AIRFLOW_TX_DATA", "/tmp"), "lake")
+orders = SqlTable("tx_state", table="chain_orders")
+cleaned = DeltaTable(f"{lake}/chain_cleaned")
+totals = SqlState("tx_state", table="chain_totals", keys=["day"], values={"orders": Count(), "amount": Sum()})
+largest = SqlState("tx_state", table="chain_largest", keys=["product"], values={"amount": Max()})
+
+
+@task
+def load() -> Any:
+    """Take the orders of a day as they are."""
+    return current_batch().arrow().read_all()
+
+
+@task
+def clean() -> Any:
+    """Leave out the orders whose amount is no number."""
+    import polars as pl
+
+    read = pl.DataFrame(current_batch().arrow())
+    amount = pl.col("amount").cast(pl.Int64, strict=False)
+    return read.with_columns(amount).filter(pl.col("amount").is_not_null())
+
+
+@task
+def by_day() -> Any:
+    """Add up the orders of each day."""
+    import polars as pl
+
+    read = pl.DataFrame(current_batch().arrow())
+    return read.group_by("day").agg(pl.len().alias("orders"), pl.col("amount").sum())
+
+
+@task
+def by_product() -> Any:
+    """Find the largest order of each product."""
+    import polars as pl
+
+    return pl.DataFrame(current_batch().arrow()).group_by("product").agg(pl.col("amount").max())
+
+
+with DAG("chain_orders", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
+    with Transaction(source=FileSource("orders/*.csv", files_per_batch=1), max_pending=4):
+        CommitOperator(task_id="commit", updates=[append(load(), state=orders)])
+
+with DAG("chain_cleaned", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
+    with Transaction(source=UpstreamSource(orders, topology="chain_orders", max_transactions=2), max_pending=4):
+        CommitOperator(task_id="commit", updates=[append(clean(), state=cleaned)])
+
+with DAG("chain_totals", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
+    with Transaction(source=UpstreamSource(cleaned, topology="chain_cleaned", max_transactions=3), max_pending=4):
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(by_day(), state=totals)])
+
+# A maximum cannot be taken back: a correction that lowers it is reported, and nothing is repeated for ever.
+with DAG("chain_largest", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
+    with Transaction(source=UpstreamSource(cleaned, topology="chain_cleaned", max_transactions=3), max_pending=4):
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(by_product(), state=largest)])
+
+for topology in ("chain_orders", "chain_cleaned", "chain_totals", "chain_largest"):
+    coordinator_dag(topology, max_replays=1, replay_backoff=1.0)

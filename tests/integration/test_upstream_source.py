@@ -1,0 +1,394 @@
+"""A table that another topology writes, as a source: ranges, rows, refusals. Source: docs/protocol.md §12."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.base.errors import ConfigError, FailedBatch, OtherSource, SourceError, SourceNotSettled, TxError
+from airflow_tx.base.rows import dicts_of
+from airflow_tx.ledger import Audit, Paths, TransactionAttempt
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.audit.rebuild import Repairs
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.records import TopologyRecord, decode, encode
+from airflow_tx.ledger.steps.replay import WishRequest
+from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.sources import UpstreamSource, rebuild, upstream
+from airflow_tx.sources.api import Batch
+from airflow_tx.state import DeltaTable, MemoryState, SqlTable, Sum
+from tests.integration.pipeline import Pipeline
+
+ROOT = "/tx"
+ADA = Audit("ada", "a bug")
+ATTEMPT = TransactionAttempt(1, 1)
+
+
+class Orders:
+    """Topology `orders` and its table, which a source reads."""
+
+    def __init__(self, store: MemoryStore, table: Any, folder: Path) -> None:
+        self.table = table
+        self.store = store
+        self.folder = folder
+        self.pipeline = Pipeline(store, ROOT, [table], topology="orders", journals=True, book=True)
+
+    def source(self, **options: Any) -> UpstreamSource:
+        return UpstreamSource(self.table, topology="orders", root=ROOT, **options).named("totals")
+
+    def run(self, times: int = 1) -> Orders:
+        for _ in range(times):
+            self.pipeline.run(f"o{self.pipeline.ledger.current_if_any() or 1}")
+        return self
+
+    def without_rows(self) -> Orders:
+        begun = self.pipeline.begin(f"o{self.pipeline.ledger.current()}")
+        grant = self.pipeline.acquire(begun, self.pipeline.process(begun))
+        self.table.raise_fence(grant)
+        self.table.write(grant, [])
+        self.pipeline.written = {}
+        self.pipeline.mark(grant)
+        return self
+
+    def written(self, txid: int) -> Any:
+        """A restatement is written, and not marked."""
+        self.pipeline.ledger.want_restated(WishRequest(txid, f"o{txid}", f"o{txid}"), ADA)
+        begun = self.pipeline.begin(f"o{txid}")
+        grant = self.pipeline.acquire(begun, self.pipeline.process(begun))
+        self.pipeline.write(grant, 100)
+        return grant
+
+
+@pytest.fixture(params=["sqlite", "delta"])
+def orders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
+    store = MemoryStore()
+    store.ensure(ROOT)
+    monkeypatch.setattr(upstream, "shared_store", lambda conn_id: store)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
+    table: Any = SqlTable("warehouse", table="orders") if request.param == "sqlite" else DeltaTable(tmp_path / "orders")
+    yield Orders(store, table, tmp_path)
+
+
+def read(source: UpstreamSource, batch: Batch | None) -> list[Any]:
+    """The values of n in the rows of a batch."""
+    assert batch is not None
+    rows = dicts_of(source.emit_batch(ATTEMPT, batch.metadata))
+    found = [row["n"] for row in rows]
+    source.check_read(ATTEMPT)
+    source.close()
+    return found
+
+
+def taken(batch: Batch | None) -> tuple[int, int]:
+    assert batch is not None
+    metadata: Any = batch.metadata
+    return metadata["first"], metadata["last"]
+
+
+# --- ranges ------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_takes_the_final_transactions_after_the_position(orders: Orders) -> None:
+    source = orders.run(3).source()
+    batch = source.decide(ATTEMPT, None)
+    assert (taken(batch), read(source, batch)) == ((1, 3), [1, 2, 3])
+    assert batch is not None
+    assert (batch.count, batch.reason) == (3, "transactions 1 to 3 of orders")
+    assert source.decide(ATTEMPT, batch.position) is None
+    orders.run(1)
+    batch = source.decide(ATTEMPT, batch.position)
+    assert (taken(batch), read(source, batch)) == ((4, 4), [4])
+
+
+def test_rows_come_without_the_columns_of_this_package_and_with_the_txid_if_that_is_wanted(orders: Orders) -> None:
+    orders.run(1)
+    batch = orders.source().decide(ATTEMPT, None)
+    assert batch is not None
+    names = orders.source().emit_arrow(ATTEMPT, batch.metadata).schema.names
+    assert set(names) == {"key", "n"}
+    rows = list(dicts_of(orders.source(upstream_txid=True).emit_batch(ATTEMPT, batch.metadata)))
+    assert [row["upstream_txid"] for row in rows] == [1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends"),
+    [({"max_transactions": 2}, [2, 4, 5]), ({"max_rows_per_batch": 3}, [3, 5]), ({"start": 4}, [5])],
+)
+def test_limits_end_a_range(orders: Orders, limits: dict[str, int], ends: list[int]) -> None:
+    source = orders.run(5).source(**limits).with_limit(())
+    position: Any = None
+    found = list[int]()
+    while (batch := source.decide(ATTEMPT, position)) is not None:
+        position = batch.position
+        found.append(taken(batch)[1])
+    assert found == ends
+
+
+def test_a_range_without_rows_waits_until_it_is_long(orders: Orders) -> None:
+    source = orders.run(1).without_rows().source(max_transactions=3)
+    first = source.decide(ATTEMPT, None)
+    assert taken(first) == (1, 2)
+    assert first is not None
+    orders.without_rows().without_rows()
+    assert source.decide(ATTEMPT, first.position) is None
+    assert taken(orders.without_rows().source(max_transactions=3).decide(ATTEMPT, first.position)) == (3, 5)
+
+
+def test_a_topology_that_has_not_begun_has_no_rows(orders: Orders) -> None:
+    assert orders.source().decide(ATTEMPT, None) is None
+    assert orders.source().backlog(None) == 0
+
+
+def test_freshness_is_how_many_transactions_are_not_taken(orders: Orders) -> None:
+    source = orders.run(3).source(max_transactions=1)
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    assert (source.backlog(None), source.backlog(batch.position), source.unit) == (3, 2, "transactions")
+
+
+# --- what counts -------------------------------------------------------------------------------------------------
+
+
+def test_a_restated_transaction_gives_the_rows_that_count_and_its_restatement_none(orders: Orders) -> None:
+    orders.run(2)
+    assert orders.pipeline.restate(1, "o1", 50) == 3
+    source = orders.source(max_transactions=2)
+    batch = source.decide(ATTEMPT, None)
+    assert (taken(batch), sorted(read(source, batch))) == ((1, 2), [2, 50])
+    assert batch is not None
+    assert source.decide(ATTEMPT, batch.position) is None, "a range without rows waits"
+
+
+def test_a_skipped_transaction_gives_none_and_its_readmission_its_rows(orders: Orders) -> None:
+    from airflow_tx.ledger.steps.end import note_readmission
+
+    orders.run(1)
+    orders.pipeline.skip(orders.pipeline.begin("o2").txid)
+    orders.pipeline.ledger.run(note_readmission, 2, ADA)
+    orders.pipeline.run("o2")
+    source = orders.source()
+    batch = source.decide(ATTEMPT, None)
+    assert (taken(batch), read(source, batch)) == ((1, 3), [1, 2])
+
+
+def test_each_attempt_decides_the_ends_of_its_range_anew(orders: Orders) -> None:
+    source = orders.run(2).source()
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    orders.pipeline.restate(1, "o1", 50)
+    orders.run(1)
+    again = source.decide_again(ATTEMPT, batch.metadata)
+    assert (taken(again), sorted(read(source, again))) == ((1, 2), [2, 50])
+
+
+def test_rows_of_nobody_and_of_a_released_topology_are_not_read(orders: Orders) -> None:
+    if not isinstance(orders.table, SqlTable):
+        pytest.skip("a person puts rows into a database by hand")
+    orders.run(1)
+    with sqlite3.connect(orders.folder / "w.db") as connection:
+        connection.execute("INSERT INTO orders VALUES (-1, 0, 'total', 7)")
+    source = orders.source()
+    assert read(source, source.decide(ATTEMPT, None)) == [1]
+
+
+# --- settled -----------------------------------------------------------------------------------------------------
+
+
+def test_between_the_write_and_the_mark_of_a_restatement_rows_are_not_settled(orders: Orders) -> None:
+    source = orders.run(2).source()
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    grant = orders.written(1)
+    with pytest.raises(SourceNotSettled, match="it has 0 rows of transaction 1 of 'orders' instead of 1") as caught:
+        read(source, batch)
+    assert source.unsettled(batch.metadata, caught.value) is caught.value
+    orders.pipeline.mark(grant)
+    outcome = source.unsettled(batch.metadata, caught.value)
+    assert isinstance(outcome, FailedBatch)
+    assert "transaction 3 of 'orders' counts since this attempt began" in str(outcome)
+
+
+def test_a_restatement_that_is_written_while_a_batch_is_read_is_noticed_before_the_ack(orders: Orders) -> None:
+    source = orders.run(2).source()
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    list(dicts_of(source.emit_batch(ATTEMPT, batch.metadata)))
+    orders.written(1)
+    with pytest.raises(SourceNotSettled):
+        source.check_read(ATTEMPT)
+    source.close()
+
+
+def test_rows_that_are_missing_while_nothing_is_under_way_are_refused(orders: Orders) -> None:
+    if not isinstance(orders.table, SqlTable):
+        pytest.skip("a person deletes rows from a database by hand")
+    source = orders.run(2).source()
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    with sqlite3.connect(orders.folder / "w.db") as connection:
+        connection.execute("DELETE FROM orders WHERE tx_txid = 2")
+    with pytest.raises(SourceNotSettled) as caught:
+        read(source, batch)
+    outcome = source.unsettled(batch.metadata, caught.value)
+    assert isinstance(outcome, SourceError)
+    assert not isinstance(outcome, SourceNotSettled)
+    assert "airflow tx verify orders --values" in str(outcome)
+    assert "airflow tx accept-change orders --state warehouse.orders" in str(outcome)
+
+
+def test_an_accepted_deletion_counts(orders: Orders) -> None:
+    if not isinstance(orders.table, SqlTable):
+        pytest.skip("a person deletes rows from a database by hand")
+    orders.run(2)
+    with sqlite3.connect(orders.folder / "w.db") as connection:
+        connection.execute("DELETE FROM orders WHERE tx_txid = 2")
+    repairs = Repairs(orders.pipeline.ledger)
+    receipt = orders.pipeline.ledger.topology().receipt
+    repairs.note_change(orders.table.name, {}, rows={2: 0}, keys=None, receipt=receipt, audit=ADA)
+    source = orders.source()
+    assert read(source, source.decide(ATTEMPT, None)) == [1]
+
+
+# --- refused -----------------------------------------------------------------------------------------------------
+
+
+def refused(source: UpstreamSource, position: Any = None) -> str:
+    with pytest.raises(TxError) as caught:
+        source.decide(ATTEMPT, position)
+    return str(caught.value)
+
+
+def test_a_table_that_is_not_of_the_topology_is_refused(orders: Orders) -> None:
+    orders.run(1)
+    other = SqlTable("warehouse", table="others")
+    told = refused(UpstreamSource(other, topology="orders", root=ROOT).named("totals"))
+    assert "state 'warehouse.others' is no table of topology 'orders': no topology has written it" in told
+    assert f"The states of 'orders': {orders.table.name}" in told
+
+
+def test_transactions_from_before_the_book_are_refused_with_the_command_that_makes_their_lines(orders: Orders) -> None:
+    orders.run(2)
+    change(orders, book=2)
+    assert "the book of topology 'orders' begins at transaction 2, and transaction 1 is next" in refused(
+        orders.source()
+    )
+    assert "airflow tx repair orders --ends --why" in refused(orders.source())
+    assert orders.source(start=2).decide(ATTEMPT, None) is not None
+
+
+def change(orders: Orders, **fields: Any) -> None:
+    paths = Paths(ROOT, "orders")
+    node = orders.store.get(paths.record)
+    assert node is not None
+    record = replace(decode(TopologyRecord, "", node.data), **fields)
+    orders.store.multi((), [Put(paths.record, encode(record))])
+
+
+def position_after(orders: Orders, txid: int) -> Any:
+    batch = orders.source(max_transactions=txid).decide(ATTEMPT, None)
+    assert batch is not None
+    return batch.position
+
+
+def test_a_topology_that_was_reset_is_refused(orders: Orders) -> None:
+    position = position_after(orders.run(2), 2)
+    change(orders, incarnation="another")
+    told = refused(orders.source(), position)
+    assert "topology 'orders' was reset, and transaction 2 of its life before was read" in told
+    assert "airflow tx repair totals --reset --why" in told
+
+
+def test_another_birth_at_the_position_is_refused(orders: Orders) -> None:
+    position = position_after(orders.run(2), 2)
+    told = refused(orders.source(), {**position, "birth": "another"})
+    assert "topology 'orders' went back: its transaction 2 is another one than the one that was read" in told
+
+
+def test_a_ledger_that_alone_went_back_is_refused(orders: Orders) -> None:
+    position = position_after(orders.run(2), 2)
+    told = refused(orders.source(), {**position, "txid": 7})
+    assert "topology 'orders' went back: its transaction 3 is next, and 7 was read" in told
+    assert "airflow tx repair orders --ledger-lost --why" in told
+
+
+def test_a_raised_generation_is_no_reason(orders: Orders) -> None:
+    position = position_after(orders.run(2), 2)
+    change(orders, generation=5)
+    assert orders.run(0).source().decide(ATTEMPT, position) is None
+
+
+def test_a_renamed_topology_is_named(orders: Orders) -> None:
+    position = position_after(orders.run(2), 2)
+    moved_to(orders, "sales")
+    told = refused(orders.source(), position)
+    assert told.endswith("topology 'orders' is called 'sales' now. Say UpstreamSource(..., topology='sales').")
+
+
+def moved_to(orders: Orders, name: str) -> None:
+    old, new = Paths(ROOT, "orders"), Paths(ROOT, name)
+
+    def copy(path: str) -> None:
+        node = orders.store.get(path)
+        assert node is not None
+        orders.store.ensure(path.replace(old.base, new.base))
+        orders.store.multi((), [Put(path.replace(old.base, new.base), node.data)])
+        children = orders.store.children(path)
+        for child in () if children is None else children.names:
+            copy(f"{path}/{child}")
+
+    copy(old.base)
+    from airflow_tx.ledger.steps.step import remove
+
+    remove(orders.store, old.base)
+
+
+def test_the_position_of_another_source_is_refused(orders: Orders) -> None:
+    with pytest.raises(OtherSource):
+        orders.run(1).source().decide(ATTEMPT, 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"start": 0}, "start of UpstreamSource = 0 cannot be used"),
+        ({"max_transactions": 1001}, "Give 1000 at most"),
+        ({"max_transactions": True}, "max_transactions of UpstreamSource = True"),
+        ({"on_correction": "ask"}, "Say 'restate' or 'report'"),
+        ({"max_rows_per_batch": 0}, "max_rows_per_batch of UpstreamSource = 0"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        UpstreamSource(SqlTable("warehouse", table="orders"), topology="orders", **options)
+
+
+def test_values_by_key_are_no_source() -> None:
+    values: Any = MemoryState("s", values={"n": Sum()})
+    with pytest.raises(ConfigError, match="Values by key are no source"):
+        UpstreamSource(values, topology="orders")
+
+
+# --- travelling --------------------------------------------------------------------------------------------------
+
+
+def test_it_is_made_again_with_its_table_by_plain_json(orders: Orders) -> None:
+    source = orders.run(1).source(max_transactions=7, upstream_txid=True)
+    classpath, arguments = json.loads(json.dumps(source.serialize()))
+    again = rebuild(classpath, arguments)
+    assert again.serialize() == source.serialize()
+    assert isinstance(again, UpstreamSource)
+    assert again.table.serialize() == orders.table.serialize()
+    assert taken(again.decide(ATTEMPT, None)) == (1, 1)
+
+
+def test_it_knows_the_place_of_the_ledgers_from_the_transaction() -> None:
+    source = UpstreamSource(SqlTable("warehouse", table="orders"), topology="orders")
+    placed = source.in_ledger("zk", "/other")
+    assert (placed.zookeeper_conn_id, placed.root, placed.upstream) == ("zk", "/other", "orders")
+    with pytest.raises(ConfigError, match="The ledgers of both topologies are in one place"):
+        placed.in_ledger("another", "/other")
