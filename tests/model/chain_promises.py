@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -161,6 +161,16 @@ def spelled(path: Iterable[Step]) -> str:
     return "; ".join(f"{NAMES[at]}: {', '.join(map(str, some))}" for at, some in by_stage)
 
 
+def spelled_out(path: str) -> Iterator[Step]:
+    """Read steps that are written as `spelled` writes them."""
+    for part in filter(None, path.split("; ")):
+        name, _, some = part.partition(": ")
+        for named in some.split(", "):
+            what, _, txid = named.rpartition(" ")
+            has_txid = bool(what) and txid.isdecimal()
+            yield Step(NAMES.index(name), what if has_txid else named, int(txid) if has_txid else 0)
+
+
 def explore(shape: Shape, rules: Rules = RIGHT) -> Found:
     """Let everything happen in every order, until a world ends wrong."""
     start = World.first(shape)
@@ -199,6 +209,22 @@ def _to_rest(world: World, shape: Shape, rules: Rules) -> list[Step]:
     return path
 
 
+def ways(shape: Shape) -> Iterator[list[Step]]:
+    """Give the shortest way to each world, apart from those that a longer one passes."""
+    known: dict[World, tuple[World, Step] | None] = {World.first(shape): None}
+    to_do = deque(known)
+    while to_do:
+        world = to_do.popleft()
+        is_last = True
+        for step, then in steps(world, shape, RIGHT):
+            if then not in known:
+                known[then] = (world, step)
+                to_do.append(then)
+                is_last = False
+        if is_last:
+            yield _path(known, world)
+
+
 def walk(shape: Shape, rules: Rules, seed: int, length: int) -> Found:
     """Let things happen in an order that the seed decides, and then run to rest."""
     choice = random.Random(seed)
@@ -224,13 +250,11 @@ def after(shape: Shape, path: str, rules: Rules = RIGHT) -> World:
     :raises LookupError: a step cannot be made.
     """
     world = World.first(shape)
-    for part in filter(None, path.split("; ")):
-        name, _, some = part.partition(": ")
-        for named in some.split(", "):
-            possible = possible_in(world, shape, rules)
-            if (then := possible.get(f"{name}: {named}")) is None:
-                raise LookupError(f"{named!r} of {name} is none of {sorted(possible)}")
-            world = then
+    for step in spelled_out(path):
+        possible = dict(steps(world, shape, rules))
+        if step not in possible:
+            raise LookupError(f"{spelled([step])!r} is none of {spelled(possible)}")
+        world = possible[step]
     return world
 
 

@@ -718,7 +718,7 @@ def _restored(place: Place) -> Iterator[Move]:
         yield place.then("begin to roll forward", 0, stage._replace(rolling=True))
     elif place.may("restores") and place.at < place.shape.stages - 1:
         for txid in range(stage.current - 1):
-            yield place.then(f"restore the table as of {txid}", 0, _table_as_of(stage, txid), "restores")
+            yield place.then("restore the table of before", txid + 1, _table_as_of(stage, txid), "restores")
     if place.at == 0 and place.may("set_back"):
         yield from _set_back(place)
 

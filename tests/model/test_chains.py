@@ -47,7 +47,8 @@ LARGER = [
     Shape(Budget(fresh=2, restates=2)),
     Shape(Budget(fresh=2, restates=2), refused=3),
     Shape(Budget(fresh=2, restates=1, skips=1, readmits=1, replays=1), sizes=(0,)),
-    Shape(Budget(2, 2, 1, 1, skips=1, readmits=1)),
+    Shape(Budget(2, 2, 1, 1)),
+    Shape(Budget(fresh=2, restates=2, skips=1, readmits=1)),
     Shape(Budget(2, 1, 1, 1, 1, skips=1, readmits=1, replays=1)),
     Shape(Budget(fresh=2, restates=2, replays=1), window=3, sizes=(1, 0, 2, 1), counted=True),
     Shape(Budget(fresh=2, restates=2), stages=3),
@@ -275,7 +276,7 @@ LACKING = {
         Rules(waits_for=("commit",)),
         RESTORED,
         (
-            "U: begin 1, write 1, mark 1, restore the table as of 0, begin to roll forward; D: decide "
+            "U: begin 1, write 1, mark 1, restore the table of before 1, begin to roll forward; D: decide "
             "up to 1, allocate, fail 1; U: roll forward 1; D: follow"
         ),
         "D: 1 stands still",
@@ -284,7 +285,7 @@ LACKING = {
         Rules(counts=("after",)),
         RESTORED,
         (
-            "U: begin 1, write 1, mark 1, restore the table as of 0; D: decide up to 1, allocate, read "
+            "U: begin 1, write 1, mark 1, restore the table of before 1; D: decide up to 1, allocate, read "
             "1; U: begin to roll forward, roll forward 1; D: read 1, write 1"
         ),
         "write 1 has rows that its ends never had together",
