@@ -9,52 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.model.chain_promises import after, explore, possible_in, spelled, walk
+from tests.model.chain_shapes import EMPTY, EVERYTHING, LARGER, ONE, QUICK, REFUSED, RESTORED, SET_BACK, SKIPPED, TWICE
 from tests.model.chains import NONE_LEFT, RIGHT, Budget, Rules, Shape, World, steps
-
-ONE = Shape(Budget(fresh=1, restates=1))
-TWICE = Shape(Budget(fresh=1, restates=2))
-EMPTY = Shape(Budget(fresh=1, restates=1), sizes=(0,), most=1)
-"""The transaction of U has no rows, and its restatement has some."""
-SKIPPED = replace(ONE, budget=Budget(fresh=1, restates=1, skips=1, readmits=1))
-RESTORED = replace(ONE, budget=Budget(fresh=1, restates=1, restores=1))
-SET_BACK = Shape(Budget(fresh=2, restates=1, set_back=1))
-REFUSED = replace(TWICE, refused=2)
-
-QUICK = [
-    ONE,
-    EMPTY,
-    Shape(ONE.budget, sizes=(1, 2), counted=True),
-    Shape(Budget(fresh=2, replays=1)),
-    Shape(Budget(fresh=1, restates=1, skips=1)),
-    TWICE,
-    RESTORED,
-    Shape(Budget(fresh=2, restates=1, replays=1)),
-    Shape(Budget(fresh=2, restates=1, up_replays=1), sizes=(0,)),
-    Shape(Budget(fresh=1, restates=2, replays=1, skips=1, readmits=1)),
-    Shape(Budget(fresh=1, restates=2, withdrawn=1, replays=1)),
-    Shape(Budget(fresh=1, restates=1, up_skips=1, up_readmits=1, skips=1, readmits=1)),
-    replace(SKIPPED, sizes=(0,), most=1),
-    Shape(Budget(fresh=2, restates=1, skips=1, readmits=1), sizes=(0,)),
-    replace(RESTORED, stages=3),
-    Shape(Budget(fresh=2, restates=1, restores=1), window=1),
-    Shape(Budget(fresh=1, restates=2, replays=1), counted=True, sizes=(1, 2, 0)),
-    Shape(Budget(fresh=2, restates=1, replays=1), lane=True),
-    REFUSED,
-    replace(TWICE, over=1),
-    Shape(Budget(fresh=1, restates=1, set_back=1, skips=1)),
-]
-LARGER = [
-    Shape(Budget(fresh=2, restates=2)),
-    Shape(Budget(fresh=2, restates=2), refused=3),
-    Shape(Budget(fresh=2, restates=1, skips=1, readmits=1, replays=1), sizes=(0,)),
-    Shape(Budget(2, 2, 1, 1)),
-    Shape(Budget(fresh=2, restates=2, skips=1, readmits=1)),
-    Shape(Budget(2, 1, 1, 1, 1, skips=1, readmits=1, replays=1)),
-    Shape(Budget(fresh=2, restates=2, replays=1), window=3, sizes=(1, 0, 2, 1), counted=True),
-    Shape(Budget(fresh=2, restates=2), stages=3),
-    SET_BACK,
-]
-EVERYTHING = Budget(3, 3, 1, 2, 1, 1, 1, 3, 1, 1)
 
 
 @pytest.mark.parametrize("shape", [*QUICK, *(pytest.param(shape, marks=pytest.mark.long) for shape in LARGER)], ids=str)
