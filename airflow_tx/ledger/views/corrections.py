@@ -134,7 +134,7 @@ class CorrectionReader:
         if holder is None or holder.outcome is None:
             return False  # before the range that the topology began with
         if holder.outcome is not Outcome.COMMITTED:
-            return self._is_open_again(holder.txid)
+            return self._is_wanted_back(holder.txid)
         counts = self._counting(holder)
         if counts.taken is None or counts.taken.end_of(line.first) >= line.txid:
             return False
@@ -210,10 +210,13 @@ class CorrectionReader:
         opened = (each.replaces for each in self._opened.values() if each.replaces is not None)
         return wanted or any(each.begins == txid for each in opened)
 
-    def _is_open_again(self, txid: int) -> bool:
-        """Whether the rows of a skipped transaction are in one that is open."""
+    def _is_wanted_back(self, txid: int) -> bool:
+        """Whether the rows of a skipped transaction are about to be in another one, which may have decided before."""
         skipped = self.ledger.skipped(txid)
-        return skipped is not None and skipped.readmitted_as in self._opened
+        if skipped is None or skipped.readmit is None:
+            return False
+        again = skipped.readmitted_as
+        return not again or self._own.line(again) is None
 
     def _counting(self, line: EndLine) -> EndLine:
         found = self._own.line(line.end) if line.end else None
