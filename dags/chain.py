@@ -33,7 +33,7 @@ largest = SqlState("tx_state", table="chain_largest", keys=["product"], values={
 
 @task
 def load() -> Any:
-    """Take the orders of a day as they are."""
+    """Take the orders of a day unchanged."""
     return current_batch().arrow().read_all()
 
 
@@ -82,4 +82,4 @@ with DAG("chain_largest", schedule=None, max_active_runs=8, tags=["transactions"
         CommitOperator(task_id="commit", updates=[persistent_aggregate(by_product(), state=largest)])
 
 for topology in ("chain_orders", "chain_cleaned", "chain_totals", "chain_largest"):
-    coordinator_dag(topology, max_replays=1, replay_backoff=1.0)
+    coordinator_dag(topology, max_replays=1, replay_backoff=1.0, lane=topology != "chain_largest")

@@ -1,4 +1,4 @@
-"""A chain of three stages: days are corrected in the first one, and the others follow, whatever is killed meanwhile."""
+"""A chain of three stages: days are corrected in the first one, and the others follow, also after kills."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Chain(Example):
         paused = self.failpoints.arm("commit.before_write", "pause", topology="chain_orders", txid=txid)
         self._write(DAYS - 4)
         eventually(lambda: paused.reached, _WAIT, "a day is about to be written")
-        airflow.command("tx", "skip", "chain_orders", str(txid), "--why", "the shop was closed")
+        airflow.command("tx", "skip", "chain_orders", str(txid), "--why", "the shop was closed", "--yes")
         paused.release()
         for day in range(DAYS - 3, DAYS + 1):
             self._write(day)
@@ -160,7 +160,7 @@ class Chain(Example):
         eventually(lambda: not ledger.open_records() and not ledger.wishes(), _WAIT, f"{stage} has no open transaction")
 
     def _rests(self, what: str) -> None:
-        """Wait until the totals are those of the files."""
+        """Wait until the totals equal the totals of the files."""
         eventually(
             lambda: not self._wrong_totals(),
             _WAIT,
@@ -192,7 +192,7 @@ class Chain(Example):
         found += [f"cleaned: {each}" for each in differences(clean, published)]
         found += self._wrong_totals()
         if "behind" not in self._reported:
-            found.append("the maxima are behind a correction, and airflow tx list does not say so")
+            found.append("the maxima are behind a correction, and airflow tx list does not name that")
         return found
 
     def verdict(self) -> str:

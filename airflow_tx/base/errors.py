@@ -54,7 +54,10 @@ class SourceNotSettled(SourceError):
     It passes without a person. A task that meets it starts again later, and no try is counted.
     """
 
-    template = "Source {source} is not settled: {problem}."
+    template = (
+        "Source {source} is not settled: {problem}.",
+        "The task starts again by itself, and no try is counted.",
+    )
 
 
 class OtherSource(SourceError):

@@ -34,10 +34,10 @@ class CorrectionWatch:
         if found is None:
             self._compared = now
             return False
-        # What is postponed becomes due by time alone.
+        # A postponed correction becomes due by time alone.
         self._compared = None if found.is_due or found.postponed else now
         return found.is_due
 
     def read(self, ledger: ReadOnlyLedger) -> Corrections | None:
-        """Compare; None: there is no upstream topology, or nothing of it was taken."""
+        """Compare; None: there is no upstream topology, or no transaction was taken yet."""
         return self._source.corrections(ledger, datetime.now(timezone.utc))

@@ -22,7 +22,7 @@ class TopologyRequest:
 
     :param partitioned: whether its source has partitions.
     :param zone: the time zone of its schedule; "" is UTC.
-    :param appends: whether a state of it is a table, which other topologies can read.
+    :param appends: whether one of its states is a table, which other topologies can read.
     :param upstream: the topology whose table its source reads; "": it reads something else.
     """
 
@@ -41,7 +41,7 @@ class TopologyRequest:
 
     @property
     def keeps_range(self) -> bool:
-        """Whether each attempt takes the same range as the one before, and finds out anew what is in it."""
+        """Whether each attempt takes the range of the one before, and decides again which transactions count in it."""
         return bool(self.upstream)
 
     def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:

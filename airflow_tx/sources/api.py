@@ -6,10 +6,8 @@ Source: storm-transactional-topologies (ITransactionalSpout: Coordinator and Emi
 from __future__ import annotations
 
 import atexit
-import base64
 import copy
 import uuid
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -472,7 +470,7 @@ class Source(Described, ABC):
     upstream_table: str = ""
     """The name of that table as a state."""
     on_correction: str = "restate"
-    """What is done about a correction upstream: ``restate``, or ``report`` it alone."""
+    """Whether a correction upstream is followed (``restate``), or only shown (``report``)."""
     topology: str = "TOPOLOGY"
     """Whose rows they are, as the advice of an error names it; see `named`."""
     zone: str = ""
@@ -885,21 +883,3 @@ def source_kind(kind: str, source: str) -> SourceKind:
         )
         raise ConfigError(option=f"kind of {source}", value=kind, remedy=remedy)
     return SourceKind(kind)
-
-
-def pack(names: Iterable[str]) -> str:
-    """Pack a set of names into one plain text: 2 to 5 bytes a name where they are mostly alike."""
-    joined = "\0".join(sorted(names)).encode("utf-8", "surrogateescape")
-    return base64.b64encode(zlib.compress(joined, 9)).decode()
-
-
-def unpack(packed: str) -> frozenset[str]:
-    """Unpack the names that `pack` packed.
-
-    :raises ValueError: it did not.
-    """
-    try:
-        names = zlib.decompress(base64.b64decode(packed)).decode("utf-8", "surrogateescape")
-    except (TypeError, zlib.error) as error:
-        raise ValueError(f"{str(packed)[:80]!r} is no packed set of names") from error
-    return frozenset(names.split("\0") if names else ())

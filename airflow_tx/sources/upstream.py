@@ -20,7 +20,6 @@ from airflow_tx.base.errors import (
     UnreadableRecord,
 )
 from airflow_tx.base.remedy import Command, Remedy
-from airflow_tx.hooks import shared_store
 from airflow_tx.ledger import (
     CorrectionReader,
     Corrections,
@@ -221,6 +220,9 @@ class UpstreamSource(Source):
 
     def _place(self) -> ReadOnlyLedger:
         """Connect to the ledger of the topology that reads."""
+        # Airflow is not there on a Spark cluster, which asks no ledger.
+        from airflow_tx.hooks import shared_store
+
         settings = Settings.load()
         store = shared_store(self.zookeeper_conn_id or settings.zookeeper_conn_id)
         return ReadOnlyLedger(store, Paths(self.root or settings.root, self.topology))
@@ -371,15 +373,20 @@ class UpstreamSource(Source):
 
         :raises SourceNotSettled: the table has other numbers of rows than their lines say.
         """
-        wanted = {int(txid): rows for txid, rows in taken.counts.items()}
-        counted = self.table.counts(wanted.keys())
-        for txid, rows in wanted.items():
-            found = counted.rows[txid]
-            if found != rows:
-                counted.close()
-                problem = f"it has {found} rows of transaction {txid} of {self.upstream!r} instead of {rows}"
-                raise SourceNotSettled(source=repr(self), problem=problem)
+        counted = self.table.counts([int(txid) for txid in taken.counts])
+        problem = self._difference(taken, counted)
+        if problem is not None:
+            counted.close()
+            raise SourceNotSettled(source=repr(self), problem=problem)
         return counted
+
+    def _difference(self, taken: TakenRange, counted: TableCounts) -> str | None:
+        """Say, as a clause, of which transaction the table has another number of rows; None: of none."""
+        for txid, rows in taken.counts.items():
+            found = counted.rows[int(txid)]
+            if found != rows:
+                return f"the table has {found} rows of transaction {txid} of {self.upstream!r} instead of {rows}"
+        return None
 
     def unsettled(self, metadata: Json, error: SourceNotSettled) -> TxError:
         taken = TakenRange.of(metadata)
@@ -391,10 +398,13 @@ class UpstreamSource(Source):
                 f"transaction {named} of {self.upstream!r} counts since this attempt began: the next one reads it"
             )
         upstream = self._upstream()
-        if upstream is not None and upstream.may_settle(taken):
+        counted = self.table.counts([int(txid) for txid in taken.counts])
+        counted.close()
+        problem = self._difference(taken, counted)
+        if problem is None or (upstream is not None and upstream.may_settle(taken)):
             return error
         return self.refused(
-            str(error.fields["problem"]),
+            problem,
             Remedy.of(
                 "See what changed it: ",
                 Command("verify", self.upstream, options=("--values",)),

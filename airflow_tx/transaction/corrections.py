@@ -1,4 +1,4 @@
-"""What a topology does about corrections of its upstream topology: for a coordinator, and for a person.
+"""Restatements of the transactions that lack a correction of the upstream topology.
 
 Source: docs/protocol.md §12.
 """
@@ -33,9 +33,8 @@ def _follow(spec: TransactionSpec, ledger: Ledger, behind: Correction) -> str:
     first_day = (ledger.clock.now() - spec.journal_time).date().isoformat()
     request = WishRequest(behind.counts, behind.key, behind.key, first_day=first_day)
     try:
-        ledger.want_correction(
-            request, behind.txid, behind.ends, audit=Audit(COORDINATOR, behind.reason)
-        )
+        audit = Audit(COORDINATOR, behind.reason)
+        ledger.want_correction(request, txid=behind.txid, ends=behind.ends, audit=audit)
     except RestateRefused as refusal:
         ledger.note_behind(behind.txid, behind.ends, why=str(refusal))
         return f"{told}. {refusal}"

@@ -82,7 +82,7 @@ class TransactionSpec:
     :param rejected: the table of the rows that its tasks reject; None: they can reject none.
     :param max_rejected: a share of the batch below 1, or a number of rows: of more rejected rows a task, the commit is
         refused; None: it never is.
-    :param appends: whether a state of it is a table, from which others can read.
+    :param appends: whether one of its states is a table, which other topologies can read.
     :param coordinated: whether a coordinator looks after it; else its own tasks find its alarms.
     """
 

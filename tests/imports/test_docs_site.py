@@ -43,7 +43,7 @@ def test_a_newcomer_reads_in_this_order() -> None:
 
 
 VERBS = set(
-    """Add Alert Append Backfill Change Check Choose Commit Compare Count Find Fix Get Install Keep Kill Lint Move Read
+    """Add Alert Append Backfill Build Change Check Choose Commit Compare Count Find Fix Get Install Keep Kill Lint Move Read
     Replay Restore Run Send Test Try Use Wait Watch Write""".split()
 )
 

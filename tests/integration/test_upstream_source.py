@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx import hooks
 from airflow_tx.base.errors import ConfigError, FailedBatch, OtherSource, SourceError, SourceNotSettled, TxError
 from airflow_tx.base.rows import dicts_of
 from airflow_tx.ledger import Audit, Grant, Paths, TransactionAttempt
@@ -18,7 +19,7 @@ from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import TopologyRecord, decode, encode
 from airflow_tx.ledger.steps.replay import WishRequest
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.sources import UpstreamSource, rebuild, upstream
+from airflow_tx.sources import UpstreamSource, rebuild
 from airflow_tx.sources.api import Batch
 from airflow_tx.state import DeltaTable, MemoryState, SqlTable, Sum
 from airflow_tx.state.arrow import RowTally
@@ -75,7 +76,7 @@ class Orders:
 def orders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orders:
     store = MemoryStore()
     store.ensure(ROOT)
-    monkeypatch.setattr(upstream, "shared_store", lambda conn_id: store)
+    monkeypatch.setattr(hooks, "shared_store", lambda conn_id: store, raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
     table: Any = SqlTable("warehouse", table="orders") if request.param == "sqlite" else DeltaTable(tmp_path / "orders")
     return Orders(store, table, tmp_path)
@@ -211,7 +212,9 @@ def test_between_the_write_and_the_mark_of_a_restatement_rows_are_not_settled(or
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     grant = orders.written(1)
-    with pytest.raises(SourceNotSettled, match="it has 0 rows of transaction 1 of 'orders' instead of 1") as caught:
+    with pytest.raises(
+        SourceNotSettled, match="the table has 0 rows of transaction 1 of 'orders' instead of 1"
+    ) as caught:
         read(source, batch)
     assert source.unsettled(batch.metadata, caught.value) is caught.value
     orders.pipeline.mark(grant)

@@ -1,4 +1,4 @@
-"""What a topology notes of the corrections of its upstream topology. Source: docs/protocol.md §12."""
+"""The notes of a topology about the corrections of its upstream topology. Source: docs/protocol.md §12."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, put_or_create
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What became of the corrections that were compared.
+class ComparedUpTo:
+    """The result of a comparison of corrections.
 
     :param incarnation: of the upstream topology; `txid`: the last one that need not be compared again.
     :param caught_up: transactions that were behind, and have their corrections now, or do not count any more.
@@ -36,12 +36,12 @@ class Comparison:
 
 
 def note_compared(
-    read: Reader, stamp: Stamp, paths: Paths, comparison: Comparison
+    read: Reader, stamp: Stamp, paths: Paths, compared: ComparedUpTo
 ) -> Decision[Done]:
     """Note how far corrections were compared, and which transactions are behind no more."""
     found = read.find(Followed, paths.followed)
-    gone = [txid for txid in comparison.caught_up if read.exists(paths.behind(txid))]
-    after = Followed(comparison.incarnation, comparison.txid, stamp.op)
+    gone = [txid for txid in compared.caught_up if read.exists(paths.behind(txid))]
+    after = Followed(compared.incarnation, compared.txid, stamp.op)
     is_same = found is not None and replace(found, op=stamp.op) == after
     if is_same and not gone:
         return Decision(Done())
@@ -56,7 +56,7 @@ def note_behind(
 ) -> Decision[Done]:
     """Note which corrections a transaction lacks, and why nothing is requested for them."""
     path = paths.behind(txid)
-    note = _behind(read, stamp, paths, txid, ends, why)
+    note = _behind(read, stamp, paths, txid, ends, why=why)
     found = read.find(Behind, path)
     if found is not None and replace(found, op=stamp.op) == note:
         return Decision(Done())
@@ -68,9 +68,9 @@ def want_correction(
     stamp: Stamp,
     paths: Paths,
     request: WishRequest,
+    *,
     txid: int,
     ends: Mapping[int, int],
-    *,
     audit: Audit,
 ) -> Decision[Wish]:
     """Note that a transaction is to be restated for the corrections that it lacks.
@@ -79,12 +79,12 @@ def want_correction(
     :raises RestateRefused: as `want`.
     """
     wanted = want(read, stamp, paths, request, audit)
-    note = _behind(read, stamp, paths, txid, ends, "")
+    note = _behind(read, stamp, paths, txid, ends, why="")
     return replace(wanted, writes=(*wanted.writes, *_put_note(read, paths, note)))
 
 
 def _behind(
-    read: Reader, stamp: Stamp, paths: Paths, txid: int, ends: Mapping[int, int], why: str
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, ends: Mapping[int, int], *, why: str
 ) -> Behind:
     read.get(TopologyRecord, paths.record)  # a rename closes it, and then copies what there is
     said = {str(each): end for each, end in sorted(ends.items())}

@@ -380,7 +380,7 @@ def check_changeable(
 def to_decide_anew(record: TransactionRecord, rows: Any, *, always: bool = False) -> bool:
     """Ask whether a replay needs the current rows; one that is to be skipped needs none.
 
-    :param always: whether each attempt finds out anew what is in its range.
+    :param always: whether each attempt decides again which transactions count in its range.
     """
     wanted = always or record.to_change is not None
     return wanted and record.skip is None and rows is not None

@@ -15,13 +15,13 @@ from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import Behind, EndLine, TransactionRecord, Wish
-from airflow_tx.ledger.steps.correction import Comparison
+from airflow_tx.ledger.steps.correction import ComparedUpTo
 from airflow_tx.ledger.views.upstream import UpstreamReading
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What a committed transaction lacks.
+    """The corrections that a committed transaction lacks.
 
     :param txid: the transaction, which begins its chain; `counts`: the one that counts for it.
     :param key: of its run.
@@ -69,7 +69,7 @@ class Corrections:
     behind: tuple[Correction, ...]
     under_way: frozenset[int]
     postponed: frozenset[int]
-    comparison: Comparison
+    comparison: ComparedUpTo
     compared: int
 
     @property
@@ -118,7 +118,7 @@ class CorrectionReader:
         behind = tuple(self._correction(txid) for txid in sorted(self._behind))
         caught_up = [txid for txid in noted if txid not in self._behind]
         under_way = {each.txid for each in behind if self._is_under_way(each.txid, each.counts)}
-        comparison = Comparison(self.upstream.topology.incarnation, cursor, caught_up)
+        comparison = ComparedUpTo(self.upstream.topology.incarnation, cursor, caught_up)
         postponed = {each.txid for each in behind if self._is_postponed(each, now)}
         return Corrections(
             behind, frozenset(under_way), frozenset(postponed), comparison, self._cursor
@@ -127,7 +127,7 @@ class CorrectionReader:
     # --- one correction
 
     def _holds_up(self, line: EndLine) -> bool:
-        """Compare one correction; whether it has to be compared again."""
+        """Compare one correction; whether it must be compared again."""
         if self._last_taken < line.first:
             return True  # its transaction is not taken yet, or by a transaction that is open
         holder = self._holder(line.first)
@@ -245,7 +245,7 @@ class CorrectionReader:
         return found
 
     def _first_holder(self, txid: int) -> EndLine | None:
-        """Search by halves: ranges grow with the txid, those of restatements and of re-admissions aside."""
+        """Search by halves: the ranges of new transactions grow with the txid."""
         first, last = self._bounds
         while first <= last:
             middle = (first + last) // 2

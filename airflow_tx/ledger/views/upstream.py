@@ -1,4 +1,4 @@
-"""What a topology reads of the ledger of another one, whose table is its source. Source: docs/protocol.md §12."""
+"""The ledger of a topology whose table is the source of another one. Source: docs/protocol.md §12."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_tx.ledger.records import EndLine, TakenRange, TopologyRecord
 
 @dataclass(frozen=True)
 class UpstreamReading:
-    """The ledger of an upstream topology, as far as a table of it is read.
+    """The ledger of an upstream topology, as a reader of one of its tables needs it.
 
     :param table: the name of the state.
     :param current: the txid whose turn it is: what comes before is final, and has a line.

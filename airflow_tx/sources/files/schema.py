@@ -18,8 +18,8 @@ from itertools import chain, islice
 from typing import Any, BinaryIO, TextIO, cast
 
 from airflow_tx.base.rows import BLANKS, UnfitText, columns_of, ddl_of
-from airflow_tx.sources.api import pack, unpack
 from airflow_tx.sources.files.storage import Content, FilePath
+from airflow_tx.sources.packed_names import pack, unpack
 
 # --- csv format ---------------------------------------------------------------------------------------------------
 # How a csv file is written: those options of Spark's reader that other processes understand as well.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 from airflow_tx.outputs import Files, Listed, LocalFiles, RemoteFiles, literal, spark_uri
-from airflow_tx.sources.api import pack, unpack
+from airflow_tx.sources.packed_names import pack, unpack
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

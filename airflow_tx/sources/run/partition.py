@@ -20,9 +20,7 @@ from airflow_tx.sources.api import (
     Json,
     PreviousEnd,
     Source,
-    pack,
     source_kind,
-    unpack,
 )
 from airflow_tx.sources.dates import (
     Interval,
@@ -33,6 +31,7 @@ from airflow_tx.sources.dates import (
     order_end,
     span_of,
 )
+from airflow_tx.sources.packed_names import pack, unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

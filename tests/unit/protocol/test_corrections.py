@@ -78,7 +78,9 @@ class Chain:
         for each in found.due:
             request = WishRequest(each.counts, each.key, each.key)
             try:
-                self.totals.ledger.want_correction(request, each.txid, each.ends, audit=Audit("c", each.reason))
+                self.totals.ledger.want_correction(
+                    request, txid=each.txid, ends=each.ends, audit=Audit("c", each.reason)
+                )
             except RestateRefused as refusal:
                 self.totals.ledger.note_behind(each.txid, each.ends, why=str(refusal))
         self.totals.ledger.note_compared(found.comparison)
