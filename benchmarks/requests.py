@@ -31,21 +31,23 @@ class Counted:
     """A topology that counts.
 
     :param tasks: how many processing tasks its runs have.
+    :param book: whether its ledger keeps a book of ends, as that of a table does.
     """
 
-    def __init__(self, zookeeper: Any, folder: Path, tasks: int) -> None:
+    def __init__(self, zookeeper: Any, folder: Path, tasks: int, *, book: bool = False) -> None:
         self.names = tuple(f"task{number}" for number in range(tasks))
         self.spec = topology.DirectSpec(
-            f"requests{tasks}",
+            f"requests{tasks}{'book' * book}",
             "benchmark",
             topology.Numbers(),
             max_pending=4,
             tasks=self.names,
             hosts=zookeeper.hosts,
             folder=str(folder),
+            appends=book,
         )
         url = f"sqlite:///{folder / 'state.db'}"
-        self.updates = [topology.update(self.names[0], topology.state(url, f"totals{tasks}"))]
+        self.updates = [topology.update(self.names[0], topology.state(url, f"totals{tasks}{'book' * book}"))]
         self.port = zookeeper.port
 
     def run(self, run_id: str) -> tuple[dict[str, int], int]:
@@ -102,6 +104,10 @@ def main() -> None:
             steps, packets = found[-1]
             told = ", ".join(f"{step} {number}" for step, number in steps.items())
             print(f"  {tasks} task(s): {totals[tasks]:3.0f} requests ({told}); {packets} packets with the sessions")
+        counted = Counted(zookeeper, Path(folder), 1, book=True)
+        counted.run("first")
+        steps, packets = [counted.run(f"run{number}") for number in range(RUNS)][-1]
+        print(f"  1 task, with a book of ends: {sum(steps.values())} requests; {packets} packets with the sessions")
     least, *_, most = TASKS
     print(f"  each further task: {(totals[most] - totals[least]) / (most - least):.1f} requests")
 

@@ -54,16 +54,18 @@ def main(runs: int = RUNS) -> None:
     import_ahead("benchmark", client_used=lambda: False)
     took: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, LocalZooKeeper(fsync=False) as zookeeper:
-        counted = Counted(zookeeper, Path(folder), 1)
+        both = {book: Counted(zookeeper, Path(folder), 1, book=bool(book)) for book in ("", " with a book")}
         for number in range(runs + 1):
             run_id = f"run{number}"
-            seconds, begun = forked(partial(topology.begin, counted.spec, run_id))
-            took["begin"].append(seconds)
-            took["a task"].append(forked(partial(topology.process, counted.spec, begun, counted.names[0]))[0])
-            took["commit"].append(forked(partial(counted.commit, begun, run_id))[0])
+            for book, counted in both.items():
+                seconds, begun = forked(partial(topology.begin, counted.spec, run_id))
+                took[f"begin{book}"].append(seconds)
+                processed = forked(partial(topology.process, counted.spec, begun, counted.names[0]))
+                took[f"a task{book}"].append(processed[0])
+                took[f"commit{book}"].append(forked(partial(counted.commit, begun, run_id))[0])
     print(f"Steps in forks, medians of {runs}; {machine()}")
     for step, each in took.items():
-        print(f"  {step:8}{1000 * statistics.median(each[1:]):7.1f} ms of a processor")
+        print(f"  {step:20}{1000 * statistics.median(each[1:]):7.1f} ms of a processor")
 
 
 if __name__ == "__main__":

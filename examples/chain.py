@@ -12,6 +12,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.state import DeltaTable
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.failpoints import Armed
 from examples.example import Example, differences
 from examples.ledger import history
 from examples.servers import ROOT, database
@@ -143,10 +144,10 @@ class Chain(Example):
         for each in history(self._store, Paths(ROOT, stage)):
             receipt = each.receipt
             if receipt is not None and each.status == "COMMITTED":
-                found[int(Path(str(receipt.metadata[0]["path"])).stem)] = each.txid
+                found[int(Path(str(receipt.metadata["files"][0]["name"])).stem)] = each.txid
         return found
 
-    def _kill(self, stage: str, txid: int):  # type: ignore[no-untyped-def]
+    def _kill(self, stage: str, txid: int) -> Armed:
         return self.failpoints.arm("commit.before_mark", "kill", topology=stage, txid=txid)
 
     # --- when it rests -----------------------------------------------------------------------------------------------
@@ -175,14 +176,18 @@ class Chain(Example):
 
     def wrong(self) -> list[str]:
         """Compare each stage with a computation over the files."""
-        raw = Counter((f"{day:02}", *order) for day, orders in self._orders.items() for order in orders)
-        stored = Counter(rows(database(self.folder), "SELECT day, product, amount FROM chain_orders"))
-        clean = Counter(
-            (day, product, int(amount)) for (day, product, amount), n in raw.items() for _ in range(n)
+        raw: Counter[object] = Counter(
+            (f"{day:02}", *order) for day, orders in self._orders.items() for order in orders
+        )
+        stored: Counter[object] = Counter(rows(database(self.folder), "SELECT day, product, amount FROM chain_orders"))
+        clean: Counter[object] = Counter(
+            (f"{day:02}", product, int(amount))
+            for day, orders in self._orders.items()
+            for product, amount in orders
             if amount.isdecimal()
-        )  # fmt: skip
+        )
         table = DeltaTable(f"{self.folder / 'lake'}/chain_cleaned")
-        published = Counter((row["day"], row["product"], row["amount"]) for row in table.read())
+        published: Counter[object] = Counter((row["day"], row["product"], row["amount"]) for row in table.read())
         found = [f"orders: {each}" for each in differences(raw, stored)]
         found += [f"cleaned: {each}" for each in differences(clean, published)]
         found += self._wrong_totals()

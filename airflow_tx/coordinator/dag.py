@@ -236,7 +236,8 @@ def coordinator_dag(
     :param lane: whether it processes and commits transactions itself, in its own worker, and makes runs of those alone
         that go wrong there, see `docs/lane.md`; default: `[tx] lane`. Where a task needs a run, all of them are runs.
     :param dag_options: of the DAG, such as `tags` or `default_args`.
-    :raises TransactionDefinitionError: there is no such transaction above.
+    :raises TransactionDefinitionError: there is no such transaction above, or it can do nothing about a correction of
+        its upstream topology.
     """
     spec, of = defined(
         transaction.topology if isinstance(transaction, Transaction) else transaction
@@ -247,6 +248,7 @@ def coordinator_dag(
             problem=f"its coordinator can start no run: {found[0]}",
             remedy=f"{found[1]}, or leave coordinator_dag out and start each run by hand.",
         )
+    _check_corrections(spec, of)
     spec = replace(spec, coordinated=True)
     begin: Any = of.get_task(spec.begin)
     begin.transaction = spec
@@ -298,6 +300,21 @@ def dag_is_needed(
     """
     name = coordinator or coordinator_id(topology or dag_id)
     return get_parsing_context().dag_id in (None, dag_id, name, blocked_dag_id(name))
+
+
+def _check_corrections(spec: TransactionSpec, dag: DAG) -> None:
+    """Refuse a block that is to be restated after corrections upstream, and never can be."""
+    source = spec.source
+    if not source.upstream or source.on_correction != "restate":
+        return
+    from airflow_tx.transaction import never_restated
+
+    if problem := never_restated(spec, dag):
+        raise TransactionDefinitionError(
+            topology=spec.topology,
+            problem=f"corrections of {source.upstream!r} restate its transactions, and {problem}",
+            remedy='Give its source on_correction="report": then lists, the page and an alert name corrections.',
+        )
 
 
 def _plan(spec: TransactionSpec, dag: DAG, wanted: bool) -> tuple[LanePlan | None, str]:

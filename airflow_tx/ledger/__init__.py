@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         ledger_evidence as ledger_evidence,
     )
     from airflow_tx.ledger.audit.move import Mover as Mover
+    from airflow_tx.ledger.audit.older_lines import lines_lacking as lines_lacking
     from airflow_tx.ledger.audit.plan import HeldState as HeldState
     from airflow_tx.ledger.audit.rebuild import (
         Repairs as Repairs,
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     from airflow_tx.ledger.life import (
         ACCEPT_CHANGE as ACCEPT_CHANGE,
         CHANGE as CHANGE,
+        ENDS as ENDS,
         LEDGER_LOST as LEDGER_LOST,
         NOTHING_PENDING as NOTHING_PENDING,
         RESET as RESET,
@@ -139,6 +141,7 @@ if TYPE_CHECKING:
         Binding as Binding,
         BlockMark as BlockMark,
         End as End,
+        EndLine as EndLine,
         Loss as Loss,
         Metadata as Metadata,
         Phase as Phase,

@@ -1,4 +1,4 @@
-"""The book of ends: a line for each final transaction, kept for good. Source: docs/protocol.md §12.
+"""The book of ends: a line for each final transaction, kept permanently. Source: docs/protocol.md §12.
 
 The history forgets, and a binding is found by the key of a run alone. The book tells of each transaction which one
 counts for it, however long ago it was.
@@ -94,12 +94,16 @@ def ended_lines(
 ) -> tuple[Write, ...]:
     """Give the writes that note the end of a transaction in the book, if the topology keeps one.
 
-    :param record: as it was before its end.
+    :param record: the one before its end.
     """
     if not topology.book:
         return ()
     line = end_line(receipt, _taken(read, paths, topology, record))
     book = Book(read, paths)
+    before = book.line(line.first) if line.first else None
+    if before is not None and before.first:
+        # The line of the restated one was made after this restatement had begun.
+        line = replace(line, first=before.first)
     return book.with_lines([line, *_ended(book, line)])
 
 

@@ -399,6 +399,10 @@ class UpstreamSource(Source):
                 "See what changed it: ",
                 Command("verify", self.upstream, options=("--values",)),
                 ". If that was on purpose: ",
-                Command("accept-change", self.upstream, (self.table.name,), ("--why", "TEXT")),
+                Command(
+                    "accept-change",
+                    self.upstream,
+                    options=("--state", self.table.name, "--why", "TEXT"),
+                ),
             ),
         )

@@ -74,6 +74,12 @@ if TYPE_CHECKING:
     from airflow_tx.state.sql.state import SqlState as SqlState
     from airflow_tx.state.sql.table import SqlTable as SqlTable
     from airflow_tx.state.trident import RollBackMap as RollBackMap
+    from airflow_tx.state.upstream import (
+        CommittedTable as CommittedTable,
+        Dataset as Dataset,
+        TableCounts as TableCounts,
+        TableSnapshot as TableSnapshot,
+    )
 
 # Names for other rooms; they are not public.
 if TYPE_CHECKING:
@@ -148,10 +154,6 @@ if TYPE_CHECKING:
         combined_runs as combined_runs,
         has_reducers as has_reducers,
         reducers_of as reducers_of,
-    )
-    from airflow_tx.state.upstream import (
-        CommittedTable as CommittedTable,
-        TableCounts as TableCounts,
     )
 
     __all__: list[str]

@@ -1,6 +1,6 @@
 """Tables whose rows are the source of another topology: what transactions of this one have committed is read by txid.
 
-Rows of a released topology have a negative number, and rows of nobody have none: they are never read.
+Rows of a released topology have a negative number, and the rows of a person have none: they are never read.
 """
 
 from __future__ import annotations
@@ -8,13 +8,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from airflow_tx.base.errors import StateDiffers
 from airflow_tx.state.api import StateKind, StoredState
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
 
 UPSTREAM_TXID = "upstream_txid"
 """The column of rows that says which transaction has committed them."""
@@ -31,14 +28,14 @@ class TableSnapshot:
     """One moment of a table, at which several readings find the same rows."""
 
     def close(self) -> None:
-        """Let go of it. What was opened at it must not be read any more."""
+        """Let go of it. No reading that was opened at it can continue."""
 
 
 @dataclass(frozen=True)
 class TableCounts:
     """How many rows a table had of some transactions, in one reading.
 
-    :param rows: by txid; of a transaction without rows, 0.
+    :param rows: by txid; of a transaction without rows, 0. Numbers below 1, which no transaction has, are left out.
     :param snapshot: the moment of the reading; None: the store has none that another reading could find again.
     """
 
@@ -75,7 +72,7 @@ class CommittedTable(StoredState):
         """Name the place of the table for lineage."""
 
     @abstractmethod
-    def row_types(self, *, upstream_txid: bool = False) -> dict[str, pa.DataType]:
+    def row_types(self, *, upstream_txid: bool = False) -> dict[str, Any]:
         """Give the types that Arrow has for the columns of the rows, also where there are no rows.
 
         :raises StateError: no reader has the values of a column, or a column has the name of the txid.
@@ -96,8 +93,8 @@ class CommittedTable(StoredState):
         snapshot: TableSnapshot | None = None,
         *,
         upstream_txid: bool = False,
-    ) -> pa.RecordBatchReader:
-        """Stream the rows of these transactions, batch after batch.
+    ) -> Any:
+        """Stream the rows of these transactions, batch after batch: a RecordBatchReader of pyarrow.
 
         The order is stable: by txid and number of the row, where the table has such a number.
 

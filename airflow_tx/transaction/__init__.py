@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         check_entry as check_entry,
         contributions as contributions,
         is_asked as is_asked,
+        never_restated as never_restated,
         refused_by_dag as refused_by_dag,
         replaced_txids as replaced_txids,
     )

@@ -24,6 +24,11 @@ HELD = {
     "DeltaTable": "tests/edges/test_delta_values.py",
 }
 """The tests that give a source or a state values at the edges of its types."""
+READ_AGAIN = {
+    "SqlTable": "tests/edges/test_committed_values.py",
+    "DeltaTable": "tests/edges/test_committed_values.py",
+}
+"""The tests that append values at the edges to a table, and read them as the rows of its transactions."""
 ALIKE = {
     "PartitionedFileSource": "reads its files as FileSource",
     "PartitionedSqlSource": "reads its tables as SqlSource",
@@ -38,6 +43,7 @@ ALIKE = {
     "QueryableState": "a base class",
     "FencedState": "a base class",
     "State": "a base class",
+    "CommittedTable": "a base class",
     "StaticState": "nothing is written to it",
     "RedisGuard": "the user's script writes",
     "SqlGuard": "the user's statements write",
@@ -53,6 +59,12 @@ def test_each_source_and_state_is_held_to_the_edges_or_is_like_another_one() -> 
     assert (sources - bases | states) - HELD.keys() - ALIKE.keys() == set()
 
 
-@pytest.mark.parametrize("name", HELD)
-def test_the_tests_of_a_name_use_it(name: str) -> None:
-    assert name in (ROOT / HELD[name]).read_text()
+def test_each_table_that_is_read_by_its_transactions_is_held_to_the_edges() -> None:
+    found = {name for name in state.__all__ if inspect.isclass(getattr(state, name))}
+    tables = {name for name in found if issubclass(getattr(state, name), state.CommittedTable)}
+    assert tables - ALIKE.keys() == READ_AGAIN.keys()
+
+
+@pytest.mark.parametrize(("name", "file"), [*HELD.items(), *READ_AGAIN.items()])
+def test_the_tests_of_a_name_use_it(name: str, file: str) -> None:
+    assert name in (ROOT / file).read_text()

@@ -129,6 +129,11 @@ RENAMED = "state tx_state.old, at transaction 1, is called tx_state.one now"
 ALONG = "state tx_state.one: its fence comes along, at transaction 1"
 LEFT_OUT = "state tx_state.gone was at transaction 1; the topology continues without it"
 LOST = "state tx_state.one was at transaction 1; what it holds now is accepted: its transactions up to 0"
+NO_BOOK = (
+    "Repair --ends of topology 'flights' refused: it keeps no book of ends: DAG 'the_dag' updates no table, and reads "
+    "none of another topology. Nothing was changed. Let the DAG update a SqlTable or a DeltaTable, then repeat: "
+    "airflow tx repair flights --ends --why TEXT"
+)
 NO_STATE = (
     "Repair --state-lost of topology 'flights' refused: the DAG has tx_state.one, tx_state.two, and no state 'nosuch'. "
     "Nothing was changed. To continue without it: airflow tx state forget flights nosuch"
@@ -325,6 +330,10 @@ CASES = (
         {"name": "repair", "repair": "state-lost", "names": ("nosuch",)}, refused={None: NO_STATE}, did=NO_STATE,
     ),
     Case(
+        "ends of a topology without a table", one_committed, "repair flights --ends",
+        {"name": "repair", "repair": "ends"}, refused={None: NO_BOOK}, did=NO_BOOK,
+    ),
+    Case(
         "roll forward of what lacks nothing", one_committed, "repair flights --roll-forward",
         {"name": "repair", "repair": "roll-forward"}, did={},
     ),
@@ -452,8 +461,8 @@ def test_a_repair_of_an_unknown_kind_is_refused_with_the_known_ones(
     one_committed(world)
     before = world.everything()
     for kind, told in {
-        "nosuch": "name the kind of repair: back, ledger-lost, reset, roll-forward, state-lost",
-        "": "name the kind of repair: back, ledger-lost, reset, roll-forward, state-lost",
+        "nosuch": "name the kind of repair: back, ends, ledger-lost, reset, roll-forward, state-lost",
+        "": "name the kind of repair: back, ends, ledger-lost, reset, roll-forward, state-lost",
         "back": "name one transaction",
     }.items():
         for what in ("preview", "execute"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from airflow_tx.base.errors import ConfigError, FailedBatch, OtherSource, SourceError, SourceNotSettled, TxError
 from airflow_tx.base.rows import dicts_of
-from airflow_tx.ledger import Audit, Paths, TransactionAttempt
+from airflow_tx.ledger import Audit, Grant, Paths, TransactionAttempt
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.json_text import replace
@@ -22,6 +21,7 @@ from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources import UpstreamSource, rebuild, upstream
 from airflow_tx.sources.api import Batch
 from airflow_tx.state import DeltaTable, MemoryState, SqlTable, Sum
+from airflow_tx.state.arrow import RowTally
 from tests.integration.pipeline import Pipeline
 
 ROOT = "/tx"
@@ -37,6 +37,15 @@ class Orders:
         self.store = store
         self.folder = folder
         self.pipeline = Pipeline(store, ROOT, [table], topology="orders", journals=True, book=True)
+        self.pipeline.write = self._write  # type: ignore[method-assign]
+
+    def _write(self, grant: Grant, rows: Any) -> None:
+        update: list[Any] = [{"key": "total", "n": rows}] if rows is not None else []
+        if isinstance(self.table, DeltaTable) and update:
+            token = grant.token
+            update = self.table.stage(update, TransactionAttempt(grant.txid, token.attempt, token.birth))
+        tally = RowTally(update, ())
+        self.pipeline.written = {self.table.name: tally.written(self.table.raise_and_write(grant, tally))}
 
     def source(self, **options: Any) -> UpstreamSource:
         return UpstreamSource(self.table, topology="orders", root=ROOT, **options).named("totals")
@@ -49,9 +58,7 @@ class Orders:
     def without_rows(self) -> Orders:
         begun = self.pipeline.begin(f"o{self.pipeline.ledger.current()}")
         grant = self.pipeline.acquire(begun, self.pipeline.process(begun))
-        self.table.raise_fence(grant)
-        self.table.write(grant, [])
-        self.pipeline.written = {}
+        self.pipeline.write(grant, None)
         self.pipeline.mark(grant)
         return self
 
@@ -65,13 +72,13 @@ class Orders:
 
 
 @pytest.fixture(params=["sqlite", "delta"])
-def orders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
+def orders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orders:
     store = MemoryStore()
     store.ensure(ROOT)
     monkeypatch.setattr(upstream, "shared_store", lambda conn_id: store)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
     table: Any = SqlTable("warehouse", table="orders") if request.param == "sqlite" else DeltaTable(tmp_path / "orders")
-    yield Orders(store, table, tmp_path)
+    return Orders(store, table, tmp_path)
 
 
 def read(source: UpstreamSource, batch: Batch | None) -> list[Any]:

@@ -118,6 +118,7 @@ class Topology:
         max_pending: int = 8,
         history: int = 1000,
         journals: bool = False,
+        appends: bool = False,
     ) -> None:
         self.store = store
         self.journals = journals
@@ -127,7 +128,7 @@ class Topology:
         self.ids = CountedIds()
         self.clock = HandClock()
         self.kept = history
-        self.request = TopologyRequest("trace", source, max_pending, partitioned)
+        self.request = TopologyRequest("trace", source, max_pending, partitioned, appends=appends)
 
     def ledger(self) -> Ledger:
         """The ledger as a new process has it."""

@@ -18,12 +18,23 @@ from typing import Any
 import pytest
 
 from airflow_tx.base.errors import AlreadyFinal, IncompleteBatch, SkippedTransaction, TooMuchContention, TxError
-from airflow_tx.ledger import life, reading
-from airflow_tx.ledger.audit import chain, rebuild
+from airflow_tx.ledger import book, life, reading
+from airflow_tx.ledger.audit import chain, older_lines, rebuild
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import Reader, RotatingTransactionalState
 from airflow_tx.ledger.records import TransactionRecord
-from airflow_tx.ledger.steps import begin, commit, end, processing, recovery, replay, run_slots, step, version
+from airflow_tx.ledger.steps import (
+    begin,
+    commit,
+    end,
+    processing,
+    recovery,
+    replay,
+    roll_forward,
+    run_slots,
+    step,
+    version,
+)
 from airflow_tx.ledger.steps import end as skip
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.state import Sum, fence
@@ -36,6 +47,7 @@ from airflow_tx.transaction.commit import write as moment
 from tests.model import (
     test_actions,
     test_answers,
+    test_ends,
     test_partitions,
     test_recovery,
     test_restatements,
@@ -126,6 +138,10 @@ def _trace(owner: Any, name: str, *, error: type[TxError] | None = None, **topol
 
 def _restated(owner: Any, name: str) -> Trace:
     return _trace(owner, name, journals=True)
+
+
+def _ends(name: str) -> Trace:
+    return _trace(test_ends, name, journals=True, appends=True)
 
 
 def _rebuilt(name: str, *, gone: bool, error: type[TxError] | None = None) -> Trace:
@@ -778,6 +794,44 @@ MUTANTS = (
             ),
         ),
         _rebuilt("test_wishes_are_forgotten", gone=False),
+    ),
+    Mutant(
+        "the mark writes no line",
+        ((end.ended, "*ended_lines(read, paths, topology, record, receipt)", "*()"),),
+        _ends("test_each_final_transaction_has_a_line"),
+    ),
+    Mutant(
+        "a line names the predecessor instead of the first of the chain",
+        (
+            (begin._first_of, "line.first", "0"),
+            (book.ended_lines, "before is not None and before.first", "False"),
+        ),
+        _ends("test_a_restatement_of_a_restatement_ends_the_chain_of_the_first_one"),
+    ),
+    Mutant(
+        "a restatement that begins before its chain is known ends none",
+        ((book.ended_lines, "before is not None and before.first", "False"),),
+        _ends("test_a_restatement_that_began_before_older_lines_were_made_ends_their_chain"),
+    ),
+    Mutant(
+        "a restatement does not note its end",
+        ((book._ended, "[replace(begins, end=line.txid)]", "[]"),),
+        _ends("test_a_restatement_of_a_restatement_ends_the_chain_of_the_first_one"),
+    ),
+    Mutant(
+        "the book of a rebuilt ledger begins where lines are missing",
+        ((rebuild._begin_of_book, "begin = plan.current - len(lines)", "begin = 1"),),
+        _ends("test_the_book_of_a_rebuilt_ledger_begins_where_lines_are_whole"),
+    ),
+    Mutant(
+        "what is taken back keeps its lines",
+        ((roll_forward.back, "*_lines_taken_back(read, paths, topology, {**kept, **records})", "*()"),),
+        _ends("test_what_is_taken_back_counts_for_nothing_and_the_chain_ends_as_before"),
+    ),
+    Mutant(
+        "older lines are put where others are missing behind them",
+        ((older_lines.older_lines, "min([topology.book or current, *txids])", "min([current, *made.lines])"),),
+        _ends("test_older_lines_leave_no_gap_where_their_repair_dies"),
     ),
     Mutant(
         "a skipped transaction is of no version",

@@ -27,12 +27,34 @@ if TYPE_CHECKING:
         objects_batch as objects_batch,
         typed_column as typed_column,
     )
+    from airflow_tx.base.rows.jdbc import (
+        JDBC_DATABASES as JDBC_DATABASES,
+        READER as READER,
+        SETTINGS as SETTINGS,
+        JdbcQuery as JdbcQuery,
+        NoJdbc as NoJdbc,
+        session_of_spark as session_of_spark,
+    )
     from airflow_tx.base.rows.spark import (
         WRITES as WRITES,
         check_settings as check_settings,
+        empty_frame as empty_frame,
         held_settings as held_settings,
+        parquet_frame as parquet_frame,
         python_frame as python_frame,
         spark_reader as spark_reader,
+    )
+    from airflow_tx.base.rows.sql import (
+        Element as Element,
+        Exact as Exact,
+        ExactColumns as ExactColumns,
+        Unreadable as Unreadable,
+        arrow_type_of as arrow_type_of,
+        base_type as base_type,
+        exact as exact,
+        is_instant as is_instant,
+        shown_text as shown_text,
+        sql_text as sql_text,
     )
     from airflow_tx.base.rows.types import (
         BLANKS as BLANKS,

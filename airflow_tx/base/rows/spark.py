@@ -6,13 +6,17 @@ Options of a reader override settings; a setting that has no option is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from airflow_tx.base.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
 
 
 _OF_FILES = {
@@ -141,7 +145,7 @@ def check_settings(spark: SparkSession, file_format: str) -> None:
 
 
 def python_frame(
-    spark: SparkSession, rows: Sequence[Mapping[str, Any]], schema: str | None = None
+    spark: SparkSession, rows: Sequence[Mapping[str, Any]], schema: StructType | str | None = None
 ) -> DataFrame:
     """Make a DataFrame of rows of Python that depends on no setting.
 
@@ -163,3 +167,59 @@ def spark_reader(
     check_settings(spark, file_format)
     said = _SAID.get(file_format, _OF_FILES)
     return spark.read.format(file_format).options(**said).options(**(options or {}))
+
+
+def empty_frame(spark: SparkSession, types: Mapping[str, pa.DataType]) -> DataFrame:
+    """Make a DataFrame without rows.
+
+    :param types: of its columns.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return python_frame(spark, [], from_arrow_schema(pa.schema(types), prefer_timestamp_ntz=True))
+
+
+_FILE = "tx_file"
+_LOCAL = "^file:/+"
+_OF_GLOBS = re.compile(r"([\[\]{}*?\\])")
+"""The letters of a path that Spark takes for a pattern."""
+
+
+def parquet_frame(
+    spark: SparkSession,
+    schema: Mapping[str, Any],
+    files: Mapping[str, Mapping[str, str | None]],
+) -> DataFrame:
+    """Read Parquet files of a table whose log says what the partition columns of each file have.
+
+    :param schema: of the table, in Spark's JSON; a column that a file lacks is NULL in its rows.
+    :param files: by path, the text of each partition column; at least one file.
+    :raises ConfigError: a setting of the session changes rows.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    whole = StructType.fromJson(dict(schema))
+    partition = list(next(iter(files.values())))
+    own = StructType([each for each in whole if each.name not in partition])
+    paths = [_OF_GLOBS.sub(r"\\\1", path) for path in files]
+    read = spark_reader(spark, "parquet").schema(own).load(paths)
+    if not partition:
+        return read
+    # By the path as Spark spells it: the folder of a file need not say what is in it.
+    texts = [
+        {_FILE: re.sub(_LOCAL, "file:/", path), **files[re.sub(_LOCAL, "/", unquote(path))]}
+        for path in read.inputFiles()
+    ]
+    known = StructType([StructField(name, StringType()) for name in (_FILE, *partition)])
+    log = F.broadcast(python_frame(spark, texts, known))
+    of_file = F.regexp_replace("_metadata.file_path", _LOCAL, "file:/")
+    joined = read.withColumn("tx_path", of_file).join(log, F.col("tx_path") == log[_FILE], "left")
+    # No row may be without the partition of its file.
+    lost = F.raise_error(F.concat(F.lit("airflow_tx: an unknown file: "), "tx_path"))
+    joined = joined.filter(
+        F.when(F.col(_FILE).isNull(), lost.cast("boolean")).otherwise(F.lit(True))
+    )
+    quoted = {each.name: F.col(f"`{each.name.replace('`', '``')}`") for each in whole}
+    return joined.select(*(quoted[each.name].cast(each.dataType) for each in whole))

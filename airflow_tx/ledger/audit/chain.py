@@ -321,9 +321,10 @@ def _lines(receipts: Mapping[int, Receipt]) -> dict[int, EndLine]:
         replaces = each.replaces
         first = 0
         if replaces is not None:
-            before = lines.get(replaces.txid)
-            known = before.first if before is not None else 0
-            first = replaces.first or known or replaces.txid
+            first = replaces.first or replaces.txid
+            before = lines.get(first)
+            # Its chain may have begun before the book, which did not tell that then.
+            first = first if before is None else before.first or first
         rows = {name: part.keys for name, part in each.written.items() if part.keys}
         outcome = Outcome(each.outcome)
         lines[txid] = EndLine(txid, each.birth, each.key, outcome, rows, first)

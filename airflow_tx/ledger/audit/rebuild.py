@@ -21,6 +21,7 @@ from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write, topologies
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.audit.chain import Expected, expected
+from airflow_tx.ledger.audit.older_lines import lines_told
 from airflow_tx.ledger.audit.plan import HeldState, RebuildPlan, plan_rebuild, rebuild_refused
 from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.batch_words import gone_in_words
@@ -105,7 +106,8 @@ def ledger_lost(
     after = replace(after, accepted=_accepted_again(kept, plan))
     lines = []
     if request.keeps_book or after.book:
-        lines = _lines_again(plan, wanted, next_line=1 if current is None else current.txid)
+        told = lines_told(wanted, plan.ended, upstream=request.upstream)
+        lines = _lines_again(plan, told, next_line=1 if current is None else current.txid)
         after = replace(after, book=_begin_of_book(after.book, lines, plan, current))
     # No transaction that begins after the rebuild uses the name of one of these folders.
     after = step.left(after, paths, *map(paths.acks, read.names_if_any(paths.all_acks)))
@@ -149,16 +151,16 @@ LINES_AGAIN = 500
 """Lines of the book of ends that a rebuild makes again; `repair --ends` makes older ones."""
 
 
-def _lines_again(plan: RebuildPlan, wanted: Expected, next_line: int) -> list[EndLine]:
+def _lines_again(plan: RebuildPlan, told: Mapping[int, EndLine], next_line: int) -> list[EndLine]:
     """Make the lines of the lost time, as far back as the receipts of the states follow each other.
 
     :param next_line: the first transaction of which the ledger has no line.
     """
     lines = list[EndLine]()
     for txid in range(plan.current - 1, max(next_line, plan.current - LINES_AGAIN) - 1, -1):
-        if txid not in wanted.lines:
+        if txid not in told:
             break
-        lines.append(wanted.lines[txid])
+        lines.append(told[txid])
     return lines
 
 

@@ -25,6 +25,7 @@ from airflow_tx.ledger.receipt import (
 from airflow_tx.ledger.records import (
     Ack,
     End,
+    EndLine,
     Phase,
     RepairRecord,
     Skipped,
@@ -474,6 +475,17 @@ def forgotten(txid: int, skipped: Skipped) -> TransactionRecord:
     replaces = None if skipped.replaces is None else Replaced(skipped.replaces, "")
     return TransactionRecord.unknown(
         txid, run_id=skipped.run_id, skip=skipped.skip, replaces=replaces, end=end
+    )
+
+
+def remembered(line: EndLine) -> TransactionRecord | None:
+    """Give the record of a transaction of which the book of ends tells; None: a repair has taken it back."""
+    if line.outcome is None:
+        return None
+    replaces = Replaced(line.first, "") if line.first else None
+    end = End(line.outcome, "")
+    return TransactionRecord.unknown(
+        line.txid, key=line.key, run_id=line.key, birth=line.birth, replaces=replaces, end=end
     )
 
 

@@ -15,9 +15,10 @@ from airflow_tx.base.errors import UnknownTransaction, UnknownTxid, UnreadableRe
 from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.api import Paths, Store, names_below, txids_below
 from airflow_tx.ledger.attempt import of_lane
+from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.json_text import Record, replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.reading import LedgerReader, LedgerReading, listed_acks
+from airflow_tx.ledger.reading import LedgerReader, LedgerReading, Reader, listed_acks
 from airflow_tx.ledger.receipt import ASIDE, Outcome, Receipt, rejected_of
 from airflow_tx.ledger.records import (
     Ack,
@@ -44,6 +45,7 @@ from airflow_tx.ledger.views.status import (
     forgotten,
     moment,
     person,
+    remembered,
     replay_of,
     unquoted,
     view_final,
@@ -185,6 +187,10 @@ def whole_record(path: str) -> Iterator[None]:
 class LedgerView(ReadOnlyLedger):
     """Reads what commands and the Transactions page show of a topology."""
 
+    @cached_property
+    def _book(self) -> Book:
+        return Book(Reader(self.store), self.paths)
+
     def view(self, *, recent: int = RECENT) -> TopologyView:
         """Read a topology with its open transactions and the `recent` last final ones.
 
@@ -199,7 +205,11 @@ class LedgerView(ReadOnlyLedger):
         views = [self._open_view(txid, ledger) for txid in {*ledger.opened, *ledger.unreadable}]
         unreadable = [str(each.document.error) for each in views if each.is_unreadable]
         skipped = self._readable(Skipped, self.paths.all_skipped, unreadable)
-        final = [each for each in self.final_txids() if each not in ledger.opened]
+        final = [
+            each
+            for each in self.final_txids(book=ledger.topology.book)
+            if each not in ledger.opened
+        ]
         wanted = {
             *final[max(len(final) - recent, 0) :],
             *(txid for txid, each in skipped.items() if can_return(each)),
@@ -261,7 +271,8 @@ class LedgerView(ReadOnlyLedger):
         topology = ledger.topology
         if txid in ledger.unreadable:
             raise ledger.unreadable[txid]
-        if txid not in ledger.opened and not self._is_remembered(txid):
+        has_line = 0 < topology.book <= txid < ledger.current
+        if txid not in ledger.opened and not has_line and not self._is_remembered(txid):
             raise self._unknown(txid)
         batch = self.kept_batch(txid)
         if txid in ledger.opened:
@@ -290,9 +301,18 @@ class LedgerView(ReadOnlyLedger):
             final, batch, partitioned=topology.partitioned, receipt=history.receipt
         )
 
-    def final_txids(self) -> tuple[int, ...]:
-        """Name the final transactions that are remembered, in order."""
-        return tuple(txids_below(self.store, self.paths.histories))
+    def final_txids(self, *, book: int = 0) -> tuple[int, ...]:
+        """Name the final transactions that are remembered, in order.
+
+        :param book: the first one of which the book of ends tells; 0: none.
+        """
+        kept = txids_below(self.store, self.paths.histories)
+        if not book:
+            return tuple(kept)
+        current = self.current()
+        oldest = min(kept, default=current)
+        newer = {*kept, *range(max(oldest, book), current)}
+        return (*range(book, oldest), *sorted(newer))
 
     def open_txids(self) -> tuple[int, ...]:
         """Name the open transactions, in order."""
@@ -313,8 +333,7 @@ class LedgerView(ReadOnlyLedger):
         if history is not None and history.final.outcome is Outcome.COMMITTED:
             return view_final(history, None)
         skipped = self.skipped(txid)
-        if history is None and skipped is not None:
-            history = forgotten(txid, skipped)
+        history = history or self._forgotten(txid, skipped)
         return None if history is None else view_final(history, skipped)
 
     def searched(self, txid: int) -> tuple[TransactionView | None, Any]:
@@ -328,7 +347,9 @@ class LedgerView(ReadOnlyLedger):
             if history is None:
                 path = self.paths.meta(txid)
                 batch = self.kept_batch(txid)
-                return None, None if batch is None else batch.rows
+                known = None if batch is not None else self._forgotten(txid, None)
+                view = None if known is None else view_final(known, None)
+                return view, None if batch is None else batch.rows
             with whole_record(path):
                 return view_final(history, None), history.receipt and history.receipt.metadata
         except UnreadableRecord as error:
@@ -369,8 +390,14 @@ class LedgerView(ReadOnlyLedger):
         return found
 
     def _history(self, txid: int, skipped: Skipped | None) -> TransactionRecord | None:
-        found = self.outcome(txid)
-        return forgotten(txid, skipped) if found is None and skipped is not None else found
+        return self.outcome(txid) or self._forgotten(txid, skipped)
+
+    def _forgotten(self, txid: int, skipped: Skipped | None) -> TransactionRecord | None:
+        """Give what is known of a transaction without history; None: nothing is."""
+        if skipped is not None:
+            return forgotten(txid, skipped)
+        line = self._book.line(txid)
+        return None if line is None else remembered(line)
 
     def _acks(self, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
         folder = self.paths.acks(record.acks)

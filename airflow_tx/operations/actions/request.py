@@ -13,8 +13,9 @@ from typing import Any
 from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, Refused
 from airflow_tx.base.remedy import Command, Remedy
-from airflow_tx.ledger import LEDGER_LOST, RESET, ROLL_FORWARD, STATE_LOST
+from airflow_tx.ledger import ENDS, LEDGER_LOST, RESET, ROLL_FORWARD, STATE_LOST
 from airflow_tx.operations.actions import (
+    book_of_ends,
     check_acceptance,
     loss_acceptance,
     lost_ledger,
@@ -82,6 +83,7 @@ _REPAIRS: Mapping[str, type[PersonalAction]] = {
     ROLL_FORWARD: roll_forward.StateRollForward,
     LEDGER_LOST: lost_ledger.LostLedger,
     "back": return_to_transaction.ReturnToTransaction,
+    ENDS: book_of_ends.BookExtension,
     RESET: reset.TopologyReset,
 }
 _OF_SOME = frozenset({"names", "repair", "restate"})

@@ -23,7 +23,7 @@ from airflow_tx.ledger import (
     batch_texts,
     is_shortened,
 )
-from airflow_tx.sources import Source, Span, span_of
+from airflow_tx.sources import Source, Span, interval_of_key, span_of
 
 # --- search -------------------------------------------------------------------------------------------------------
 
@@ -63,6 +63,22 @@ def contains(source: Source, metadata: Any, what: str) -> bool | None:
         return None
 
 
+def key_names(source: Source, key: str, what: str) -> bool | None:
+    """Ask whether the key of a forgotten run names what a person looks for; None: its batch may have it."""
+    interval = interval_of_key(key)
+    if interval is None or key == what:
+        return True if key == what else None
+    start, end = interval
+    return contains(source, {"from": start.isoformat(), "to": end.isoformat()}, what)
+
+
+def _has(source: Source, view: TransactionView | None, metadata: Any, what: str) -> bool | None:
+    is_forgotten = view is not None and not view.is_unreadable and view.document.receipt is None
+    if view is None or not is_forgotten:
+        return contains(source, metadata, what)
+    return key_names(source, view.document.key, what)
+
+
 def search_ledger(
     ledger: Ledger,
     source: Source,
@@ -77,16 +93,17 @@ def search_ledger(
     :param has_left: whether it ends now, since its browser has left.
     """
     view = LedgerView(ledger.store, ledger.paths)
+    topology = ledger.topology()
     every = sorted(
-        {*view.open_txids(), *view.final_txids()},
+        {*view.open_txids(), *view.final_txids(book=topology.book)},
         reverse=True,
     )
-    source = source.in_zone(ledger.topology().zone)
+    source = source.in_zone(topology.zone)
     until = time.monotonic() + seconds
     some = takewhile(
         lambda _: time.monotonic() <= until and not has_left(), every[:MOST_LOOKED_THROUGH]
     )
-    looked = [(txid, contains(source, view.searched(txid)[1], what)) for txid in some]
+    looked = [(txid, _has(source, *view.searched(txid), what)) for txid in some]
     txids = [txid for txid, has in looked if has]
     return Found(
         tuple(txids[:MOST_FOUND]),

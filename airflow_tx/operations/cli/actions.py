@@ -15,6 +15,7 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.remedy import Command, Remedy, without_controls
 from airflow_tx.ledger import (
+    ENDS,
     LEDGER_LOST,
     LIVE_RUN_STATES,
     RESET,
@@ -26,6 +27,7 @@ from airflow_tx.ledger import (
     most_restated,
 )
 from airflow_tx.operations.actions import (
+    book_of_ends,
     dags,
     loss_acceptance,
     lost_ledger,
@@ -201,11 +203,12 @@ def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
 @action
 def repair(args: Namespace) -> None:
     """`airflow tx repair TOPOLOGY (--roll-forward [STATE ...] | --state-lost STATE | --back TXID | ...)`."""
-    chosen = [bool(args.state_lost), args.ledger_lost, args.reset]
+    chosen = [bool(args.state_lost), args.ledger_lost, args.reset, args.ends]
     chosen += [args.roll_forward is not None, args.back is not None]
     if sum(chosen) != 1:
         wrong_usage(
-            "Give exactly one of --roll-forward [STATE ...], --state-lost STATE, --back TXID, --ledger-lost, --reset."
+            "Give exactly one of --roll-forward [STATE ...], --state-lost STATE, --back TXID, --ledger-lost, --ends, "
+            "--reset."
         )
     of_roll_forward = (args.until is not None, args.changed, args.unchanged, args.restate)
     if args.roll_forward is None and any(of_roll_forward):
@@ -248,6 +251,8 @@ def _chosen(args: Namespace, store: Store) -> LedgerRepair:
         )
     if args.back is not None:
         return return_to_transaction.ReturnToTransaction(_target(args, store, "back"), args.back)
+    if args.ends:
+        return book_of_ends.BookExtension(_target(args, store, ENDS))
     if args.ledger_lost:
         return lost_ledger.LostLedger(_target(args, store, LEDGER_LOST, is_lost=True))
     return reset.TopologyReset(_target(args, store, RESET, is_lost=True))

@@ -18,6 +18,7 @@ from airflow_tx.ledger import (
     AlarmNote,
     Ledger,
     Metadata,
+    Outcome,
     Paths,
     ReadOnlyLedger,
     Store,
@@ -271,15 +272,22 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
         incarnation = ReadOnlyLedger(store, paths).existing_topology().incarnation
         return JournalArea(staging_of(args), incarnation)
 
+    def forgotten() -> TransactionDetails | None:
+        with suppress(TxError):  # staging says nothing: the ledger does
+            return forgotten_details(store, paths, journal(), args.txid)
+        return None
+
     try:
         found = transaction_details(store, paths, args.txid)
     except UnknownTransaction:
-        with suppress(TxError):  # staging says nothing: the ledger does
-            forgotten = forgotten_details(store, paths, journal(), args.txid)
-            if forgotten is not None:
-                return forgotten
+        told = forgotten()
+        if told is not None:
+            return told
         raise
     receipt = found.receipt
+    if receipt is None and found.transaction.status == Outcome.COMMITTED.value:
+        # The book of ends tells of it: an entry tells more.
+        return forgotten() or found
     if found.batch is None and receipt is not None and is_shortened(receipt.metadata):
         with suppress(TxError):  # the digest is what is left
             entry = journal().read(receipt.journal or "")

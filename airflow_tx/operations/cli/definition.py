@@ -421,8 +421,8 @@ TX_COMMANDS = (
         "repair",
         "actions.repair",
         "Resume after a state or ZooKeeper went back in time",
-        "Give exactly one of --roll-forward, --state-lost, --back, --ledger-lost and --reset, as the error of "
-        "the commit task says. First pause the DAG, end its runs, and try --dry-run. The ledger keeps every "
+        "Give exactly one of --roll-forward, --state-lost, --back, --ledger-lost, --ends and --reset, as the "
+        "error of the task says. First pause the DAG, end its runs, and try --dry-run. The ledger keeps every "
         "repair with who, when and --why.",
         "repair flights --roll-forward --dry-run\nrepair flights --state-lost db.totals",
         ARG_TOPOLOGY,
@@ -481,6 +481,11 @@ TX_COMMANDS = (
         _flag(
             "--ledger-lost",
             "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand",
+        ),
+        _flag(
+            "--ends",
+            "The book of ends begins after the first transaction: make its older lines from the receipts of the "
+            "ledger and of the states. Runs may continue",
         ),
         _flag(
             "--reset",

@@ -20,6 +20,7 @@ from airflow_tx.base.errors import (
 from airflow_tx.base.remedy import without_controls
 from airflow_tx.ledger import (
     Chain,
+    EndLine,
     LedgerEvidence,
     LedgerView,
     Outcome,
@@ -47,6 +48,7 @@ from airflow_tx.operations.actions.search import (
     TextMatch,
     WantedText,
     contains,
+    key_names,
 )
 from airflow_tx.operations.actions.value_acceptance import evidence_of
 from airflow_tx.operations.cli import render
@@ -144,7 +146,14 @@ def find(args: Namespace) -> None:
             found.append(_line(receipt, args.output, evidence.restated))
         elif has is None:
             unknown.append(receipt.txid)
+    for line in _forgotten(evidence, kept):
+        has = key_names(source, line.key, args.what)
+        if has:
+            found.append(_line_of_book(line, evidence.ledger.book))
+        elif has is None:
+            unknown.append(line.txid)
     if unknown:
+        unknown.sort()
         span = f"{unknown[0]}" if len(unknown) == 1 else f"{unknown[0]} to {unknown[-1]}"
         why = "the source cannot tell, or they keep the digest of their metadata alone"
         print(
@@ -153,8 +162,33 @@ def find(args: Namespace) -> None:
         )
     if not found:
         since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
+        begins = evidence.ledger.topology.book
+        since += f", the book of ends to {begins}" if 0 < begins < min(kept, default=1) else ""
         raise SystemExit(f"No final transaction of {args.topology} has {args.what!r}; {since}.")
     _print_lines(found, args)
+
+
+def _forgotten(evidence: _Evidence, kept: Mapping[int, Receipt]) -> Iterator[EndLine]:
+    """List the lines of the book of ends, of transactions without a receipt; none that was taken back."""
+    for txid, line in sorted(evidence.ledger.book.items()):
+        if txid not in kept and line.outcome is not None:
+            yield line
+
+
+def _line_of_book(line: EndLine, book: Mapping[int, EndLine]) -> render.TableRow:
+    """One line of `find` for a transaction that only the book of ends tells of."""
+    begins = book.get(line.first, line)
+    row: render.TableRow = dict.fromkeys(render.RECEIPT_COLUMNS)
+    written = (f"{name}: {rows} keys" for name, rows in sorted(line.rows.items()))
+    return {
+        **row,
+        "txid": line.txid,
+        "outcome": line.outcome and line.outcome.value,
+        "run_id": line.key,
+        "restates": line.first or None,
+        "restated_by": begins.end if begins.end > line.txid else None,
+        "written": ", ".join(written) or None,
+    }
 
 
 def _print_lines(lines: list[render.TableRow], args: Namespace) -> None:
@@ -344,10 +378,13 @@ class _Search:
     def __call__(self, store: Store, place: LedgerPlace) -> SearchedTopology:
         try:
             view = topology_view(store, place.paths, recent=0)
-            final = LedgerView(store, place.paths).final_txids()
+            final = LedgerView(store, place.paths).final_txids(book=view.record.book)
             ledger = SearchedLedger(store, place.paths, view.record.zone, view.opened, final)
             wanted = WantedText(self.what)
-            return SearchedTopology(place.name, ledger.look(wanted, most=MOST_LOOKED_THROUGH))
+            found = ledger.look(wanted, most=MOST_LOOKED_THROUGH)
+            if not found.matches and not found.complete:
+                found = replace(found, matches=ledger.named(wanted))
+            return SearchedTopology(place.name, found)
         except (UnreadableRecord, UnknownTransaction) as error:
             return _away(place, error)  # the others are well
 

@@ -22,26 +22,12 @@ from airflow_tx.base.errors import (
     SourceError,
 )
 from airflow_tx.base.remedy import Command, Remedy
+from airflow_tx.base.rows import READER, SETTINGS
 
 # --- database -----------------------------------------------------------------------------------------------------
 
 
-READER = "airflow_tx reader"
-"""The name of our sessions on a PostgreSQL server: they never write, so no batch has to wait for them."""
 CONNECT_TIMEOUT = 10
-_MYSQL = (
-    "SET SESSION time_zone = '+00:00', sql_mode = '', sql_auto_is_null = 0, sql_quote_show_create = 1, "
-    # No request for a lock may wait for long.
-    "sql_select_limit = 18446744073709551615, lock_wait_timeout = 1"
-)
-SETTINGS = {
-    "postgresql": "SET standard_conforming_strings = on; SET quote_all_identifiers = off; "
-    "SET extra_float_digits = 3; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
-    "SET bytea_output = 'hex'; SET TimeZone = 'UTC'",
-    "mysql": _MYSQL,
-    "mariadb": _MYSQL,
-}
-"""Statements by which a session reads the same values under every setting of a role, a database or a server."""
 _EXTRAS = {"postgresql": "postgres", "mysql": "mysql"}
 # Options of a URL that only states know.
 _OF_STATES = ("lock_timeout", "idle_timeout")

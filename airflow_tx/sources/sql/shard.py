@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -11,24 +10,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection, Dialect
+from sqlalchemy.engine import Connection, Dialect
 
 from airflow_tx.base.errors import SourceError
 from airflow_tx.base.remedy import Remedy
-from airflow_tx.base.rows import spark_reader
+from airflow_tx.base.rows import READER, Element, JdbcQuery, NoJdbc, session_of_spark, sql_text
 from airflow_tx.sources.api import Json, RowTypes
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
-from airflow_tx.sources.sql.database import READER, SETTINGS, Database, TableErrors
+from airflow_tx.sources.sql.database import Database, TableErrors
 from airflow_tx.sources.sql.spec import SqlSpec
 from airflow_tx.sources.sql.table import (
-    KEY_TEXT,
     MARKED_ROWS,
-    SHOWN_VALUE,
-    Element,
-    Exact,
     KeyRange,
     Mark,
     RowKey,
@@ -677,32 +671,6 @@ def _size(value: Any) -> int:
 # A batch of a SQL table read by Spark over JDBC, its ranges in parallel.
 
 
-SUPPORTED = ("postgresql", "mysql", "mariadb")
-FETCHED = 10_000
-DRIVERS = {
-    "postgresql": ("org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"),
-    "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
-}
-"""The class that Spark loads, and where it is."""
-# Where an error has the value and the key of the row.
-_VALUE, _KEY = "<value>", "<key>"
-# Settings of a connection to PostgreSQL by their names in JDBC.
-_POSTGRES = {
-    **{
-        name: name
-        for name in ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslpassword", "options")
-    },
-    "channel_binding": "channelBinding",
-    "gssencmode": "gssEncMode",
-    "sslnegotiation": "sslNegotiation",
-}
-# Settings without which a read gives the same rows, over a connection that is as safe.
-_OF_TASKS = (
-    "application_name fallback_application_name client_encoding connect_timeout keepalives keepalives_idle "
-    "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs load_balance_hosts"
-).split()
-
-
 class JdbcRows:
     """Reads the rows of a batch as a DataFrame.
 
@@ -740,47 +708,17 @@ class JdbcRows:
             found = table.count(self._held, table.within(self._rows.whole))
             if found != self._rows.count:
                 raise self._shard.changed(self._rows, found)
-            in_session = self._snapshot(self._held)
+            in_session = session_of_spark(self._held, shared=True)
             dialect = self._held.dialect
         if database.kind != "postgresql":
             self.close()  # it has no state that others could read
         query = Query(table, dialect)
         predicates = [query.predicate(each) for each in self._rows.ranges]
-        if unknown := _unknown_to_jdbc(database.url):
-            remedy = f"Remove {unknown} from the extra of the connection, or read the batch in a Python task."
-            raise self._shard.errors.refused(
-                f"Spark reads with JDBC, which has no {unknown}", remedy
-            )
-        options = {**_properties(database.url), "sessionInitStatement": in_session}
-        # Spark compares the values that the database compares differently, such as texts.
-        options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
+        read = JdbcQuery(query.name, table.read_exactly.in_spark(), predicates, in_session)
         try:
-            read = spark_reader(spark, "jdbc").jdbc(
-                _address(database.url), query.name, predicates=predicates, properties=options
-            )
-            frame = read.selectExpr(*query.columns)
-            frame.schema  # noqa: B018 - so that what is wrong is found here
-        except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
-            raise self._unreadable(error) from None
-        return frame
-
-    def _snapshot(self, held: Connection) -> str:
-        if self._shard.database.kind != "postgresql":
-            return SETTINGS["mysql"]
-        name = held.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one()
-        reading = (
-            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT"
-        )
-        return f"{reading} '{name}'; {SETTINGS['postgresql']}"
-
-    def _unreadable(self, error: Exception) -> SourceError:
-        text = self._shard.database.scrubbed(str(error))
-        if "No suitable driver" in text or "ClassNotFoundException" in text:
-            name, package = DRIVERS[_family(self._shard.database.url)]
-            remedy = f"Give it to Spark: packages={package!r} of the operator, or its jar."
-            return self._shard.errors.refused(f"Spark does not find the JDBC driver {name}", remedy)
-        remedy = "Correct the connection, so that Spark reaches the database as this task does."
-        return self._shard.errors.refused(f"Spark cannot read it: {text[:300]}", remedy)
+            return read.frame(spark, database.url)
+        except NoJdbc as error:
+            raise self._shard.errors.refused(str(error), error.remedy) from None
 
 
 class Query:
@@ -797,83 +735,8 @@ class Query:
     def name(self) -> str:
         """Spell what is selected from."""
         keys = [key.label(f"tx_key_{number}") for number, key in enumerate(self._table.keys)]
-        return f"({self._text(sa.select(*self._table.selected, *keys))}) AS tx_rows"
-
-    @property
-    def columns(self) -> list[str]:
-        """List the columns as expressions of Spark."""
-        return [self._column(name, each) for name, each in self._table.exact.items()]
+        return f"({sql_text(sa.select(*self._table.selected, *keys), self._dialect)}) AS tx_rows"
 
     def predicate(self, rows: KeyRange) -> str:
         """Spell the condition of a range as text: Spark takes no parameters."""
-        return self._text(self._table.within(rows, self._keys))
-
-    def _text(self, statement: sa.ClauseElement) -> str:
-        compiled = statement.compile(dialect=self._dialect, compile_kwargs={"literal_binds": True})
-        return str(compiled).replace("%%", "%")
-
-    def _column(self, name: str, read: Exact) -> str:
-        """Cast a text if the cast is exact; else Spark raises the error that Python would."""
-        column = f"`{name.replace('`', '``')}`"
-        if read.pattern is None:
-            return column
-        text = f"concat({column}, '{read.zone}')" if read.zone else column
-        made = f"if({column} RLIKE {_literal(f'^{read.pattern}$')}, try_cast({text} AS {read.spark}), NULL)"
-        error = str(self._table.unfit(name, _VALUE, _KEY))
-        words = ", ".join(
-            {_VALUE: f"left({column}, {SHOWN_VALUE})", _KEY: KEY_TEXT}.get(part, _literal(part))
-            for part in re.split(f"({_VALUE}|{_KEY})", error)
-        )
-        checked = f"coalesce({made}, raise_error(concat({words})))"
-        return f"CASE WHEN {column} IS NOT NULL THEN {checked} END AS {column}"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _family(url: URL) -> str:
-    return "postgresql" if url.get_backend_name() == "postgresql" else "mysql"
-
-
-def _address(url: URL) -> str:
-    """Spell what Spark connects to; user and password are options, which it does not show."""
-    host = url.host or "127.0.0.1"
-    where = f"[{host}]" if ":" in host else host
-    if _family(url) == "postgresql":
-        return f"jdbc:postgresql://{where}:{url.port or 5432}/{quote(url.database or url.username or '', safe='')}"
-    return f"jdbc:mysql://{where}:{url.port or 3306}/{quote(url.database or '', safe='')}"
-
-
-def _unknown_to_jdbc(url: URL) -> str:
-    """Name a setting that Spark would connect without; "": there is none."""
-    known = {*_POSTGRES, *_OF_TASKS}
-    found = (each for each in url.query if each not in known)
-    return next(found, "") if _family(url) == "postgresql" else ""
-
-
-def _properties(url: URL) -> dict[str, str]:
-    driver, _ = DRIVERS[_family(url)]
-    # Named, because a driver that comes with the application is not found by its address.
-    found = {"driver": driver, "user": url.username or "", "password": str(url.password or "")}
-    query = {
-        name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()
-    }
-    if _family(url) == "postgresql":
-        return {
-            **found,
-            "ApplicationName": READER,
-            **{jdbc: query[name] for name, jdbc in _POSTGRES.items() if name in query},
-        }
-    return {**found, **_mysql_tls(query)}
-
-
-def _mysql_tls(query: Mapping[str, Any]) -> dict[str, str]:
-    checks_name = str(query.get("ssl_check_hostname", "true")).lower()
-    if "ssl_ca" not in query:
-        return {"sslMode": "REQUIRED"} if "ssl_check_hostname" in query else {}
-    store = {
-        "trustCertificateKeyStoreUrl": f"file:{query['ssl_ca']}",
-        "trustCertificateKeyStoreType": "PEM",
-    }
-    return {"sslMode": "VERIFY_IDENTITY" if checks_name in ("true", "1") else "VERIFY_CA", **store}
+        return sql_text(self._table.within(rows, self._keys), self._dialect)

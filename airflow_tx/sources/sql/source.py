@@ -116,9 +116,10 @@ class SqlRows(LimitedSource):
 
     def rows_of(self, shard: Shard, metadata: Json, spark: SparkSession | None) -> EmittedRows:
         """Read exactly the decided rows; rows of SQLite come through this process, not by Spark."""
-        from airflow_tx.sources.sql.shard import SUPPORTED, JdbcRows
+        from airflow_tx.base.rows import JDBC_DATABASES
+        from airflow_tx.sources.sql.shard import JdbcRows
 
-        if spark is None or shard.database.kind not in SUPPORTED:
+        if spark is None or shard.database.kind not in JDBC_DATABASES:
             return shard.rows(metadata)
         read = JdbcRows(shard, shard.parsed(metadata))
         self._read.append(read)

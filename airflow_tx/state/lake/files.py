@@ -6,7 +6,7 @@ import io
 import json
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
@@ -18,7 +18,7 @@ from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import ColumnType, NoTable, exact_table, readable
 from airflow_tx.ledger import TransactionAttempt
 from airflow_tx.state.api import TXID, Misfit, staged_folder
-from airflow_tx.state.lake.delta import Folder, TableFile, unreached
+from airflow_tx.state.lake.delta import Folder, LiveFile, TableFile, unreached
 from airflow_tx.state.lake.schema import (
     DELTA_TYPES,
     Schema,
@@ -35,9 +35,11 @@ from airflow_tx.state.lake.schema import (
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 else:
     pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
     pq = LazyModule("pyarrow.parquet")
 
 
@@ -279,26 +281,63 @@ def staged_schema(listed: Sequence[TableFile]) -> pa.Schema:
 
 def staged_rows(table: Folder, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read the rows of a staged file in these columns, of which the path has the partition."""
+    for batch in file_rows(table, file, schema.names):
+        arrays = [batch.column(each.name).cast(each.type) for each in schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def file_rows(
+    table: Folder,
+    file: TableFile | LiveFile,
+    names: Sequence[str],
+    txids: Collection[int] = (),
+) -> Iterator[pa.RecordBatch]:
+    """Read columns of a file as it has them; of the partition columns, the texts.
+
+    :param txids: leave out row groups that have no row of these transactions; none: read all.
+    """
     with table.open(file.path) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
-        own = [name for name in schema.names if name in parquet.schema_arrow.names]
+        # UPDATE and MERGE of delta-spark leave the partition columns in the files.
+        present = set(parquet.schema_arrow.names).difference(file.partition)
+        own = [name for name in names if name in present]
         # Arrow keeps what it reads ahead until an iteration ends.
-        groups = [[number] for number in range(parquet.num_row_groups)]
+        groups = [[number] for number in _groups(parquet.metadata, txids)]
         for batch in chain.from_iterable(
             parquet.iter_batches(row_groups=group, columns=own) for group in groups
         ):
             # One value a file; a text is cast as Delta spells it.
-            lacking = {
-                name: pa.array([text] * batch.num_rows, pa.string())
-                for name, text in file.partition.items()
-            }
-            arrays = [
-                (batch.column(each.name) if each.name in own else lacking[each.name]).cast(
-                    each.type
-                )
-                for each in schema
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            for name in file.partition:
+                texts = pa.array([file.partition[name]] * batch.num_rows, pa.string())
+                batch = batch.append_column(name, texts)
+            yield batch
+
+
+def _groups(metadata: Any, txids: Collection[int]) -> Iterator[int]:
+    """List the row groups that may have rows of transactions."""
+    paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
+    for group in range(metadata.num_row_groups):
+        found = TXID in paths and metadata.row_group(group).column(paths.index(TXID)).statistics
+        if not txids or not found or not found.has_min_max:
+            yield group
+        elif any(found.min <= txid <= found.max for txid in txids):
+            yield group
+
+
+def count_rows(table: Folder, path: str, txids: Collection[int]) -> dict[int, int]:
+    """Count the rows of each of these transactions in a file; one without rows is left out."""
+    with table.open(path) as opened:
+        file = pq.ParquetFile(opened)
+        if TXID not in file.schema_arrow.names:
+            return {}
+        column = file.read(columns=[TXID], use_threads=False).column(TXID)
+    found = pc.value_counts(column.filter(is_of(column, txids)))
+    return {each["values"]: each["counts"] for each in found.to_pylist()}
+
+
+def is_of(column: Any, txids: Collection[int]) -> Any:
+    """Ask of each number whether it is of one of these transactions."""
+    return pc.is_in(column, value_set=pa.array(sorted(txids), pa.int64()))
 
 
 def _is_data(path: str, folder: str) -> bool:

@@ -35,10 +35,8 @@ from airflow_tx.state.api import (
     Fence,
     FenceMoved,
     Misfit,
-    StateKind,
     StateWrite,
     StoredReceipt,
-    StoredState,
 )
 from airflow_tx.state.lake.delta import (
     COMMIT_NOTE,
@@ -61,12 +59,15 @@ from airflow_tx.state.lake.fence import RaisedFence, next_raise
 from airflow_tx.state.lake.files import (
     SPARK_SCHEMA,
     check_txid,
+    count_rows,
+    is_of,
     read_footer,
     staged_files,
     staged_rows,
     staged_schema,
     write_python_rows,
 )
+from airflow_tx.state.lake.rows import CommittedFiles
 from airflow_tx.state.lake.schema import (
     TXID_FIELD,
     FieldJson,
@@ -316,7 +317,9 @@ class TakeBack:
         gone = 0
         for live in found:
             whole = live.is_of(self.txids)
-            mine = (live.rows or 0) if whole else count_rows(self.folder, live.path, self.txids)
+            mine = live.rows or 0
+            if not whole:
+                mine = sum(count_rows(self.folder, live.path, self.txids).values())
             if not whole and not mine:
                 continue  # the file has transactions before and after, or they are unknown
             if not live.removable:
@@ -353,7 +356,7 @@ class TakeBack:
                 group = file.read_row_group(number, use_threads=False)
                 # Arrow cannot filter the views of texts that deltalake reads from its UPDATE, DELETE and MERGE.
                 rows = group.select(schema.names).cast(schema)
-                writer.write_table(rows.filter(pc.invert(_is_of(group.column(TXID), self.txids))))
+                writer.write_table(rows.filter(pc.invert(is_of(group.column(TXID), self.txids))))
 
     def _written_schema(self, found: pa.Schema, partition: Collection[str]) -> pa.Schema:
         """Choose the schema of a copy: the columns of the file, in the types of the table.
@@ -367,20 +370,6 @@ class TakeBack:
         return pa.schema(fields, notes)
 
 
-def count_rows(folder: Folder, path: str, txids: Collection[int]) -> int:
-    """Count the rows of transactions in a file."""
-    with folder.open(path) as opened:
-        file = pq.ParquetFile(opened)
-        if TXID not in file.schema_arrow.names:
-            return 0
-        column = file.read(columns=[TXID], use_threads=False).column(TXID)
-        return int(pc.sum(_is_of(column, txids)).as_py() or 0)
-
-
-def _is_of(column: Any, txids: Collection[int]) -> Any:
-    return pc.is_in(column, value_set=pa.array(sorted(txids), pa.int64()))
-
-
 # --- state --------------------------------------------------------------------------------------------------------
 
 
@@ -391,7 +380,7 @@ _DAY = 86_400
 _NO_FILES = "Use append(output, state=...): its tasks write the files."
 
 
-class DeltaTable(StoredState, AppendTable):
+class DeltaTable(CommittedFiles, AppendTable):
     """A Delta Lake table to which transactions append rows, each exactly once.
 
     Tasks write Parquet files into the folder of the table. The commit publishes them by one commit of the table,
@@ -408,9 +397,7 @@ class DeltaTable(StoredState, AppendTable):
         nowhere.
     """
 
-    kind = StateKind.OPAQUE
     slow_to_raise = True
-    takes_back_by_txid = True
     restored_by = "RESTORE the table to its newest version"
     left_out = ("storage_options",)
     can_release = True

@@ -125,7 +125,7 @@ DIALECTS: dict[str, type[Dialect]] = {
     "mariadb": MySql,
 }
 # Errors of the driver, and of values that it cannot send.
-_DRIVER = (sa.exc.StatementError, OverflowError, UnicodeError)
+DRIVER_ERRORS = (sa.exc.StatementError, OverflowError, UnicodeError)
 COMPLETE = "the tables of fences, portions and receipts are there"
 NOTHING = "No row of this update was written."
 
@@ -214,7 +214,7 @@ class StateDatabase:
             done = True
         except OfState as failed:
             raise failed.database._worded(failed.error) from None
-        except _DRIVER as error:
+        except DRIVER_ERRORS as error:
             raise self._worded(error, committing=committing, beside=beside) from None
         finally:
             if not done:
@@ -232,7 +232,7 @@ class StateDatabase:
             self._dialect.set_forms(connection, own=self.runs_own_statements)
         try:
             yield
-        except _DRIVER as error:
+        except DRIVER_ERRORS as error:
             raise OfState(self, error) from None
 
     def _place(self, connection: Connection) -> None:

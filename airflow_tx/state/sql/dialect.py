@@ -7,14 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
+from airflow_tx.base.rows import COLUMN_TYPES, Exact, arrow_type_of, exact
 from airflow_tx.state.api import TXID
+from airflow_tx.state.column_types import STATE_TYPES
+from airflow_tx.state.upstream import Dataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
 
 # --- engines ------------------------------------------------------------------------------------------------------
 # The engines that keep a connection between transactions: one a process and address of a database server.
@@ -150,6 +156,15 @@ def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
     return {f"{WRITER_PARAM}{i}": number for i, number in enumerate(writer)}
 
 
+def own_type(kind: str) -> pa.DataType:
+    """Give the type that Arrow and Spark have for a column of ours: of a number, the one for Python's decimals."""
+    if kind == "numeric":
+        import pyarrow as pa
+
+        return pa.decimal128(38, 18)
+    return COLUMN_TYPES[STATE_TYPES[kind].column].arrow_type()
+
+
 class SumRefused(Exception):
     """A sum that its column, the value column of this number, cannot store."""
 
@@ -225,6 +240,12 @@ class Dialect:
         "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
+    # Types of ours that a database declares as another one, of which it keeps every value: they are read as these.
+    read_as: ClassVar[Mapping[str, TypeEngine[Any]]] = {}
+    # Other sessions can see the very state of the database that a transaction sees.
+    shares_moments: ClassVar[bool] = False
+    # What OpenLineage calls a server of it, and the port that needs no naming.
+    lineage: ClassVar[tuple[str, int]]
     # The user of the connection, as GRANT takes it; "": the database has no rights.
     grantee_query: ClassVar[str] = ""
     # The form of the table :tx_name in :tx_schema, as one text: another one once a value of a column would be kept
@@ -299,6 +320,29 @@ class Dialect:
         made = sa.Table("tx_types", sa.MetaData(), *columns)
         texts = (str(sa.schema.CreateColumn(each).compile(dialect=sql)) for each in made.c)
         return {kind: text.partition(" ")[2] for kind, text in zip(self.types, texts, strict=True)}
+
+    def reading(
+        self, sql: sa.Dialect, kind: str, declared: TypeEngine[Any]
+    ) -> tuple[Exact, pa.DataType]:
+        """Find how a column is read exactly by Python and Spark, and its type in Arrow.
+
+        :param kind: in our words, or in the database's.
+        :raises Unreadable: no reader has its values.
+        """
+        found = self.read_as.get(kind, declared)
+        backend = "mariadb" if getattr(sql, "is_mariadb", False) else sql.name
+        return exact(found, backend), arrow_type_of(found, backend)
+
+    def dataset(self, url: URL, schema: str | None, name: str) -> Dataset:
+        """Name the place of a table for lineage."""
+        scheme, port = self.lineage
+        places = (*self.databases(url), schema or "", name)
+        server = f"{scheme}://{url.host or 'localhost'}:{url.port or port}"
+        return Dataset(server, ".".join(filter(None, places)))
+
+    def databases(self, url: URL) -> tuple[str, ...]:
+        """Name the database of an address, where its tables have a schema beside it."""
+        return ()
 
     def changes_others(self, connection: Connection, table: sa.Table) -> bool:
         """Whether a statement that inserts rows may change other rows of the table, by a trigger or the like."""

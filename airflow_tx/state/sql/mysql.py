@@ -270,6 +270,13 @@ class MySql(Dialect):
         "bytes": mysql.LONGBLOB(),
         "json": ExactJson(),
     }
+    # As many digits before the point as Spark has, beside 18 behind it.
+    read_as: ClassVar[Mapping[str, TypeEngine[Any]]] = {
+        "numeric": sa.Numeric(56, 18),
+        "boolean": sa.Boolean(),
+        "timestamptz": sa.TIMESTAMP(),
+    }
+    lineage = ("mysql", 3306)
     assigns_in_order = True
     grantee_query = (
         "SELECT concat(quote(substring_index(current_user(), '@', 1)), '@', "

@@ -60,6 +60,7 @@ _FORMS = {
     "bytea_output": "hex",
     "DateStyle": "ISO, YMD",
     "extra_float_digits": "3",
+    "IntervalStyle": "postgres",
     "TimeZone": "UTC",
 }
 _SET_FORMS = (
@@ -204,6 +205,8 @@ class Postgres(Dialect):
         # Not JSONB, which would give numbers back in another form.
         "json": sa.JSON(),
     }
+    shares_moments = True
+    lineage = ("postgres", 5432)
     grantee_query = "SELECT quote_ident(current_user)"
     # The information schema hides what the user has no right to.
     columns_query = (
@@ -239,6 +242,9 @@ class Postgres(Dialect):
         connection.exec_driver_sql(
             f"{_SET_TIMEOUTS} UNION ALL {_SET_FORMS}" if is_own else _SET_TIMEOUTS
         )
+
+    def databases(self, url: URL) -> tuple[str, ...]:
+        return (url.database or url.username or "",)
 
     def set_forms(self, connection: Connection, *, own: bool) -> None:
         connection.exec_driver_sql(_SET_FORMS if own else _RESET_FORMS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from itertools import chain
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.types import TypeEngine
 
 from airflow_tx.base.errors import ConfigError
+from airflow_tx.base.rows import Exact, Unreadable
 from airflow_tx.state.aggregators import add
 from airflow_tx.state.sql.dialect import (
     NOTHING_KEPT,
@@ -29,9 +30,14 @@ from airflow_tx.state.sql.dialect import (
     PrimaryKeys,
     SumRefused,
     Wanted,
+    own_type,
     values_of_row,
 )
 from airflow_tx.state.sql.schema import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
+from airflow_tx.state.upstream import Dataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
 
 # SQL as literals: a bulk statement has no parameters but the values of the rows.
 LARGEST_DOUBLE: sa.ColumnClause[float] = sa.literal_column(repr(sys.float_info.max))
@@ -155,6 +161,18 @@ class Sqlite(Dialect):
             connection, table, [name for name in kinds if kinds[name] in _TEXTS]
         )
         return {**kinds, **{name: f"{kinds[name]} {OTHER_COLLATION}" for name in otherwise}}, key
+
+    def reading(
+        self, sql: sa.Dialect, kind: str, declared: TypeEngine[Any]
+    ) -> tuple[Exact, pa.DataType]:
+        if kind not in self.types:
+            known = "; ".join(dict.fromkeys(self.spelled(sql).values()))
+            raise Unreadable(f"Declare it as one of: {known}")
+        own = sa.Text() if kind == "json" else self.types[kind]
+        return Exact(lambda column: sa.type_coerce(column, own)), own_type(kind)
+
+    def dataset(self, url: URL, schema: str | None, name: str) -> Dataset:
+        return Dataset("sqlite", f"{url.database}.{schema or 'main'}.{name}")
 
     def changes_others(self, connection: Connection, table: sa.Table) -> bool:
         schema = connection.dialect.identifier_preparer.quote(table.schema or "main")

@@ -5,20 +5,23 @@ Source: protocol.md §7.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.errors import ConfigError
-from airflow_tx.state.api import StateKind, StoredReceipt
+from airflow_tx.state.api import StoredReceipt
 from airflow_tx.state.column_types import STATE_TYPES, split_table
 from airflow_tx.state.sql.state import FencedInSql
+from airflow_tx.state.upstream import CommittedTable, Dataset, TableCounts, TableSnapshot
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
     from airflow_tx.state.sql.table_store import TableStore
 
 
-class SqlTable(FencedInSql["TableStore"]):
+class SqlTable(FencedInSql["TableStore"], CommittedTable):
     """A table of SQLite, PostgreSQL, MySQL or MariaDB to which each transaction appends its rows, exactly once.
 
         updates=[append(orders.output["rows"], state=SqlTable("warehouse", table="orders"))]
@@ -38,9 +41,6 @@ class SqlTable(FencedInSql["TableStore"]):
     :param journal_rows: whether the journal keeps the rows, so that a table that came back from a backup gets the
         rows that it lacks: docs/journal.md says what that costs. False: it gets none, and only a newer backup helps.
     """
-
-    kind = StateKind.OPAQUE
-    takes_back_by_txid = True
 
     def __init__(
         self,
@@ -77,6 +77,37 @@ class SqlTable(FencedInSql["TableStore"]):
 
     def rows_by_txid(self) -> dict[int | None, int]:
         return self._asked(self._store.rows_by_txid)
+
+    def connections(self) -> dict[str, str]:
+        return {} if self._url is not None else {self.conn_id: "postgres"}
+
+    def dataset(self) -> Dataset:
+        return self._asked(self._store.dataset)
+
+    def row_types(self, *, upstream_txid: bool = False) -> dict[str, pa.DataType]:
+        return self._store.row_types(None, upstream_txid=upstream_txid)
+
+    def counts(self, txids: Collection[int]) -> TableCounts:
+        return self._store.counts(txids)
+
+    def arrow(
+        self,
+        txids: Collection[int],
+        snapshot: TableSnapshot | None = None,
+        *,
+        upstream_txid: bool = False,
+    ) -> pa.RecordBatchReader:
+        return self._store.arrow(txids, snapshot, upstream_txid=upstream_txid)
+
+    def frame(
+        self,
+        spark: Any,
+        txids: Collection[int],
+        snapshot: TableSnapshot | None = None,
+        *,
+        upstream_txid: bool = False,
+    ) -> Any:
+        return self._store.frame(spark, txids, snapshot, upstream_txid=upstream_txid)
 
     def _open(self) -> TableStore:
         from airflow_tx.base.connections import located

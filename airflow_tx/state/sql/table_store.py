@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
-from airflow_tx.base.errors import StateDiffers, StateError
+from airflow_tx.base.errors import ConfigError, StateDiffers, StateError
+from airflow_tx.base.rows import (
+    JDBC_DATABASES,
+    NoJdbc,
+    NoTable,
+    empty_frame,
+    reader_of_dicts,
+    session_of_spark,
+)
 from airflow_tx.ledger import Receipt, holds_for_good
 from airflow_tx.state import fence
 from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
@@ -25,7 +33,7 @@ from airflow_tx.state.column_types import (
     split_table,
     type_of,
 )
-from airflow_tx.state.sql.database import NOTHING
+from airflow_tx.state.sql.database import DRIVER_ERRORS, NOTHING
 from airflow_tx.state.sql.dialect import (
     Dialect,
     RowPortion,
@@ -34,13 +42,17 @@ from airflow_tx.state.sql.dialect import (
     as_typed,
     check_lengths,
     inserted,
+    own_type,
     statement_text,
 )
 from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, OneTableStore
+from airflow_tx.state.sql.rows import ROW, HeldSnapshot, UpstreamRows, upstream_rows
 from airflow_tx.state.sql.schema import RECEIPTS_TABLE, SAMPLE
+from airflow_tx.state.upstream import UPSTREAM_TXID, Dataset, TableCounts, TableSnapshot, owned
 
-ROW = "tx_row"
-"""The column with the number of a row in the output of its transaction."""
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
 _OURS = {TXID: "bigint", ROW: "bigint"}
 # The receipts of restatements have it.
 _RESTATING = '"replaces":{'
@@ -415,6 +427,120 @@ class TableStore(OneTableStore[FoundTable]):
         order = [found.table.c[name] for name in _OURS if name in found.types]
         query = sa.select(found.table).order_by(*order).limit(limit)
         return [dict(row) for row in connection.execute(query).mappings()]
+
+    # --- as a source ----------------------------------------------------------------------------------------------
+
+    def dataset(self, connection: Connection) -> Dataset:
+        return self._dialect.dataset(connection.engine.url, self._schema, self._name)
+
+    def counts(self, txids: Collection[int]) -> TableCounts:
+        """Count the rows of transactions, see `CommittedTable`."""
+        wanted = owned(txids)
+        snapshot = self._hold() if self._dialect.shares_moments else None
+        try:
+            with self._moment(snapshot) as connection:
+                rows = self._upstream(connection)
+                none = dict.fromkeys(wanted, 0)
+                counts = none if rows is None else rows.counts(connection, wanted)
+        except BaseException:
+            if snapshot is not None:
+                snapshot.close()
+            raise
+        return TableCounts(counts, snapshot)
+
+    def row_types(
+        self, snapshot: TableSnapshot | None, *, upstream_txid: bool
+    ) -> dict[str, pa.DataType]:
+        """Give the types of the rows; of a table that is not there, the declared ones."""
+        with self._moment(snapshot) as connection:
+            rows = self._upstream(connection, upstream_txid=upstream_txid)
+        if rows is not None:
+            return dict(rows.types)
+        types = {name: own_type(kind) for name, kind in self._types.items()}
+        return {**types, UPSTREAM_TXID: own_type("bigint")} if upstream_txid else types
+
+    def arrow(
+        self, txids: Collection[int], snapshot: TableSnapshot | None, *, upstream_txid: bool
+    ) -> pa.RecordBatchReader:
+        """Stream the rows of transactions, see `CommittedTable`."""
+        import pyarrow as pa
+
+        types = self.row_types(snapshot, upstream_txid=upstream_txid)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with self._moment(snapshot) as connection:
+                rows = self._upstream(connection, upstream_txid=upstream_txid)
+                read = iter(()) if rows is None else rows.read(connection, owned(txids))
+                try:
+                    yield from reader_of_dicts(read, types)
+                except NoTable as error:
+                    remedy = "Restate the transaction of that row."
+                    raise StateError(state=self.state, problem=str(error), remedy=remedy) from None
+
+        return pa.RecordBatchReader.from_batches(pa.schema(types), batches())
+
+    def frame(
+        self,
+        spark: Any,
+        txids: Collection[int],
+        snapshot: TableSnapshot | None,
+        *,
+        upstream_txid: bool,
+    ) -> Any:
+        """Let Spark read the rows of transactions, see `CommittedTable`."""
+        url = self._engine.url
+        if url.get_backend_name() not in JDBC_DATABASES:
+            remedy = "Read it in a Python task, or keep the table in PostgreSQL, MySQL or MariaDB."
+            option = f"SqlTable({self._name!r}) under Spark"
+            raise ConfigError(option=option, value=url.get_backend_name(), remedy=remedy)
+        with self._moment(snapshot) as connection:
+            rows = self._upstream(connection, upstream_txid=upstream_txid)
+            if rows is not None:
+                counts = rows.counts(connection, owned(txids))
+                session = session_of_spark(connection, shared=snapshot is not None)
+                query = rows.query(connection.dialect, counts, session)
+        if rows is None:
+            return empty_frame(spark, self.row_types(snapshot, upstream_txid=upstream_txid))
+        try:
+            return query.frame(spark, url)
+        except NoJdbc as error:
+            raise StateError(state=self.state, problem=str(error), remedy=error.remedy) from None
+
+    def _upstream(
+        self, connection: Connection, *, upstream_txid: bool = False
+    ) -> UpstreamRows | None:
+        """Find how the rows are read; None: there is no table yet."""
+        if not self._has_table(connection, self._name):
+            return None
+        kinds = self._declared(connection)
+        return upstream_rows(
+            connection,
+            self._dialect,
+            self._bare,
+            kinds,
+            state=self.state,
+            upstream_txid=upstream_txid,
+        )
+
+    def _hold(self) -> HeldSnapshot:
+        """Open a transaction that sees one state of the database for as long as Spark, or a task, works."""
+        held = ExitStack()
+        connection = held.enter_context(self.transaction(reading=True, frozen=True))
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        return HeldSnapshot(connection, held)
+
+    @contextmanager
+    def _moment(self, snapshot: TableSnapshot | None) -> Iterator[Connection]:
+        """Read in the transaction of a snapshot, or in one of its own."""
+        if not isinstance(snapshot, HeldSnapshot):
+            with self.transaction(reading=True, frozen=True) as connection:
+                yield connection
+            return
+        try:
+            self._place(snapshot.connection)
+            yield snapshot.connection
+        except DRIVER_ERRORS as error:
+            raise self._worded(error) from None
 
     # --- a person -------------------------------------------------------------------------------------------------
 

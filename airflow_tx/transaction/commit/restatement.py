@@ -177,6 +177,31 @@ INSTEAD = "Where the number has to change, compute the table from the beginning 
 """What to do about a transaction that cannot be restated."""
 
 
+def takes_nothing_back(updates: Iterable[Update], inside: Collection[str] = ()) -> str | None:
+    """Say, as a clause, which update of a block can never be taken back; None: each can."""
+    for update in updates:
+        state = update.state
+        if state.takes_back_by_txid:
+            continue
+        problem = no_contribution(update, inside)
+        if not problem and not isinstance(state, QueryableState):
+            problem = f"{type(state).__name__} cannot be asked for the values of keys"
+        if problem:
+            return f"state {state.name!r} cannot take anything back: {problem}"
+    return None
+
+
+def never_restated(spec: TransactionSpec, dag: Any) -> str | None:
+    """Say, as a clause, why no transaction of a DAG can ever be restated; None: some can.
+
+    :param dag: with all committers of the block.
+    """
+    if not spec.journal_time:
+        return "it keeps no journal"
+    updates = (update for task in dag.tasks for update in getattr(task, "updates", ()))
+    return takes_nothing_back(updates, _inside(spec))
+
+
 def refuses_restatement(
     updates: Iterable[Update],
     entry: Entry,
@@ -195,14 +220,8 @@ def refuses_restatement(
     :param columns: per state, since which transaction each of its columns holds values.
     """
     by_name = {update.state.name: update for update in updates}
-    for name, update in by_name.items():
-        if update.state.takes_back_by_txid:
-            continue
-        problem = no_contribution(update, inside)
-        if not problem and not isinstance(update.state, QueryableState):
-            problem = f"{type(update.state).__name__} cannot be asked for the values of keys"
-        if problem:
-            return f"state {name!r} cannot take anything back: {problem}"
+    if problem := takes_nothing_back(by_name.values(), inside):
+        return problem
     for name, contribution in contributions(entry, renamed).items():
         if name not in by_name:
             return f"it has written state {name!r}, which the DAG does not write any more"

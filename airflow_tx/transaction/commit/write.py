@@ -274,24 +274,24 @@ def files_to_append(
     area: StagingArea,
     attempt: TransactionAttempt,
 ) -> RowsToWrite:
-    """Give the files of an append, one a row. Rows that Python tasks have returned are written here.
+    """Give the files of an append, one a row. Rows that Python tasks have returned or staged are written here.
 
     :raises StagingError: they are not there whole, or were written for another table.
     :raises StateError: rows that do not fit the table.
     """
     state = update.state
-    staged = [
-        StagedRows(area, value, state, attempt, files=True) for value in values if is_ref(value)
-    ]
-    for rows in staged:
-        appended = rows.output.appended
-        if appended is None or appended.uri != table.uri:
-            problem = f"its rows were not written into the folder of table {table.uri}"
+    staged = list[StagedRows]()
+    plain = list[Mapping[str, Any]]()
+    for value in values:
+        rows = StagedRows(area, value, state, attempt, files=True) if is_ref(value) else None
+        if rows is None or rows.output.appended is None:
+            plain += _rows(value, state, area, attempt)
+            continue
+        if rows.output.appended.uri != table.uri:
+            problem = f"its rows were written into the folder of table {rows.output.appended.uri}, not of {table.uri}"
             remedy = f"The DAG was changed since. Clear task {rows.where.task}."
             raise refuse(rows.where, rows.name, problem, remedy)
-    plain = [
-        row for value in values if not is_ref(value) for row in _rows(value, state, area, attempt)
-    ]
+        staged.append(rows)
     if plain:
         return [*chain.from_iterable(staged), *table.stage(plain, attempt)]
     return staged[0] if len(staged) == 1 else list(chain.from_iterable(staged))

@@ -7,12 +7,14 @@ import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.step import Audit
@@ -460,6 +462,18 @@ def test_a_replay_names_the_person_on_the_page_in_the_command_and_in_the_audit_o
     # Committed: the receipt has it.
     shown = eventually(lambda: _if_final(board), 240, "the history is read")
     assert [person(each) for each in shown["audit"]] == [asked, ("replay of attempt 2", "ada", "now it is")]
+
+
+def test_a_transaction_beyond_the_history_is_shown_as_the_book_of_ends_tells(
+    board: Board, pipeline: Pipeline, store: ZooKeeperStore
+) -> None:
+    pipeline.request = replace(pipeline.request, appends=True)
+    pipeline.run("r1")
+    pipeline.run("r2")
+    store.multi([], [Delete(pipeline.paths.history(1))])
+    shown = eventually(lambda: _if_final(board), 240, "the line is read")
+    assert (shown["phase"], shown["run_id"], shown["receipt"], shown["following"]) == ("COMMITTED", "r1", None, 2)
+    assert [each["txid"] for each in board.get("topologies/flights/transactions")["transactions"]] == [2]
 
 
 def _if_final(board: Board) -> Any:

@@ -43,6 +43,7 @@ def given(name: str, **asked: Any) -> dict[str, Any]:
         ("repair", {"repair": "back", "txids": (7,)}, {"last": 7}),
         ("repair", {"repair": "reset"}, {}),
         ("repair", {"repair": "ledger-lost"}, {}),
+        ("repair", {"repair": "ends"}, {}),
     ],
 )
 def test_an_action_takes_its_own_fields_of_a_request(name: str, asked: dict[str, Any], fields: dict[str, Any]) -> None:
@@ -69,7 +70,11 @@ def test_a_replay_takes_its_options() -> None:
         ("restate", {"restate": True}, "restate is of the repair roll-forward"),
         ("skip", {"txids": (7,), "repair": "back"}, "a kind is of repair"),
         ("repair", {"repair": "back"}, "name one transaction"),
-        ("repair", {"repair": "x"}, "name the kind of repair: back, ledger-lost, reset, roll-forward, state-lost"),
+        (
+            "repair",
+            {"repair": "x"},
+            "name the kind of repair: back, ends, ledger-lost, reset, roll-forward, state-lost",
+        ),
     ],
 )
 def test_what_an_action_does_not_take_is_refused(name: str, asked: dict[str, Any], problem: str) -> None:

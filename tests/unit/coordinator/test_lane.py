@@ -16,9 +16,9 @@ import pytest
 from airflow.sdk import get_current_context, task
 
 from airflow_tx import FailedBatch, check, current_batch
-from airflow_tx.base.errors import StagingUnavailable
+from airflow_tx.base.errors import SourceNotSettled, StagingUnavailable
 from airflow_tx.coordinator import lane as lane_module
-from airflow_tx.coordinator import worker
+from airflow_tx.coordinator import lane_tasks, worker
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_tasks import LaneOutputs, LaneTransaction
 from airflow_tx.coordinator.plan import SnapshotReader
@@ -645,3 +645,46 @@ def test_of_a_transaction_whose_task_a_run_has_started_the_lane_writes_nothing(m
     transaction = LaneTransaction(lane.plan, begun, world.spec.ledger(world.store), lane.task_try, LaneOutputs())
     with pytest.raises(Exception, match="count"):
         transaction.process()
+
+
+class Settling(Bounded):
+    """Gives the rows of its second transaction only when it is asked for the third time.
+
+    :param for_good: whether that attempt never gets them.
+    """
+
+    def __init__(self, count: int, *, for_good: bool = False) -> None:
+        super().__init__(count)
+        self.for_good = for_good
+        self.asked: list[int] = []  # a task reads from a copy
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        if attempt.txid == 2 and attempt.attempt == 1:
+            self.asked.append(attempt.txid)
+            if len(self.asked) < 3:
+                raise SourceNotSettled(source="settling", problem="rows are missing")
+        return super().emit_batch(attempt, metadata, spark)
+
+    def unsettled(self, metadata: Any, error: SourceNotSettled) -> Any:
+        return FailedBatch("another transaction counts since this attempt began") if self.for_good else error
+
+
+def test_a_transaction_whose_rows_are_not_settled_stays_in_the_lane_and_is_asked_again(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_tasks, "UNSETTLED_PAUSE", 0.01)
+    world = make(source=Settling(4))
+    with world.executing():
+        world.settle()
+    world.assert_exact(4)
+    assert (world.runs, world.source.asked) == ({}, [2, 2, 2])
+    assert [entry.attempt for entry in world.history.values()] == [1, 1, 1, 1]
+
+
+def test_a_transaction_of_the_lane_that_needs_another_attempt_becomes_a_run(make: Any) -> None:
+    world = make(source=Settling(4, for_good=True))
+    with world.executing():
+        world.settle()
+    world.assert_exact(4)
+    assert world.runs == {"tx-2": "success"}
+    assert [entry.attempt for entry in world.history.values()] == [1, 2, 1, 1]

@@ -21,7 +21,16 @@ from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from airflow_tx.base import compat
-from airflow_tx.base.errors import RowsDiffer, RowsRefused, SourceError, StagingError, StaleBegin
+from airflow_tx.base.errors import (
+    FailedBatch,
+    RowsDiffer,
+    RowsRefused,
+    SourceError,
+    SourceNotSettled,
+    StagingError,
+    StaleBegin,
+    TxError,
+)
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger.answers import Begun
 from airflow_tx.ledger.api import Paths, ack_name
@@ -36,7 +45,14 @@ from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.transaction.processing.batch import CurrentBatch, inputs_of
 from airflow_tx.transaction.processing.begin import conf_of
-from airflow_tx.transaction.processing.task import Processing, after_task, before_task, task_ended, task_failed
+from airflow_tx.transaction.processing.task import (
+    Processing,
+    _staging,
+    after_task,
+    before_task,
+    task_ended,
+    task_failed,
+)
 from tests.stage import begin_run
 from tests.unit.bench import CountingStore, FakeTi, Lending, MemorySpec, Numbers, OpaqueNumbers, run_of
 from tests.unit.days import DAY, FIRST, day
@@ -172,6 +188,58 @@ def test_what_a_source_opens_for_the_rows_of_a_task_is_closed_whatever_becomes_o
     assert source.lent == ["closed", "open"]
     after_task(context, [1])
     assert source.lent == ["closed", "closed"]
+
+
+class Unsettled(Numbers):
+    """Rows that are not settled when they are emitted, or when their task acks.
+
+    :param outcome: what its task ends with instead; None: it starts again later.
+    """
+
+    def __init__(self, when: str, outcome: TxError | None = None) -> None:
+        self.when = when
+        self.outcome = outcome
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        self._check("emit")
+        return super().emit_batch(attempt, metadata, spark)
+
+    def check_read(self, attempt: Any) -> None:
+        self._check("ack")
+
+    def unsettled(self, metadata: Any, error: SourceNotSettled) -> TxError:
+        return self.outcome or error
+
+    def _check(self, when: str) -> None:
+        if when == self.when:
+            raise SourceNotSettled(source="unsettled", problem="rows are missing")
+
+
+REFUSED = SourceError(source="unsettled", problem="rows were deleted", remedy="Accept it.")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ends_by"),
+    [(None, AirflowRescheduleException), (FailedBatch("another one counts"), FailedBatch), (REFUSED, SourceError)],
+)
+@pytest.mark.parametrize("when", ["emit", "ack"])
+def test_a_task_whose_rows_are_not_settled_ends_as_its_source_says(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch, when: str, outcome: Any, ends_by: type[Exception]
+) -> None:
+    made = Dag(store, Unsettled(when, outcome))
+    made.begin()
+    context = made.context("first", made.payload)
+    before_task(context)
+    monkeypatch.setattr(Processing, "current", lambda: Processing.of(context))
+
+    def work() -> list[Any]:
+        return list(CurrentBatch(Processing.of(context)).read())
+
+    with pytest.raises(ends_by):
+        after_task(context, _staging(work, False)())
+    acked = made.ack("first")
+    assert acked is not None
+    assert not acked.done
 
 
 def test_what_a_source_opens_is_closed_when_its_task_is_given_up(store: CountingStore) -> None:

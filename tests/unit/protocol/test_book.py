@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.base.errors import UnknownTxid
+from airflow_tx.ledger.api import Delete
 from airflow_tx.ledger.attempt import Token
 from airflow_tx.ledger.audit.plan import HeldState
 from airflow_tx.ledger.audit.rebuild import Repairs
@@ -20,6 +22,9 @@ from airflow_tx.ledger.steps.end import note_readmission
 from airflow_tx.ledger.steps.replay import WishRequest
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.ledger.views.view import LedgerView
+from airflow_tx.operations.actions.search import search_ledger
+from airflow_tx.sources import TransactionalSource
 from tests.unit.protocol.books import Books
 
 ADA = Audit("ada", "a bug")
@@ -225,6 +230,67 @@ def test_transactions_that_a_repair_has_taken_back_count_for_nothing_and_chains_
 def back(books: Books, to: int, tokens: Mapping[str, Token]) -> str:
     done = books.pipeline.ledger.back(to, tokens=tokens, marks={}, position=to, audit=ADA)
     return str(done.summary)
+
+
+# --- beyond the history -------------------------------------------------------------------------------------------
+
+
+def test_people_are_shown_what_the_book_tells_beyond_the_history() -> None:
+    books = kept().run(4)
+    assert books.pipeline.restate(1, "run 1", 5) == 5
+    for txid in (1, 2):
+        books.store.multi([], [Delete(books.history(txid))])
+    view = LedgerView(books.store, books.pipeline.paths)
+    shown = {each.txid: each for each in view.view(recent=10).transactions}
+    assert [each.txid for each in view.view(recent=3).transactions] == [5, 4, 3]
+    assert (shown[1].status, shown[1].restated_by, shown[2].restated_by) == ("COMMITTED", 5, None)
+    details = view.details(1)
+    assert (details.transaction.document.run_id, details.receipt, details.batch) == ("run 1", None, None)
+    assert view.final_txids() == (3, 4, 5)
+    assert view.final_txids(book=1) == (1, 2, 3, 4, 5)
+    with pytest.raises(UnknownTxid):
+        view.details(6)
+
+
+def test_what_was_taken_back_is_shown_no_more() -> None:
+    books = kept().run(2)
+    tokens = {each.name: fence.token for each in books.states if (fence := each.fence()) is not None}
+    books.run(1)
+    back(books, 2, tokens)
+    view = LedgerView(books.store, books.pipeline.paths)
+    assert [each.txid for each in view.view(recent=10).transactions] == [2, 1]
+    with pytest.raises(UnknownTxid):
+        view.details(3)
+
+
+class Dated(TransactionalSource):
+    """Its batches are found by the days that they have."""
+
+    def initialize_transaction(self, txid: int, position: Any) -> Any:
+        raise NotImplementedError
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        raise NotImplementedError
+
+    def contains(self, metadata: Any, what: str) -> bool | None:
+        return bool(metadata["from"] <= what < metadata["to"])
+
+
+@pytest.mark.parametrize(
+    ("what", "txids", "unknown"), [("2026-01-01T06", (1,), 1), ("2026-01-02T06", (), 1), ("run 2", (2,), 0)]
+)
+def test_a_source_is_asked_for_the_days_of_runs_that_are_forgotten(
+    what: str, txids: tuple[int, ...], unknown: int
+) -> None:
+    books = kept()
+    books.pipeline.run("interval:2026-01-01T00:00:00+00:00/2026-01-02T00:00:00+00:00")
+    books.pipeline.run("run 2")
+    books.pipeline.metadata = lambda row: {"from": "2025-01-01", "to": "2025-01-02"}
+    books.pipeline.amount = lambda metadata: 1
+    books.pipeline.run("run 3")
+    books.store.multi([], [Delete(books.history(txid)) for txid in (1, 2)])
+    found = search_ledger(books.pipeline.ledger, Dated(), what, seconds=60)
+    assert (found.txids, found.unknown, found.complete) == (txids, unknown, True)
 
 
 # --- changed by hand ----------------------------------------------------------------------------------------------

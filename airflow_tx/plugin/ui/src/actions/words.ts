@@ -34,6 +34,7 @@ export function titleOf(action: ActionName, topology: string, txids: readonly nu
 
 const REPAIRS: Record<string, string> = {
   back: "Take transactions back",
+  ends: "Extend the book of ends",
   "ledger-lost": "Rebuild the ledger",
   reset: "Reset the topology",
   "roll-forward": "Roll the state forward",

@@ -1,0 +1,180 @@
+"""Rows of a database that Spark reads by JDBC, in parallel, and the sessions of all readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from sqlalchemy.engine import URL, Connection
+
+from airflow_tx.base.rows.spark import spark_reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+READER = "airflow_tx reader"
+"""The name of our sessions on a PostgreSQL server: they never write, so no batch has to wait for them."""
+_MYSQL = (
+    "SET SESSION time_zone = '+00:00', sql_mode = '', sql_auto_is_null = 0, sql_quote_show_create = 1, "
+    # No request for a lock may wait for long.
+    "sql_select_limit = 18446744073709551615, lock_wait_timeout = 1"
+)
+SETTINGS = {
+    "postgresql": "SET standard_conforming_strings = on; SET quote_all_identifiers = off; "
+    "SET extra_float_digits = 3; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
+    "SET bytea_output = 'hex'; SET TimeZone = 'UTC'",
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
+}
+"""Statements by which a session reads the same values under every setting of a role, a database or a server."""
+
+
+JDBC_DATABASES = ("postgresql", "mysql", "mariadb")
+FETCHED = 10_000
+DRIVERS = {
+    "postgresql": ("org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"),
+    "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
+}
+"""The class that Spark loads, and where it is."""
+# Settings of a connection to PostgreSQL by their names in JDBC.
+_POSTGRES = {
+    **{
+        name: name
+        for name in ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslpassword", "options")
+    },
+    "channel_binding": "channelBinding",
+    "gssencmode": "gssEncMode",
+    "sslnegotiation": "sslNegotiation",
+}
+# Settings without which a read gives the same rows, over a connection that is as safe.
+_OF_TASKS = (
+    "application_name fallback_application_name client_encoding connect_timeout keepalives keepalives_idle "
+    "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs load_balance_hosts"
+).split()
+
+
+class NoJdbc(ValueError):
+    """Why Spark does not read a database, as a clause.
+
+    :ivar remedy: what to do about it.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True)
+class JdbcQuery:
+    """Rows of a database, for Spark.
+
+    :param selected: what is selected from, in SQL.
+    :param columns: the columns, as expressions of Spark.
+    :param predicates: the condition of each partition of Spark.
+    :param in_session: statements with which each session begins, of `session_of_spark`.
+    """
+
+    selected: str
+    columns: Sequence[str]
+    predicates: Sequence[str]
+    in_session: str
+
+    def frame(self, spark: SparkSession, url: URL) -> DataFrame:
+        """Read them.
+
+        :raises NoJdbc: Spark cannot.
+        """
+        if unknown := _unknown_to_jdbc(url):
+            raise NoJdbc(
+                f"Spark reads with JDBC, which has no {unknown}",
+                f"Remove {unknown} from the extra of the connection, or read the batch in a Python task.",
+            )
+        options = {**_properties(url), "sessionInitStatement": self.in_session}
+        # Spark compares the values that the database compares differently, such as texts.
+        options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
+        try:
+            read = spark_reader(spark, "jdbc").jdbc(
+                _address(url), self.selected, predicates=list(self.predicates), properties=options
+            )
+            frame = read.selectExpr(*self.columns)
+            frame.schema  # noqa: B018 - so that what is wrong is found here
+        except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
+            raise _unreadable(error, url) from None
+        return frame
+
+
+def session_of_spark(connection: Connection, *, shared: bool) -> str:
+    """Write the statements with which a session of Spark begins.
+
+    :param connection: to the database.
+    :param shared: whether it sees the state of the database that the transaction of this connection sees, if this
+        database can share one: only while that transaction is open.
+    """
+    if connection.dialect.name != "postgresql":
+        return SETTINGS["mysql"]
+    if not shared:
+        return SETTINGS["postgresql"]
+    name = connection.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one()
+    reading = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT"
+    return f"{reading} '{name}'; {SETTINGS['postgresql']}"
+
+
+def _unreadable(error: Exception, url: URL) -> NoJdbc:
+    text = " ".join(str(error).split())
+    text = text.replace(str(url.password), "***") if url.password else text
+    if "No suitable driver" in text or "ClassNotFoundException" in text:
+        name, package = DRIVERS[_family(url)]
+        remedy = f"Give it to Spark: packages={package!r} of the operator, or its jar."
+        return NoJdbc(f"Spark does not find the JDBC driver {name}", remedy)
+    remedy = "Correct the connection, so that Spark reaches the database as this task does."
+    return NoJdbc(f"Spark cannot read it: {text[:300]}", remedy)
+
+
+def _family(url: URL) -> str:
+    return "postgresql" if url.get_backend_name() == "postgresql" else "mysql"
+
+
+def _address(url: URL) -> str:
+    """Spell what Spark connects to; user and password are options, which it does not show."""
+    host = url.host or "127.0.0.1"
+    where = f"[{host}]" if ":" in host else host
+    if _family(url) == "postgresql":
+        return f"jdbc:postgresql://{where}:{url.port or 5432}/{quote(url.database or url.username or '', safe='')}"
+    return f"jdbc:mysql://{where}:{url.port or 3306}/{quote(url.database or '', safe='')}"
+
+
+def _unknown_to_jdbc(url: URL) -> str:
+    """Name a setting that Spark would connect without; "": there is none."""
+    known = {*_POSTGRES, *_OF_TASKS}
+    found = (each for each in url.query if each not in known)
+    return next(found, "") if _family(url) == "postgresql" else ""
+
+
+def _properties(url: URL) -> dict[str, str]:
+    driver, _ = DRIVERS[_family(url)]
+    # Named, because a driver that comes with the application is not found by its address.
+    found = {"driver": driver, "user": url.username or "", "password": str(url.password or "")}
+    query = {
+        name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()
+    }
+    if _family(url) == "postgresql":
+        return {
+            **found,
+            "ApplicationName": READER,
+            **{jdbc: query[name] for name, jdbc in _POSTGRES.items() if name in query},
+        }
+    return {**found, **_mysql_tls(query)}
+
+
+def _mysql_tls(query: Mapping[str, Any]) -> dict[str, str]:
+    checks_name = str(query.get("ssl_check_hostname", "true")).lower()
+    if "ssl_ca" not in query:
+        return {"sslMode": "REQUIRED"} if "ssl_check_hostname" in query else {}
+    store = {
+        "trustCertificateKeyStoreUrl": f"file:{query['ssl_ca']}",
+        "trustCertificateKeyStoreType": "PEM",
+    }
+    return {"sslMode": "VERIFY_IDENTITY" if checks_name in ("true", "1") else "VERIFY_CA", **store}

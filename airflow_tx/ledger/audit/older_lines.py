@@ -1,0 +1,250 @@
+"""The repair that makes older lines of the book of ends. Source: docs/protocol.md §12.
+
+The receipts of the ledger and of its states tell the lines. They are put in front of the book in portions, from the
+newest to the oldest, so the book never lacks a line, wherever the repair dies. A repetition continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+
+from airflow_tx.base.errors import PreviewOutdated, RepairRefused, UnreadableRecord
+from airflow_tx.base.remedy import Command, Remedy
+from airflow_tx.ledger.answers import Repaired
+from airflow_tx.ledger.api import Paths, Put
+from airflow_tx.ledger.audit.chain import Chain, Expected, LedgerEvidence, StateEvidence
+from airflow_tx.ledger.batch import TopologyRequest
+from airflow_tx.ledger.batch_words import counted
+from airflow_tx.ledger.book import LINES_A_PAGE, Book
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.life import ENDS, taken_back
+from airflow_tx.ledger.reading import Reader
+from airflow_tx.ledger.receipt import Outcome, Receipt
+from airflow_tx.ledger.records import BookPage, Counter, EndLine, TakenRange, TopologyRecord, encode
+from airflow_tx.ledger.steps.step import Audit, Decision, Stamp
+
+MOST_OF_PAGES = 300_000
+"""Bytes of the pages in one multi; ZooKeeper takes a megabyte."""
+
+
+@dataclass(frozen=True)
+class OlderLines:
+    """The lines that a book of ends lacks, and lines of it to which older ones give another chain.
+
+    :param evidence: what the lines were made from.
+    :param lines: the older ones and the ones of the book, by txid, each with its chain.
+    :param txids: of the lines that are put into the book, the newest first.
+    :param summary: where the book begins afterwards, in words.
+    """
+
+    evidence: LedgerEvidence
+    lines: Mapping[int, EndLine]
+    txids: Sequence[int]
+    summary: str
+
+    def preview(self, ledger: Ledger, audit: Audit) -> Decision[Repaired]:
+        """Decide the first portion, and write nothing. Raises as `put`."""
+        return ledger.preview(older_lines, self, next(self._portions()), audit=audit)
+
+    def put(self, ledger: Ledger, audit: Audit) -> Repaired:
+        """Put the lines into the book, portion by portion. The first one notes the repair.
+
+        :raises PreviewOutdated: a repair was made since the evidence was read, or the book has begun.
+        """
+        first, *more = self._portions()
+        done = ledger.run(older_lines, self, first, audit=audit)
+        for portion in more:
+            ledger.run(older_lines, self, portion, audit=None)
+        return done
+
+    def _portions(self) -> Iterator[list[int]]:
+        """Divide the lines by pages; there is one portion at least, which lets a book begin."""
+        portion = list[int]()
+        size = 0
+        for number, txids in groupby(self.txids, key=lambda txid: txid // LINES_A_PAGE):
+            page = range(number * LINES_A_PAGE, (number + 1) * LINES_A_PAGE)
+            own = len(encode(BookPage([self.lines[txid] for txid in page if txid in self.lines])))
+            if portion and size + own > MOST_OF_PAGES:
+                yield portion
+                portion = []
+                size = 0
+            portion += txids
+            size += own
+        yield portion
+
+
+def older_lines(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    made: OlderLines,
+    txids: Sequence[int],
+    *,
+    audit: Audit | None,
+) -> Decision[Repaired]:
+    """Put lines in front of the book, and let it begin with the oldest of them.
+
+    :param txids: of these lines; newer ones are in the book already.
+    :param audit: None: an earlier portion has noted the repair.
+    :raises PreviewOutdated: see `OlderLines.put`.
+    """
+    before = made.evidence
+    topology = read.get(TopologyRecord, paths.record)
+    current = read.get(Counter, paths.current).txid
+    is_same = (topology.incarnation, topology.generation) == (
+        before.topology.incarnation,
+        before.topology.generation,
+    )
+    # A transaction that ends without a book leaves no line.
+    if not is_same or (not topology.book and current != before.current):
+        raise PreviewOutdated(what="The book of ends", topology=paths.topology)
+    book = Book(read, paths)
+    since = book.lines(before.current, current - 1)
+    lines = chained([*made.lines.values(), *since.values()])
+    changed = [lines[txid] for txid in since if lines[txid] != since[txid]]
+    begins = min([topology.book or current, *txids])
+    after = replace(topology, book=begins, op=stamp.op)
+    writes = (
+        Put(paths.record, encode(after)),
+        *book.with_lines([*changed, *(lines[txid] for txid in txids)]),
+    )
+    if audit is None:
+        result = Repaired(topology.generation, current, made.summary)
+        return Decision(result, writes, paths.record)
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        writes,
+        what=ENDS,
+        after=after,
+        current=current,
+        summary=made.summary,
+        change={"first": min(made.lines, default=current)},
+    )
+
+
+# --- lines --------------------------------------------------------------------------------------------------------
+
+
+def lines_told(
+    wanted: Expected, receipts: Mapping[int, Receipt], *, upstream: str
+) -> dict[int, EndLine]:
+    """Give the lines that receipts tell, each with what its batch has taken of an upstream topology.
+
+    :param upstream: the name of that topology; "": the source reads something else.
+    """
+    again = {each.readmitted_as for each in wanted.skipped.values()}
+    if not upstream:
+        return dict(wanted.lines)
+    found = dict[int, EndLine]()
+    for txid, line in wanted.lines.items():
+        with suppress(UnreadableRecord):
+            taken = TakenRange.of(receipts[txid].metadata).in_line(again=txid in again)
+            line = replace(line, taken=taken)
+        found[txid] = line
+    return found
+
+
+def chained(lines: Iterable[EndLine]) -> dict[int, EndLine]:
+    """Let each line name the first one of its chain, and that one the newest that counts for it.
+
+    :param lines: in order.
+    """
+    found = dict[int, EndLine]()
+    for line in lines:
+        before = found.get(line.first)
+        if before is not None and before.first:
+            line = replace(line, first=before.first)
+        found[line.txid] = line
+        if line.first in found and line.outcome is Outcome.COMMITTED:
+            found[line.first] = replace(found[line.first], end=line.txid)
+    return found
+
+
+def lines_lacking(
+    ledger: LedgerEvidence,
+    states: Sequence[StateEvidence],
+    request: TopologyRequest,
+    tables: Collection[str],
+) -> OlderLines:
+    """Make the lines that a book of ends lacks, as far back as receipts follow each other.
+
+    :param request: what the DAG says of the topology.
+    :param tables: the states whose rows other topologies read: a line names the rows of each.
+    :raises RepairRefused: the topology keeps no book, or nothing can be added to it.
+    """
+    topology = ledger.topology
+    if not topology.book and not request.keeps_book:
+        again = Command.of("repair", ledger.name, "--ends", "--why", "TEXT")
+        raise _refused(
+            ledger,
+            f"it keeps no book of ends: DAG {topology.dag_id!r} updates no table, and reads none of another topology",
+            "Let the DAG update a SqlTable or a DeltaTable, then repeat: " + again,
+        )
+    begins = topology.book or ledger.current
+    chain = Chain(ledger, states, 1, ledger.current - 1)
+    gone = {txid for each in ledger.life for txid in taken_back(each)}
+    told = lines_told(chain.expected, chain.receipts, upstream=request.upstream)
+    older = dict[int, EndLine]()
+    for txid in range(begins - 1, 0, -1):
+        if _is_whole(chain, txid, tables):
+            older[txid] = told[txid]
+        elif txid in gone and txid not in chain.receipts:
+            older[txid] = EndLine(txid, "", "")
+        else:
+            break
+    known = {**older, **ledger.book}
+    lines = chained(known[txid] for txid in sorted(known))
+    txids = [txid for txid in sorted(lines, reverse=True) if lines[txid] != ledger.book.get(txid)]
+    first = min(older, default=begins)
+    lost = _lost(chain, first)
+    if not txids and topology.book:
+        raise _nothing_left(ledger, first, lost)
+    corrected = len(txids) - len(older)
+    words = [f"the book of ends begins at transaction {first} now"]
+    words += [f"the chains of {counted(corrected, 'lines')} are corrected"] if corrected else []
+    words += [f"there is no whole receipt of {lost}"] if lost else []
+    return OlderLines(ledger, lines, txids, "; ".join(words))
+
+
+def _is_whole(chain: Chain, txid: int, tables: Collection[str]) -> bool:
+    """Ask whether what each table got in a transaction is known."""
+    receipt = chain.receipts.get(txid)
+    if receipt is None or txid not in chain.pieced:
+        return receipt is not None
+    later = chain.receipts.get(txid + 1)
+    is_followed = later is not None and later.previous == receipt.hash
+    return is_followed or all(txid in chain.held.get(name, {}) for name in tables)
+
+
+def _lost(chain: Chain, first: int) -> str:
+    """Name the transactions before a line of which there is no receipt; "": it is the first one."""
+    begins = first - 1
+    while begins > 1 and begins - 1 not in chain.receipts:
+        begins -= 1
+    if first == 1:
+        return ""
+    return (
+        f"transaction {begins}" if begins == first - 1 else f"transactions {begins} to {first - 1}"
+    )
+
+
+def _nothing_left(ledger: LedgerEvidence, first: int, lost: str) -> RepairRefused:
+    if not lost:
+        problem = f"its book of ends begins at transaction {first} already, and lacks no line"
+        verify = Command.of("verify", ledger.name)
+        return _refused(ledger, problem, "To compare it with the receipts: " + verify)
+    problem = (
+        f"its book of ends begins at transaction {first}, and there is no whole receipt of {lost}"
+    )
+    receipts = Command.of("receipts", ledger.name, "--to", first)
+    return _refused(ledger, problem, "To see which receipts there are: " + receipts)
+
+
+def _refused(ledger: LedgerEvidence, problem: str, remedy: Remedy) -> RepairRefused:
+    return RepairRefused(what=ENDS, topology=ledger.name, problem=problem, remedy=remedy)

@@ -1,0 +1,28 @@
+"""Repair of a book of ends that begins late: the receipts of the ledger and of the states tell older lines."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from airflow_tx.ledger import ENDS, ledger_evidence, lines_lacking
+from airflow_tx.operations.actions.action import ActionPlan
+from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair
+from airflow_tx.operations.actions.value_acceptance import evidence_of
+
+
+class BookExtension(LedgerRepair):
+    """Lets the book of ends go back as far as receipts follow each other. It may die anywhere: repeat it."""
+
+    option = ENDS
+    is_of_ledger = False
+    subject = "The book of ends"
+
+    def decide(self) -> ActionPlan:
+        spec, states = self.target.dag()
+        evidence = ledger_evidence(self.ledger.store, self.ledger.paths, partly=True)
+        tables = {name for name, state in states.items() if state.takes_back_by_txid}
+        held = evidence_of(states, values=False)
+        lines = lines_lacking(evidence, held, spec.request, tables)
+        sentence = f"Make older lines in the book of ends of topology {self.target.topology}."
+        planned = lines.preview(self.ledger, NOBODY)
+        return self.planned(planned, sentence, partial(lines.put, self.ledger), ())

@@ -1,0 +1,165 @@
+"""The rows of transactions in the files of a table of a lake, as another topology reads them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.base.errors import StateError
+from airflow_tx.base.lazy_names import LazyModule
+from airflow_tx.base.rows import NoTable, empty_frame, parquet_frame, typed_batch
+from airflow_tx.state.api import TXID
+from airflow_tx.state.lake.delta import DeltaStore, Folder, LiveFile, TableVersion
+from airflow_tx.state.lake.files import READERS, arrow_type, count_rows, file_rows, is_of
+from airflow_tx.state.upstream import (
+    UPSTREAM_TXID,
+    CommittedTable,
+    Dataset,
+    TableCounts,
+    TableSnapshot,
+    check_free,
+    owned,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+else:
+    pa = LazyModule("pyarrow")
+
+
+@dataclass(frozen=True)
+class VersionSnapshot(TableSnapshot):
+    """A table at one version: later commits leave its files there for the retention."""
+
+    at: TableVersion
+
+
+class CommittedFiles(CommittedTable):
+    """A table of a lake whose rows are read file by file."""
+
+    uri: str
+    conn_id: str | None
+
+    @property
+    @abstractmethod
+    def _store(self) -> DeltaStore: ...
+
+    def connections(self) -> dict[str, str]:
+        return {} if self.conn_id is None else {self.conn_id: "aws"}
+
+    def dataset(self) -> Dataset:
+        scheme, remote, rest = self.uri.partition("://")
+        if not remote:
+            return Dataset("file", self.uri)
+        authority, _, path = rest.partition("/")
+        return Dataset(f"{scheme.replace('s3a', 's3')}://{authority}", path)
+
+    def row_types(self, *, upstream_txid: bool = False) -> dict[str, pa.DataType]:
+        return self._types(self._store.load(), upstream_txid=upstream_txid)
+
+    def counts(self, txids: Collection[int]) -> TableCounts:
+        store = self._store
+        at = store.load()
+        wanted = owned(txids)
+        none = dict.fromkeys(wanted, 0)
+        if at is None:
+            return TableCounts(none)
+        rows = Counter(none)
+        count = partial(_counted, store.folder, txids=wanted)
+        with store.reached(), ThreadPoolExecutor(READERS) as pool:
+            for found in pool.map(count, _files(store, at, wanted)):
+                rows.update(found)
+        return TableCounts(dict(rows), VersionSnapshot(at))
+
+    def arrow(
+        self,
+        txids: Collection[int],
+        snapshot: TableSnapshot | None = None,
+        *,
+        upstream_txid: bool = False,
+    ) -> pa.RecordBatchReader:
+        store = self._store
+        at = _version(store, snapshot)
+        types = self._types(at, upstream_txid=upstream_txid)
+        batches = iter(()) if at is None else self._batches(store, at, owned(txids), types)
+        return pa.RecordBatchReader.from_batches(pa.schema(types), batches)
+
+    def frame(
+        self,
+        spark: Any,
+        txids: Collection[int],
+        snapshot: TableSnapshot | None = None,
+        *,
+        upstream_txid: bool = False,
+    ) -> Any:
+        store = self._store
+        at = _version(store, snapshot)
+        types = self._types(at, upstream_txid=upstream_txid)
+        wanted = owned(txids)
+        files = [] if at is None else _files(store, at, wanted)
+        if at is None or not files:
+            return empty_frame(spark, types)
+        folder = self.uri.replace("s3://", "s3a://", 1)
+        read = parquet_frame(
+            spark, at.schema, {f"{folder}/{each.path}": each.partition for each in files}
+        )
+        numbered = {**dict(zip(types, types, strict=True)), UPSTREAM_TXID: TXID}
+        columns = (f"{_quoted(numbered[name])} AS {_quoted(name)}" for name in types)
+        return read.filter(f"{TXID} IN ({', '.join(map(str, wanted))})").selectExpr(*columns)
+
+    def _types(self, at: TableVersion | None, *, upstream_txid: bool) -> dict[str, pa.DataType]:
+        fields = [] if at is None else at.schema["fields"]
+        types = {each["name"]: arrow_type(each["type"]) for each in fields if each["name"] != TXID}
+        if upstream_txid:
+            check_free(types, self.name)
+            types[UPSTREAM_TXID] = pa.int64()
+        return types
+
+    def _batches(
+        self,
+        store: DeltaStore,
+        at: TableVersion,
+        txids: Collection[int],
+        types: Mapping[str, pa.DataType],
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the files one after the other, by the least txid in each, and a row group at a time."""
+        own = {name: kind for name, kind in types.items() if name != UPSTREAM_TXID}
+        # Last, so that a refused value of a row is the first one that is found.
+        read = pa.schema({**own, TXID: pa.int64()})
+        named = [TXID if name == UPSTREAM_TXID else name for name in types]
+        files = sorted(_files(store, at, txids), key=lambda each: (each.least or 0, each.path))
+        with store.reached():
+            for file in files:
+                try:
+                    for batch in file_rows(store.folder, file, read.names, txids):
+                        rows = typed_batch(batch, read)
+                        found = rows.filter(is_of(rows.column(TXID), txids)).select(named)
+                        yield found.rename_columns(list(types))
+                except NoTable as error:
+                    remedy = error.remedy or "Restate the transaction of that row."
+                    raise StateError(
+                        state=self.name, problem=f"file {file.path}: {error}", remedy=remedy
+                    ) from None
+
+
+def _version(store: DeltaStore, snapshot: TableSnapshot | None) -> TableVersion | None:
+    return snapshot.at if isinstance(snapshot, VersionSnapshot) else store.load()
+
+
+def _files(store: DeltaStore, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:
+    return store.files_of(at, txids) if txids else []
+
+
+def _counted(folder: Folder, file: LiveFile, *, txids: Collection[int]) -> dict[int, int]:
+    if file.is_of(txids) and file.least is not None and file.rows is not None:
+        return {file.least: file.rows}
+    return count_rows(folder, file.path, txids)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

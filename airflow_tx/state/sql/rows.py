@@ -1,0 +1,164 @@
+"""The rows of transactions in a table of a database, as another topology reads them. Source: protocol.md §7."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_tx.base.errors import StateDiffers, StateError
+from airflow_tx.base.rows import Exact, ExactColumns, JdbcQuery, Unreadable, sql_text
+from airflow_tx.state.api import TXID
+from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.state.upstream import UPSTREAM_TXID, TableSnapshot, check_free
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+ROW = "tx_row"
+"""The column with the number of a row in the output of its transaction."""
+ROWS_A_PART = 100_000
+"""Rows that one partition of Spark reads, as far as the numbers of rows tell them apart."""
+_BUFFERED = 2_000
+_KEYS = ("tx_key_0", "tx_key_1")
+
+
+@dataclass(frozen=True)
+class HeldSnapshot(TableSnapshot):
+    """The state of a database that an open transaction sees."""
+
+    connection: Connection
+    held: ExitStack
+
+    def close(self) -> None:
+        # The rows are read by now, so it does no harm if the server has ended the session.
+        with suppress(StateError):
+            self.held.close()
+
+
+@dataclass(frozen=True)
+class UpstreamRows:
+    """A table whose rows are read by the transactions that have committed them.
+
+    :param columns: of the rows, with their types in Arrow; without the ones of this package.
+    :param order: the columns of a row's place: its txid, and its number if the table has one.
+    """
+
+    table: sa.TableClause
+    columns: ExactColumns
+    types: Mapping[str, pa.DataType]
+    order: Sequence[sa.ColumnElement[Any]]
+
+    def counts(self, connection: Connection, txids: Collection[int]) -> dict[int, int]:
+        """Count the rows of each of these transactions."""
+        txid = self.order[0]
+        query = sa.select(txid, sa.func.count()).where(txid.in_(txids)).group_by(txid)
+        found = {int(number): count for number, count in map(tuple, connection.execute(query))}
+        return {number: found.get(number, 0) for number in txids}
+
+    def read(self, connection: Connection, txids: Collection[int]) -> Iterator[dict[str, Any]]:
+        """Read the rows of these transactions in their order, with few of them in memory."""
+        selected = self.columns.selected(self.table, self.order)
+        query = sa.select(*selected).where(self.order[0].in_(txids)).order_by(*self.order)
+        streamed = query.execution_options(stream_results=True, max_row_buffer=_BUFFERED)
+        return map(self.columns.row, connection.execute(streamed))
+
+    def query(self, dialect: sa.Dialect, counts: Mapping[int, int], in_session: str) -> JdbcQuery:
+        """Build what Spark reads: the same query as Python's, in parts.
+
+        :param counts: how many rows each transaction has.
+        """
+        keys = [key.label(name) for key, name in zip(self.order, _KEYS, strict=False)]
+        selected = sa.select(*self.columns.selected(self.table, self.order), *keys)
+        parts = [sql_text(each, dialect) for each in self._parts(counts)]
+        text = f"({sql_text(selected, dialect)}) AS tx_rows"
+        return JdbcQuery(text, self.columns.in_spark(), parts or ["1 = 0"], in_session)
+
+    def _parts(self, counts: Mapping[int, int]) -> Iterator[sa.ColumnElement[bool]]:
+        """Cut the rows: several small transactions are one part, and a large one is several."""
+        txid, row = [sa.column(name, sa.BigInteger) for name in _KEYS]
+        is_numbered = len(self.order) > 1
+        few = list[int]()
+        for number, count in counts.items():
+            if is_numbered and count > ROWS_A_PART:
+                yield from (sa.and_(txid == number, each) for each in _ranges(row, count))
+                continue
+            few += [number] * bool(count)
+            if sum(map(counts.__getitem__, few)) >= ROWS_A_PART:
+                yield txid.in_(few)
+                few = []
+        if few:
+            yield txid.in_(few)
+
+
+def _ranges(row: sa.ColumnClause[Any], count: int) -> Iterator[sa.ColumnElement[bool]]:
+    """Cut numbers into ranges, of which the first has what has no number, and the last has no end."""
+    cuts = range(ROWS_A_PART, count, ROWS_A_PART)
+    yield sa.or_(row < cuts[0], row.is_(None))
+    for start in cuts[:-1]:
+        yield sa.and_(row >= start, row < start + ROWS_A_PART)
+    yield row >= cuts[-1]
+
+
+def upstream_rows(
+    connection: Connection,
+    dialect: Dialect,
+    place: sa.Table,
+    kinds: Mapping[str, str],
+    *,
+    state: str,
+    upstream_txid: bool,
+) -> UpstreamRows:
+    """Find how the rows of a table are read.
+
+    :param place: the table, without columns.
+    :param kinds: of its columns, in our words or in the database's.
+    :raises StateDiffers: no reader has the values of a column; it has no txids; or it has a column of the name of ours.
+    """
+    with warnings.catch_warnings():
+        # Of types that it does not know: `exact` says what becomes of them.
+        warnings.simplefilter("ignore", sa.exc.SAWarning)
+        found = sa.inspect(connection).get_columns(place.name, schema=place.schema)
+    declared = {each["name"]: each["type"] for each in found}
+    if TXID not in declared:
+        problem = f"table {place.name} has no column {TXID}"
+        raise StateDiffers(
+            state=state, problem=problem, remedy="Name the table to which the rows are appended."
+        )
+    reads = dict[str, Exact]()
+    types = dict[str, Any]()
+    for name, kind in declared.items():
+        if name in (TXID, ROW):
+            continue
+        try:
+            reads[name], types[name] = dialect.reading(
+                connection.dialect, kinds.get(name, str(kind)), kind
+            )
+        except Unreadable as error:
+            problem = (
+                f"column {name} of table {place.name} is {kind}: no reader has its exact values"
+            )
+            raise StateDiffers(state=state, problem=problem, remedy=f"{error}.") from None
+    names = [*declared, UPSTREAM_TXID]
+    table = sa.table(place.name, *map(sa.column, names), schema=place.schema)
+    order = [table.c[name] for name in (TXID, ROW) if name in declared]
+    if upstream_txid:
+        import pyarrow as pa
+
+        check_free(declared, state)
+        reads[UPSTREAM_TXID] = Exact(lambda _: table.c[TXID])
+        types[UPSTREAM_TXID] = pa.int64()
+    place_of = ", ".join(each.name for each in order)
+
+    def unfit(column: str, value: str, key: str) -> StateError:
+        problem = f"column {column} of table {place.name} is {value} in the row whose {place_of} is {key}: "
+        problem += "Python or Spark has no such value"
+        remedy = "Restate that transaction with a value that has a place in each reader."
+        return StateError(state=state, problem=problem, remedy=remedy)
+
+    return UpstreamRows(table, ExactColumns(reads, unfit), types, order)

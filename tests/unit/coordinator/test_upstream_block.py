@@ -1,0 +1,68 @@
+"""A coordinator is refused for a block that never can do what it says about corrections upstream."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_tx import CommitOperator, Transaction, coordinator_dag, persistent_aggregate
+from airflow_tx.state import Count, MemoryState, Sum
+from tests.unit.topology.blocks import Numbers, count, dag, refused
+
+
+class Orders(Numbers):
+    """Reads a table of topology `orders`."""
+
+    upstream = "orders"
+
+
+class ReportedOrders(Orders):
+    on_correction = "report"
+
+
+class Longest:
+    """A reducer: what it has made of rows cannot be taken back."""
+
+    name = "longest"
+    type = "bigint"
+
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, current: int, row: Any) -> int:
+        return max(current, len(row["word"]))
+
+
+def coordinated(source: Numbers, values: Any, **options: Any) -> None:
+    state = MemoryState("totals", keys=["word"], values=values)
+    with dag(), Transaction(source=source, **options) as batch:
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(count(batch), state=state)])
+    coordinator_dag("words")
+
+
+ADDED = {"count": Count(), "sum": Sum()}
+REDUCED = {"longest": Longest()}
+
+
+@pytest.fixture(params=["reducer", "journal"])
+def never(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A block whose transactions can never be restated."""
+    reduced = {"values": REDUCED}
+    return reduced if request.param == "reducer" else {"values": ADDED, "journal": timedelta(0)}
+
+
+def test_a_block_that_can_be_restated_is_taken() -> None:
+    coordinated(Orders(), ADDED)
+
+
+def test_a_block_that_never_can_be_restated_is_refused(never: dict[str, Any]) -> None:
+    with refused(r"corrections of 'orders' restate its transactions, and .*on_correction=\"report\"") as error:
+        coordinated(Orders(), **never)
+    assert "\n" not in str(error.value)
+
+
+def test_it_is_taken_if_it_reports_corrections_or_reads_no_topology(never: dict[str, Any]) -> None:
+    coordinated(ReportedOrders(), **never)
+    coordinated(Numbers(), **never)
