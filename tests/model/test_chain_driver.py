@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from airflow_tx.ledger import Batch, Correction, CorrectionReader, TakenRange, TransactionAttempt
+from airflow_tx.ledger.receipt import Replaced
+from airflow_tx.ledger.records import EndLine
+from airflow_tx.sources import UpstreamSource
+from airflow_tx.state import TableCounts
 from tests.model.chain_driver import Real, view
 from tests.model.chain_promises import spelled, spelled_out, ways
 from tests.model.chains import NONE_LEFT, RIGHT, Budget, Shape, Step, World, steps
@@ -16,12 +22,16 @@ ONE = Shape(Budget(fresh=1, restates=1))
 EMPTY = replace(ONE, sizes=(0,), most=1)
 """The transaction of U has no rows, and its restatement has some."""
 SKIPPED = replace(EMPTY, budget=Budget(fresh=1, restates=1, skips=1, readmits=1))
-QUICK = [ONE, replace(ONE, sizes=(1, 0))]
+TWICE = Shape(Budget(fresh=1, restates=2))
+BACKLOG = Shape(Budget(fresh=2, restates=1), sizes=(1, 0), most=1, window=1)
+QUICK = [ONE, replace(ONE, sizes=(1, 0)), replace(ONE, most=1)]
 LARGER = [
     EMPTY,
     SKIPPED,
     replace(ONE, stages=3),
-    Shape(Budget(fresh=1, restates=2), refused=2),
+    TWICE,
+    BACKLOG,
+    replace(TWICE, refused=2),
     Shape(Budget(fresh=1, restates=2, withdrawn=1)),
     Shape(Budget(fresh=2, restates=1)),
 ]
@@ -64,12 +74,17 @@ class Pair:
             self.take(*possible[0])
 
 
-@pytest.mark.parametrize("shape", [*QUICK, *(pytest.param(shape, marks=pytest.mark.long) for shape in LARGER)], ids=str)
-def test_the_ledgers_do_what_the_model_does_on_every_way(shape: Shape) -> None:
+def take_every_way(shape: Shape) -> None:
+    """Take the shortest way to each world, and from there to rest."""
     for way in ways(shape):
         pair = Pair(shape)
         pair.go(way)
         pair.rest()
+
+
+@pytest.mark.parametrize("shape", [*QUICK, *(pytest.param(shape, marks=pytest.mark.long) for shape in LARGER)], ids=str)
+def test_the_ledgers_do_what_the_model_does_on_every_way(shape: Shape) -> None:
+    take_every_way(shape)
 
 
 @pytest.mark.parametrize("stages", [2, 3])
@@ -94,3 +109,46 @@ def test_a_correction_between_the_decision_and_the_begin_of_a_readmission_is_fou
     )
     assert pair.world.stages[1].wanted == (2,)
     pair.rest()
+
+
+# --- a rule that the code lacks -----------------------------------------------------------------------------------
+
+
+def _same(source: UpstreamSource, attempt: TransactionAttempt, metadata: Any) -> Batch:
+    return Batch(metadata, None, sum(TakenRange.of(metadata).counts.values()))
+
+
+def _uncounted(source: UpstreamSource, metadata: Any) -> TableCounts:
+    source._taken = TakenRange.of(metadata)
+    return source.table.counts([int(txid) for txid in source._taken.counts])
+
+
+LACKS: Mapping[str, tuple[Shape, type, str, Any]] = {
+    "rows are not counted before": (
+        ONE,
+        UpstreamSource,
+        "_counts",
+        _uncounted,
+    ),
+    "rows are not counted after": (ONE, UpstreamSource, "check_read", lambda source, attempt: None),
+    "an attempt keeps the ends of the first": (ONE, UpstreamSource, "decide_again", _same),
+    "a restatement counts at its own txid": (replace(ONE, most=1), EndLine, "counts", property(lambda line: True)),
+    "a restatement names its predecessor": (TWICE, Replaced, "begins", property(lambda replaced: replaced.txid)),
+    "the cursor passes what is not taken": (BACKLOG, CorrectionReader, "_last_taken", 99),
+    "the cursor passes what is wanted back": (SKIPPED, CorrectionReader, "_is_wanted_back", lambda reader, txid: False),
+    "a request is repeated": (replace(TWICE, refused=2), Correction, "is_noted", False),
+    "a follow-up waits for no other correction": (TWICE, CorrectionReader, "_is_postponed", lambda *_: False),
+}
+
+
+NOT_TAKEN = "the cursor passes what is not taken"
+
+
+@pytest.mark.parametrize(
+    "lacking", [pytest.param(each, marks=[pytest.mark.long] if each == NOT_TAKEN else []) for each in LACKS]
+)
+def test_code_that_lacks_a_rule_of_chains_is_found(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+    shape, owner, name, lacks = LACKS[lacking]
+    monkeypatch.setattr(owner, name, lacks)
+    with pytest.raises(AssertionError):
+        take_every_way(shape)
