@@ -18,10 +18,12 @@ import sqlalchemy as sa
 
 from airflow_tx.base.errors import ConfigError, StateDiffers, StateError, TxError
 from airflow_tx.base.rows.types import COLUMN_TYPES
+from airflow_tx.spark.connect import session
 from airflow_tx.state import CommittedTable, DeltaTable, SqlTable
 from airflow_tx.state.api import REJECTED_COLUMNS
 from airflow_tx.state.column_types import json_text
 from airflow_tx.state.sql import rows as sql_rows
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.contract.committed import KINDS, LAKES, SERVERS, Filled, opened
 from tests.servers.postgres import LocalPostgres
@@ -501,6 +503,16 @@ def test_the_values_of_partition_columns_have_their_types_in_spark(spark: SparkS
     found = filled.read(1, 2)
     assert found.sort_by("id").to_pylist()[0] == {"id": 1, **values}
     same(filled.table.frame(spark, [1, 2]), found)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_server_of_spark_reads_the_same_rows(lake: Filled, spark_connect: LocalSparkConnect) -> None:
+    lake.commit(1, rows(1, 2, 3))
+    lake.commit(2, rows(4))
+    with session(f"sc://127.0.0.1:{spark_connect.port}", tag="committed", server="test") as connected:
+        same(lake.table.frame(connected, [1], upstream_txid=True), lake.read(1, upstream_txid=True))
+        same(lake.table.frame(connected, [9]), lake.read(9))
 
 
 @pytest.mark.spark

@@ -80,7 +80,7 @@ POSTGRES = [
     pg("bigint", "-9223372036854775808", "9223372036854775807", said=int),
     pg("oid", "4294967295", said=int),
     pg(
-        "numeric", "12.340", "1e19", "-0.000000000000000001", "0",
+        "numeric", "12.340", "1.0000000000000000000000", "1e19", "-0.000000000000000001", "0",
         refused=("1e20", "1e-19", "'NaN'", "'Infinity'", "1e40"), said=Decimal,
     ),
     pg("numeric(12,2)", "1.5", "-9999999999.99", refused=("'NaN'",), said=Decimal),
@@ -177,6 +177,9 @@ MARIADB = [
     Type("VARBINARY(4)", ("x'00ff5c'", "''"), asked="HEX({0})", said=bytes.fromhex),
     Type("BINARY(4)", ("x'00ff'",), asked="HEX({0})", said=bytes.fromhex),
     Type("BLOB", ("x'00ff'",), asked="HEX({0})", said=bytes.fromhex),
+    Type("TINYBLOB", ("x'00ff'",), asked="HEX({0})", said=bytes.fromhex),
+    Type("MEDIUMBLOB", ("x'00ff'",), asked="HEX({0})", said=bytes.fromhex),
+    Type("LONGBLOB", ("x'00ff'",), asked="HEX({0})", said=bytes.fromhex),
     Type("DATE", quoted("0001-01-01", "1582-10-10", "9999-12-31"), NO_DATES, said=date.fromisoformat),
     Type("DATETIME(6)", TIMES, quoted("0000-00-00", "2026-01-00"), said=wall),
     Type("DATETIME", quoted("2026-03-08 02:30:00"), said=wall),
