@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timezone
 
+from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.plan import LedgerSnapshot
 from airflow_tx.ledger import Corrections, ReadOnlyLedger
 from airflow_tx.sources import Source
+
+log = logging.getLogger(__name__)
 
 
 class CorrectionWatch:
@@ -18,6 +22,7 @@ class CorrectionWatch:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._compared: object = None
+        self._said = ""
 
     def is_due(self, ledger: ReadOnlyLedger, look: LedgerSnapshot) -> bool:
         """Ask whether something is to be done."""
@@ -30,7 +35,11 @@ class CorrectionWatch:
         now = (versions, look.current, sorted(look.opened), wishes)
         if now == self._compared:
             return False
-        found = self.read(ledger)
+        found = None
+        try:
+            found = self.read(ledger)
+        except TxError as error:
+            self._say(str(error))
         if found is None:
             self._compared = now
             return False
@@ -38,6 +47,14 @@ class CorrectionWatch:
         self._compared = None if found.is_due or found.postponed else now
         return found.is_due
 
+    def _say(self, problem: str) -> None:
+        if problem != self._said:
+            log.warning("%s Corrections are not followed.", problem)
+        self._said = problem
+
     def read(self, ledger: ReadOnlyLedger) -> Corrections | None:
-        """Compare; None: there is no upstream topology, or no transaction was taken yet."""
+        """Compare; None: there is no upstream topology, or no transaction was taken yet.
+
+        :raises TxError: the upstream topology went back, or its ledger cannot be read.
+        """
         return self._source.corrections(ledger, datetime.now(timezone.utc))

@@ -595,10 +595,12 @@ class Followed(Record, frozen=True):
 
     :param incarnation: of the upstream topology; another one has other transactions.
     :param txid: each correction up to this one is in the batch that has its transaction, or noted as behind.
+    :param birth: of that one. Another birth: the upstream ledger went back.
     """
 
     incarnation: str
     txid: Int
+    birth: str
     op: str
 
 

@@ -759,6 +759,7 @@ class Source(Described, ABC):
         """Find which committed transactions lack a correction of the upstream topology; None: there is none.
 
         :param ledger: of the topology whose rows it decides.
+        :raises SourceError: the upstream topology went back to before a correction that was compared.
         """
         return None
 

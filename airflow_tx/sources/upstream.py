@@ -205,6 +205,10 @@ class UpstreamSource(Source):
         # Another topology has other transactions: the next `decide` refuses it.
         if self._problem_of(upstream, **self._position(position)) is not None:
             return None
+        # A correction may be newer than the last transaction that was taken.
+        known = ledger.followed()
+        if known is not None and known.incarnation == upstream.topology.incarnation:
+            self._check_life(upstream, known.incarnation, known.txid, known.birth)
         return CorrectionReader(ledger, upstream).read(now)
 
     def watched(self, root: str) -> Sequence[str]:
@@ -295,7 +299,7 @@ class UpstreamSource(Source):
                 f"{name} went back: its transaction {upstream.current} is next, and {txid} was read"
             )
         line = upstream.lines(txid, txid).get(txid)
-        if line is not None and line.birth != birth:
+        if line is not None and birth and line.birth != birth:
             return f"{name} went back: its transaction {txid} is another one than the one that was read"
         return None
 

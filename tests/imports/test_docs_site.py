@@ -43,8 +43,8 @@ def test_a_newcomer_reads_in_this_order() -> None:
 
 
 VERBS = set(
-    """Add Alert Append Backfill Build Change Check Choose Commit Compare Count Find Fix Get Install Keep Kill Lint Move Read
-    Replay Restore Run Send Test Try Use Wait Watch Write""".split()
+    """Add Alert Append Backfill Build Change Check Choose Commit Compare Count Find Fix Get Install Keep Kill Lint Move
+    Read Replay Restore Run Send Test Try Use Wait Watch Write""".split()
 )
 
 

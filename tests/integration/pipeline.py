@@ -58,6 +58,7 @@ class Pipeline:
     :param journals: whether commits name a journal entry, so that they can be restated.
     :param book: whether the topology keeps a book of ends; `upstream`: the topology whose table its source reads.
     :ivar decide_again: gives the current metadata of a batch.
+    :ivar position: where the source stands after a row.
     :ivar amount: what a run adds to its states for a batch.
     :ivar metadata: what the source writes down of a row; the row itself, unless a test of names says otherwise.
     """
@@ -92,6 +93,7 @@ class Pipeline:
         self.written: dict[str, Written] = {}
         self.begins_as = ""
         self.metadata: Callable[[int], Any] = lambda row: row
+        self.position: Callable[[int], Any] = lambda row: row
         self.decide_again: Callable[[TransactionAttempt, Any], Any] = lambda attempt, metadata: metadata
         self.amount: Callable[[Any], Any] = lambda metadata: metadata
         self._tries = itertools.count()
@@ -107,7 +109,8 @@ class Pipeline:
 
         def decide(_: TransactionAttempt, position: Any) -> Batch:
             row = int(run[1:]) if self.by_interval else (position or 0) + 1
-            return Batch(self.metadata(row), None if self.by_interval else row, 1 if self.sized else None)
+            position = None if self.by_interval else self.position(row)
+            return Batch(self.metadata(row), position, 1 if self.sized else None)
 
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
         request = BeginRequest(self.request, run, run, f"{self.begins_as}{next(self._tries):06}", False, messages)

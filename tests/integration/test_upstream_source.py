@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.integration.pipeline import Pipeline
 ROOT = "/tx"
 ADA = Audit("ada", "a bug")
 ATTEMPT = TransactionAttempt(1, 1)
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 class Orders:
@@ -402,3 +404,24 @@ def test_it_knows_the_place_of_the_ledgers_from_the_transaction() -> None:
     assert (placed.zookeeper_conn_id, placed.root, placed.upstream) == ("zk", "/other", "orders")
     with pytest.raises(ConfigError, match="The ledgers of both topologies are in one place"):
         placed.in_ledger("another", "/other")
+
+
+# --- corrections -------------------------------------------------------------------------------------------------
+
+
+def test_an_upstream_that_went_back_to_before_a_correction_is_named(orders: Orders) -> None:
+    source = orders.run(1).source()
+    totals = Pipeline(orders.store, ROOT, [MemoryState("t", values={"n": Sum()})], topology="totals", upstream="orders")
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    totals.amount = lambda metadata: 1
+    totals.metadata = lambda row: batch.metadata
+    totals.position = lambda row: batch.position
+    totals.run("t1")
+    orders.run(2)
+    found = source.corrections(totals.ledger, NOW)
+    assert found is not None
+    assert (found.comparison.txid, found.behind) == (3, ())
+    totals.ledger.note_compared(replace(found.comparison, birth="another"))
+    with pytest.raises(SourceError, match="its transaction 3 is another one than the one that was read"):
+        source.corrections(totals.ledger, NOW)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from airflow_tx import hooks
 from airflow_tx.base.errors import FailedBatch, SourceNotSettled
 from airflow_tx.ledger import Audit, Batch, Ledger, Paths, RowsRead, TakenRange, TransactionAttempt
 from airflow_tx.ledger.answers import AlreadyCommitted, Begun, Committed, Granted, Processed
@@ -23,7 +24,7 @@ from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire, commit
 from airflow_tx.ledger.steps.replay import WishRequest
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.sources import UpstreamSource, upstream
+from airflow_tx.sources import UpstreamSource
 from airflow_tx.state import CommittedTable, TableCounts
 from airflow_tx.transaction import follow
 from tests.model.chains import (
@@ -368,7 +369,7 @@ class Real:
 
         :param then: the world after it, which names the rows that U writes.
         """
-        with patch.object(upstream, "shared_store", lambda conn_id: self._store):
+        with patch.object(hooks, "shared_store", lambda conn_id: self._store, create=True):
             self._do(self.stages[step.stage], step, then.stages[step.stage])
 
     def _do(self, stage: RealStage, step: Step, then: Stage) -> None:
@@ -429,7 +430,7 @@ class Real:
 
     def check(self, world: World, possible: Collection[Step]) -> None:
         """Let the source and the coordinator do what the model does not let them: it is refused, or changes nothing."""
-        with patch.object(upstream, "shared_store", lambda conn_id: self._store):
+        with patch.object(hooks, "shared_store", lambda conn_id: self._store, create=True):
             for at, stage in enumerate(self.stages[1:], 1):
                 for txid, each in world.stages[at].numbered():
                     if each.phase in (OPEN, HALF) and Step(at, "read", txid) not in possible:

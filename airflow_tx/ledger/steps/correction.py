@@ -26,12 +26,14 @@ from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, put_or_create
 class ComparedUpTo:
     """The result of a comparison of corrections.
 
-    :param incarnation: of the upstream topology; `txid`: the last one that need not be compared again.
+    :param incarnation: of the upstream topology.
+    :param txid: the last one that need not be compared again, and its `birth`; "": it has no line.
     :param caught_up: transactions that were behind, and have their corrections now, or do not count any more.
     """
 
     incarnation: str
     txid: int
+    birth: str
     caught_up: Sequence[int] = field(default=())
 
 
@@ -41,7 +43,7 @@ def note_compared(
     """Note how far corrections were compared, and which transactions are behind no more."""
     found = read.find(Followed, paths.followed)
     gone = [txid for txid in compared.caught_up if read.exists(paths.behind(txid))]
-    after = Followed(compared.incarnation, compared.txid, stamp.op)
+    after = Followed(compared.incarnation, compared.txid, compared.birth, stamp.op)
     is_same = found is not None and replace(found, op=stamp.op) == after
     if is_same and not gone:
         return Decision(Done())

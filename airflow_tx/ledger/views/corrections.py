@@ -118,7 +118,9 @@ class CorrectionReader:
         behind = tuple(self._correction(txid) for txid in sorted(self._behind))
         caught_up = [txid for txid in noted if txid not in self._behind]
         under_way = {each.txid for each in behind if self._is_under_way(each.txid, each.counts)}
-        comparison = ComparedUpTo(self.upstream.topology.incarnation, cursor, caught_up)
+        last = self.upstream.lines(cursor, cursor).get(cursor)
+        birth = "" if last is None else last.birth
+        comparison = ComparedUpTo(self.upstream.topology.incarnation, cursor, birth, caught_up)
         postponed = {each.txid for each in behind if self._is_postponed(each, now)}
         return Corrections(
             behind, frozenset(under_way), frozenset(postponed), comparison, self._cursor
