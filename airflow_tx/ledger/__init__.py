@@ -209,7 +209,11 @@ if TYPE_CHECKING:
         Correction as Correction,
         CorrectionReader as CorrectionReader,
         Corrections as Corrections,
+        NotedCorrections as NotedCorrections,
+        TakenRanges as TakenRanges,
+        noted_corrections as noted_corrections,
     )
+    from airflow_tx.ledger.views.stages import ChainStages as ChainStages
     from airflow_tx.ledger.views.status import (
         REDACTION as REDACTION,
         Person as Person,
