@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         bound_after as bound_after,
         reason_of as reason_of,
     )
+    from airflow_tx.ledger.audit.stage import StageAudit as StageAudit
     from airflow_tx.ledger.audit.verification import (
         ColumnTotal as ColumnTotal,
         RowCount as RowCount,

@@ -5,7 +5,7 @@ Source: docs/protocol.md §12.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +172,7 @@ class UpstreamSource(Source):
         return max(upstream.current - self._first(upstream, position), 0)
 
     def contains(self, metadata: Json, what: str) -> bool | None:
+        what = what.removeprefix(f"{self.upstream}:")
         taken = TakenRange.of(metadata)
         return taken.first <= int(what) <= taken.last if what.isdecimal() else None
 
@@ -199,6 +200,11 @@ class UpstreamSource(Source):
         if self._problem_of(upstream, **self._position(position)) is not None:
             return None
         return CorrectionReader(ledger, upstream).read(now)
+
+    def rows_upstream(self, txids: Collection[int]) -> Mapping[int, int]:
+        counted = self.table.counts(txids)
+        counted.close()
+        return counted.rows
 
     def watched(self, root: str) -> Sequence[str]:
         return (Paths(root, self.upstream).current,)

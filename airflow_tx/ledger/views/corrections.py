@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from airflow_tx.ledger.api import Paths
 from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
@@ -247,8 +246,7 @@ class TakenRanges:
     def ahead(self) -> int | None:
         """Count the upstream transactions that are final and not taken yet; None: it reads none that has begun."""
         upstream = self.ledger.topology().upstream
-        paths = Paths(self.ledger.paths.root, upstream)
-        current = ReadOnlyLedger(self.ledger.store, paths).current_if_any() if upstream else None
+        current = self.ledger.beside(upstream).current_if_any() if upstream else None
         return None if current is None else max(current - 1 - self.last_taken, 0)
 
     @cached_property
@@ -265,8 +263,12 @@ class TakenRanges:
     def holder(self, txid: int) -> EndLine | None:
         """Find the transaction whose range has an upstream transaction; None: it is in none that has a line."""
         found = self._first_holder(txid)
+        return None if found is None else self.readmitted(found)
+
+    def readmitted(self, found: EndLine) -> EndLine:
+        """Give the final transaction that has the batch of a skipped one now; of any other one, itself."""
         seen = set[int]()
-        while found is not None and found.outcome is Outcome.SKIPPED and found.txid not in seen:
+        while found.outcome is Outcome.SKIPPED and found.txid not in seen:
             seen.add(found.txid)
             skipped = self.ledger.skipped(found.txid)
             again = None if skipped is None else skipped.readmitted_as
@@ -326,10 +328,11 @@ class NotedCorrections:
         """Say which corrections it lacks, and what becomes of it."""
         named = ", ".join(sorted(self.note.ends, key=int))
         what = "a correction" if len(self.note.ends) == 1 else "corrections"
-        return f"{what} of {self.upstream} {named}: {self._becomes}"
+        return f"{what} of {self.upstream} {named}: {self.becomes}"
 
     @property
-    def _becomes(self) -> str:
+    def becomes(self) -> str:
+        """Say what becomes of it."""
         if self.restated_by is not None:
             return f"transaction {self.restated_by} restates it"
         if self.is_wanted:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_tx.base.errors import UnreadableRecord
-from airflow_tx.ledger.api import Paths, listed_topologies
+from airflow_tx.ledger.api import listed_topologies
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import TakenRange
 from airflow_tx.ledger.views.corrections import TakenRanges
@@ -68,7 +68,7 @@ class ChainStages:
 def readers_of(ledger: ReadOnlyLedger) -> Iterator[tuple[str, ReadOnlyLedger]]:
     """List the topologies whose source reads this one, by name; one that cannot be read is left out."""
     for name in listed_topologies(ledger.store, ledger.paths.root):
-        own = ReadOnlyLedger(ledger.store, Paths(ledger.paths.root, name))
+        own = ledger.beside(name)
         with suppress(UnreadableRecord):
             record = own.topology_if_any()
             if record is not None and record.upstream == ledger.paths.topology:

@@ -236,6 +236,11 @@ TX_COMMANDS = (
             "Add up the values of the states, and compare the totals with the receipts",
             action="store_true",
         ),
+        _flag(
+            "--chain",
+            "Also compare the topology with the one that its source reads, and that one with the next, up to the "
+            "first: each transaction in one range, what counts, and the rows of the tables",
+        ),
         _arg(
             "--strict",
             "Exit with 1, too, if transactions were given up by repair --state-lost",
