@@ -20,13 +20,20 @@ LATER = datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(hours=1)
 
 
 class Chain:
-    """Topology `orders` writes table s0, and topology `totals` takes one transaction of it after the other."""
+    """Topology `orders` writes table s0, and topology `totals` takes one transaction of it after the other.
 
-    def __init__(self) -> None:
-        store = MemoryStore()
-        store.ensure("/tx")
-        self.orders = Pipeline(store, "/tx", [_state("s0")], topology="orders", journals=True, book=True)
-        self.totals = Pipeline(store, "/tx", [_state("t0")], topology="totals", journals=True, upstream="orders")
+    :param totals: makes the second topology, at a place of a store.
+    """
+
+    def __init__(
+        self, store: Any = None, root: str = "/tx", totals: type[Pipeline] = Pipeline, state: Any = None
+    ) -> None:
+        if store is None:
+            store = MemoryStore()
+            store.ensure(root)
+        self.orders = Pipeline(store, root, [_state("s0")], topology="orders", journals=True, book=True)
+        states = [state or _state("t0")]
+        self.totals = totals(store, root, states, topology="totals", journals=True, upstream="orders")
         self.totals.metadata = lambda row: self.upstream.taken(row, row).to_json()
         self.totals.amount = lambda metadata: 1
         self.totals.decide_again = self._again
