@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,15 @@ from typing import Any, TypeAlias
 from airflow_tx.base import compat
 from airflow_tx.base.errors import TxError
 from airflow_tx.coordinator.plan import LedgerSnapshot
-from airflow_tx.ledger import AlarmNote, Ledger, Paths, ReadOnlyLedger, Store
+from airflow_tx.ledger import (
+    AlarmNote,
+    Ledger,
+    NotedCorrections,
+    Paths,
+    ReadOnlyLedger,
+    Store,
+    noted_corrections,
+)
 from airflow_tx.outputs import AckerStore, AckerWatch
 from airflow_tx.sources import Lag, LagWatch, Source
 from airflow_tx.transaction import (
@@ -28,6 +36,7 @@ from airflow_tx.transaction import (
     changes,
     raise_alarm,
     send_acker_load,
+    send_behind,
     send_open,
 )
 
@@ -70,15 +79,27 @@ class Monitor:
             return []
         lag = self._lag(store)
         blocked = look.topology.blocked
-        found = self._topology.find(look.opened, blocked=blocked, now=look.now, lag=lag)
+        ledger = ReadOnlyLedger(store, self._paths)
+        behind = self._behind(ledger, look)
+        found = self._topology.find(
+            look.opened, blocked=blocked, now=look.now, lag=lag, behind=behind
+        )
         if self._gauges.is_due():
             is_blocked = any(alarm.kind is AlarmKind.BLOCKED for alarm in found)
             send_open(self._paths, look.opened, blocked=is_blocked, now=look.now)
             if lag is not None:
                 Metric.LAG.send(self._paths, lag.count, unit=lag.unit)
             self._send_acker_load(store, look)
-        due = changes(found, ReadOnlyLedger(store, self._paths).raised_alarms())
+            if look.topology.upstream:
+                send_behind(ledger, behind)
+        due = changes(found, ledger.raised_alarms())
         return certain(due, self._topology.limits, lag)
+
+    @staticmethod
+    def _behind(ledger: ReadOnlyLedger, look: LedgerSnapshot) -> Sequence[NotedCorrections]:
+        if not look.topology.upstream:
+            return ()
+        return noted_corrections(ledger, ledger.noted_behind())
 
     def _send_acker_load(self, store: Store, look: LedgerSnapshot) -> None:
         """Send the answer to the question before, and ask again."""

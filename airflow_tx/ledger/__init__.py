@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         bound_after as bound_after,
         reason_of as reason_of,
     )
+    from airflow_tx.ledger.audit.stage import StageAudit as StageAudit
     from airflow_tx.ledger.audit.verification import (
         ColumnTotal as ColumnTotal,
         RowCount as RowCount,
@@ -212,7 +213,11 @@ if TYPE_CHECKING:
         Correction as Correction,
         CorrectionReader as CorrectionReader,
         Corrections as Corrections,
+        NotedCorrections as NotedCorrections,
+        TakenRanges as TakenRanges,
+        noted_corrections as noted_corrections,
     )
+    from airflow_tx.ledger.views.stages import ChainStages as ChainStages
     from airflow_tx.ledger.views.status import (
         REDACTION as REDACTION,
         Person as Person,

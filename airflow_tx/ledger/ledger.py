@@ -291,6 +291,10 @@ class ReadOnlyLedger:
         """Like `topology`; None: the topology has not begun."""
         return self.reader.peek_if_any(TopologyRecord, self.paths.record)
 
+    def beside(self, topology: str) -> ReadOnlyLedger:
+        """Give the ledger of another topology below the same root."""
+        return ReadOnlyLedger(self.store, Paths(self.paths.root, topology))
+
     def is_listed(self) -> bool:
         """Ask whether the root lists this topology, without a read that depends on its name."""
         children = self.store.children(self.paths.root.rstrip("/") or "/")

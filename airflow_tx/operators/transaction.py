@@ -483,10 +483,11 @@ def with_alarms(
     blocked = _callbacks_of(spec, "on_blocked", on_blocked)
     late = _callbacks_of(spec, "on_late", on_late)
     callbacks = AlarmCallbacks(blocked, late)
-    if callbacks.on_late and late_after is None and max_lag is None:
+    has_limit = not (late_after is None and max_lag is None)
+    if callbacks.on_late and not has_limit and not spec.source.upstream:
         remedy = "Add late_after=timedelta(hours=1), or max_lag=100_000."
         raise refusal(spec, "on_late has no limit", remedy)
-    if not callbacks.on_late and not (late_after is None and max_lag is None):
+    if not callbacks.on_late and has_limit:
         limit = "max_lag" if late_after is None else "late_after"
         raise refusal(spec, f"{limit} has no on_late", "Say who is to be called: on_late=...")
     if late_after is not None and (
@@ -563,7 +564,7 @@ class Transaction:
     :param acker_store: id of the connection, of type redis or zookeeper, of their store; default: the ledger's.
     :param on_blocked: a callback or notifier of Airflow, or a list of them, to be called once whenever it is blocked;
         the context has the `Alarm` as `alarm`, see `docs/alarms.md`.
-    :param on_late: the same for when it is late.
+    :param on_late: the same for when it is late, or behind a correction of its upstream topology.
     :param late_after: how long its oldest transaction may be open until it is late.
     :param max_lag: how far its source may be ahead, in the unit of `airflow tx list`, until it is late.
     :param journal: for how long a committed transaction can be restated, see `docs/journal.md`; timedelta(0): it never

@@ -9,7 +9,7 @@ import atexit
 import copy
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -762,6 +762,10 @@ class Source(Described, ABC):
         :raises SourceError: the upstream topology went back to before a correction that was compared.
         """
         return None
+
+    def rows_upstream(self, txids: Collection[int]) -> Mapping[int, int]:
+        """Count the rows that the upstream table has of each of these transactions; none, if it reads none."""
+        return {}
 
     def watched(self, root: str) -> Sequence[str]:
         """List the records of the ledgers' ZooKeeper that change when it may have rows.

@@ -5,7 +5,7 @@ Source: docs/protocol.md §12.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -179,6 +179,7 @@ class UpstreamSource(Source):
         return max(upstream.current - self._first(upstream, position), 0)
 
     def contains(self, metadata: Json, what: str) -> bool | None:
+        what = what.removeprefix(f"{self.upstream}:")
         taken = TakenRange.of(metadata)
         return taken.first <= int(what) <= taken.last if what.isdecimal() else None
 
@@ -210,6 +211,11 @@ class UpstreamSource(Source):
         if known is not None and known.incarnation == upstream.topology.incarnation:
             self._check_life(upstream, known.incarnation, known.txid, known.birth)
         return CorrectionReader(ledger, upstream).read(now)
+
+    def rows_upstream(self, txids: Collection[int]) -> Mapping[int, int]:
+        counted = self.table.counts(txids)
+        counted.close()
+        return counted.rows
 
     def watched(self, root: str) -> Sequence[str]:
         return (Paths(root, self.upstream).current,)

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         Cadence as Cadence,
         Metric as Metric,
         send_acker_load as send_acker_load,
+        send_behind as send_behind,
         send_failure as send_failure,
         send_open as send_open,
     )

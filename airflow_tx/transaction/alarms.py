@@ -6,7 +6,7 @@ import asyncio
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,7 +16,7 @@ from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.transaction.metrics import lag_of, oldest_seconds
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import AlarmNote, BlockMark, Ledger, TransactionRecord
+    from airflow_tx.ledger import AlarmNote, BlockMark, Ledger, NotedCorrections, TransactionRecord
     from airflow_tx.sources import Lag, Source
 
 AlarmCallback: TypeAlias = Callable[[Any], Any]
@@ -29,13 +29,15 @@ class AlarmKind(str, Enum):
 
     BLOCKED = "blocked"
     LATE = "late"
+    BEHIND = "behind"
 
 
 @dataclass(frozen=True)
 class Alarm:
     """Why a person is called: callbacks and the templates of notifiers find it in their context, as `alarm`.
 
-    :param kind: `blocked`: nothing commits until a person acts; `late`: a limit of the `Transaction` is exceeded.
+    :param kind: `blocked`: nothing commits until a person acts; `late`: a limit of the `Transaction` is exceeded;
+        `behind`: a transaction lacks a correction of the upstream topology, and nothing is done about it.
     :param topology: whose transactions.
     :param dag_id: their DAG.
     :param reason: what is wrong, in one sentence.
@@ -43,6 +45,7 @@ class Alarm:
     :param txid: of the transaction that it is about; None: of none, as a lag.
     :param attempt: of that transaction.
     :param run_id: of that transaction.
+    :param since: of `behind`, when the newest of these corrections was noted.
     """
 
     kind: AlarmKind
@@ -53,11 +56,12 @@ class Alarm:
     txid: int | None = None
     attempt: int | None = None
     run_id: str | None = None
+    since: str = ""
 
     @property
     def of(self) -> str:
-        """The cause: blocked again in a later attempt is another alarm; late is late until it is not."""
-        return f"{self.txid}.{self.attempt}" if self.kind is AlarmKind.BLOCKED else ""
+        """The cause: blocked in a later attempt, or behind since a later time, is another alarm; late is one alarm."""
+        return f"{self.txid}.{self.attempt}" if self.kind is AlarmKind.BLOCKED else self.since
 
     @property
     def text(self) -> str:
@@ -79,7 +83,7 @@ class AlarmLimits:
 
 @dataclass(frozen=True)
 class AlarmCallbacks:
-    """Who is called."""
+    """Who is called; `on_late` also for what is behind."""
 
     on_blocked: tuple[AlarmCallback, ...] = ()
     on_late: tuple[AlarmCallback, ...] = ()
@@ -130,13 +134,15 @@ class AlarmTopology:
         blocked: BlockMark | None,
         now: datetime,
         lag: Lag | None = None,
+        behind: Sequence[NotedCorrections] = (),
     ) -> list[Alarm]:
         """Find what is wrong now, one alarm of each kind at most.
 
         :param blocked: which transaction is replayed no more, and why.
         :param lag: of its source; None: it is not known.
+        :param behind: the transactions that lack corrections.
         """
-        found = [self._blocked(opened, blocked), self._late(opened, now, lag)]
+        found = [self._blocked(opened, blocked), self._late(opened, now, lag), self._behind(behind)]
         return [alarm for alarm in found if alarm is not None]
 
     def _blocked(
@@ -176,6 +182,24 @@ class AlarmTopology:
             remedy = "Why: " + Command.of("show", self.name)
             return self._alarm(AlarmKind.LATE, reason, remedy)
         return None
+
+    def _behind(self, behind: Sequence[NotedCorrections]) -> Alarm | None:
+        left = [each for each in behind if each.is_left]
+        if not left:
+            return None
+        newest = max(left, key=lambda each: each.note.when)
+        others = len(left) - 1
+        more = f" {others} more {'is' if others == 1 else 'are'} behind." if others else ""
+        told = f"{newest}" if str(newest).endswith(".") else f"{newest}."
+        reason = f"Transaction {newest.txid} of {self.name} is behind {told}{more}"
+        remedy = Remedy.of(
+            "See it: ",
+            Command.of("show", self.name, newest.txid),
+            ". To request what is behind once more: ",
+            Command.of("restate", self.name, "--follow"),
+        )
+        alarm = self._alarm(AlarmKind.BEHIND, reason, remedy, newest.txid)
+        return replace(alarm, since=newest.note.when)
 
     def _alarm(
         self,
@@ -265,6 +289,7 @@ def raise_due(
     log: Any,
 ) -> None:
     """Raise the alarms of a topology, of which a task has connected the ledger."""
+    from airflow_tx.ledger import noted_corrections
     from airflow_tx.sources import Lag
 
     opened = ledger.open_records()
@@ -272,7 +297,9 @@ def raise_due(
     found = None if limits.max_lag is None else lag_of(topology.name, source, ledger)
     lag = found if isinstance(found, Lag) else None
     blocked = _stopped(topology.dag_id, context["ti"], opened)
-    alarms = topology.find(opened, blocked=blocked, now=datetime.now(timezone.utc), lag=lag)
+    now = datetime.now(timezone.utc)
+    behind = noted_corrections(ledger, ledger.noted_behind()) if source.upstream else ()
+    alarms = topology.find(opened, blocked=blocked, now=now, lag=lag, behind=behind)
     due = changes(alarms, ledger.raised_alarms())
     for change in certain(due, limits, lag):
         raise_alarm(callbacks, ledger, change, context, log)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,23 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base import compat
 from airflow_tx.base.compat import MetricKind
 from airflow_tx.base.errors import TxError
-from airflow_tx.ledger import FailureNoted, Paths, Phase, rejected_of
+from airflow_tx.ledger import (
+    FailureNoted,
+    Paths,
+    Phase,
+    TakenRanges,
+    noted_corrections,
+    rejected_of,
+)
 
 if TYPE_CHECKING:
-    from airflow_tx.ledger import AlreadyCommitted, Ledger, TransactionRecord
+    from airflow_tx.ledger import (
+        AlreadyCommitted,
+        Ledger,
+        NotedCorrections,
+        ReadOnlyLedger,
+        TransactionRecord,
+    )
     from airflow_tx.outputs import AckerLoad
     from airflow_tx.sources import Lag, LagUnknown, Source
 
@@ -40,6 +53,8 @@ class Metric(Enum):
     LAG = "lag", MetricKind.GAUGE
     TREES = "open_trees", MetricKind.GAUGE
     ACKS = "acks_per_second", MetricKind.GAUGE
+    BEHIND = "behind", MetricKind.GAUGE
+    LEFT = "corrections_left", MetricKind.GAUGE
     COMMITTED = "committed", MetricKind.COUNTER
     ROWS = "rows", MetricKind.COUNTER
     REJECTED = "rejected_rows", MetricKind.COUNTER
@@ -126,6 +141,19 @@ def send_open(
     Metric.BLOCKED.send(paths, int(blocked))
 
 
+def send_behind(ledger: ReadOnlyLedger, behind: Sequence[NotedCorrections]) -> None:
+    """Send how far a topology is behind the one that its source reads.
+
+    :param behind: its transactions that lack corrections.
+    """
+    if not compat.sends_metrics():
+        return
+    ahead = TakenRanges(ledger).ahead()
+    if ahead is not None:
+        Metric.BEHIND.send(ledger.paths, ahead)
+    Metric.LEFT.send(ledger.paths, sum(each.is_left for each in behind))
+
+
 def send_acker_load(paths: Paths, load: AckerLoad) -> None:
     """Send what the ackers of a topology do."""
     Metric.TREES.send(paths, load.trees)
@@ -157,6 +185,8 @@ def send_open_of(ledger: Ledger) -> None:
         blocked=record.blocked is not None,
         now=datetime.now(timezone.utc),
     )
+    if record.upstream:
+        send_behind(ledger, noted_corrections(ledger, ledger.noted_behind()))
 
 
 def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:

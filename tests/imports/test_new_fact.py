@@ -19,7 +19,7 @@ EDITS = {
         ('frozenset({"size"', 'frozenset({"colour", "size"'),
     ],
     "operations/cli/render.py": [
-        ("    waiting_for note digest\n", "    waiting_for note digest colour\n"),
+        ("    waiting_for note behind digest\n", "    waiting_for note behind digest colour\n"),
         ('"batch position partitions acks"', '"batch position partitions acks colour"'),
         ("written replays journal hash\n", "written replays journal hash colour\n"),
     ],

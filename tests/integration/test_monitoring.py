@@ -71,7 +71,7 @@ def expressions() -> list[str]:
 
 @needs_promtool
 def test_prometheus_takes_the_configuration_and_its_rules() -> None:
-    assert "6 rules found" in promtool("check", "config", MONITORING / "prometheus.yml")
+    assert "7 rules found" in promtool("check", "config", MONITORING / "prometheus.yml")
 
 
 @needs_promtool

@@ -31,7 +31,7 @@ from airflow_tx.sources.memory import MemorySource
 from airflow_tx.state import DeltaTable
 from airflow_tx.transaction.alarms import AlarmTopology
 from airflow_tx.transaction.commit.handoff import take_skip
-from airflow_tx.transaction.metrics import Cadence, Metric, oldest_seconds, send_commit, send_failure
+from airflow_tx.transaction.metrics import Cadence, Metric, oldest_seconds, send_commit, send_failure, send_open_of
 from airflow_tx.transaction.processing.begin import allocate
 from tests.stage import begin_run
 from tests.suites.acker_case import opened
@@ -39,6 +39,7 @@ from tests.unit.bench import CountingStore, MemorySpec
 from tests.unit.coordinator.conftest import make as make_world
 from tests.unit.coordinator.lane_world import LONG, PATHS, Bounded, LaneWorld
 from tests.unit.protocol.books import Books
+from tests.unit.protocol.chains import Chain
 from tests.unit.statsd import StatsD
 
 TABLE = Path(__file__).resolve().parents[2] / "docs/metrics.md"
@@ -133,6 +134,15 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     assert "rows" not in {name for name, _, _ in own}, "they were counted before"
     found |= {(name, kind) for name, kind, _ in own}
 
+    chain = Chain().run(3)
+    chain.totals.journals = False
+    chain.take(1).correct(1)
+    chain.request()
+    send_open_of(chain.totals.ledger)
+    values = {name: value for name, _, value in sent(statsd)}
+    assert (values["behind"], values["corrections_left"]) == (3, 1)
+    found |= {("behind", "gauge"), ("corrections_left", "gauge")}
+
     store = CountingStore()
     spec = MemorySpec("n", "n", MemorySource({"a": [{"n": 1}]}), max_pending=2, memory=store, tasks=("first",))
     begin_run(spec, "r1")
@@ -185,8 +195,6 @@ def test_without_metrics_nothing_is_read_for_them(make: Any) -> None:
     world.coordinate()
     before = world.store.requests
     ledger: Any = world.spec.ledger(world.store)
-    from airflow_tx.transaction.metrics import send_open_of
-
     send_commit(ledger, 2)
     send_open_of(ledger)
     assert world.store.requests == before

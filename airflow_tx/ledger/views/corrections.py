@@ -14,7 +14,7 @@ from functools import cached_property
 from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
-from airflow_tx.ledger.records import Behind, EndLine, TransactionRecord, Wish
+from airflow_tx.ledger.records import Behind, EndLine, TakenRange, TransactionRecord, Wish
 from airflow_tx.ledger.steps.correction import ComparedUpTo
 from airflow_tx.ledger.views.upstream import UpstreamReading
 
@@ -130,14 +130,14 @@ class CorrectionReader:
 
     def _holds_up(self, line: EndLine) -> bool:
         """Compare one correction; whether it must be compared again."""
-        if self._last_taken < line.first:
+        if self._own.last_taken < line.first:
             return True  # its transaction is not taken yet, or by a transaction that is open
-        holder = self._holder(line.first)
+        holder = self._own.holder(line.first)
         if holder is None or holder.outcome is None:
             return False  # before the range that the topology began with
         if holder.outcome is not Outcome.COMMITTED:
             return self._is_wanted_back(holder.txid)
-        counts = self._counting(holder)
+        counts = self._own.counting(holder)
         if counts.taken is None or counts.taken.end_of(line.first) >= line.txid:
             return False
         self._note(holder, line.first)
@@ -147,8 +147,8 @@ class CorrectionReader:
 
     def _compare_noted(self, txid: int, note: Behind) -> None:
         """Compare a transaction again that was behind."""
-        holder = self._own.line(txid)
-        counts = None if holder is None else self._counting(holder)
+        holder = self._own.book.line(txid)
+        counts = None if holder is None else self._own.counting(holder)
         if holder is None or counts is None or counts.taken is None:
             return
         for name in note.ends:
@@ -160,10 +160,10 @@ class CorrectionReader:
         self._behind.setdefault(holder.txid, {})[txid] = self._end(txid)
 
     def _correction(self, txid: int) -> Correction:
-        holder = self._own.line(txid)
+        holder = self._own.book.line(txid)
         assert holder is not None
         assert holder.taken is not None
-        counts = self._counting(holder)
+        counts = self._own.counting(holder)
         taken = holder.taken
         ends = self._behind[txid]
         noted = self._noted.get(txid)
@@ -184,8 +184,8 @@ class CorrectionReader:
     # --- the topology that reads
 
     @cached_property
-    def _own(self) -> Book:
-        return Book(self.ledger.reader, self.ledger.paths)
+    def _own(self) -> TakenRanges:
+        return TakenRanges(self.ledger)
 
     @cached_property
     def _cursor(self) -> int:
@@ -218,32 +218,66 @@ class CorrectionReader:
         if skipped is None or skipped.readmit is None:
             return False
         again = skipped.readmitted_as
-        return not again or self._own.line(again) is None
+        return not again or self._own.book.line(again) is None
 
-    def _counting(self, line: EndLine) -> EndLine:
-        found = self._own.line(line.end) if line.end else None
+
+@dataclass
+class TakenRanges:
+    """Which upstream transactions a topology has taken, by its own book of ends.
+
+    :param ledger: of the topology that reads.
+    """
+
+    ledger: ReadOnlyLedger
+
+    @cached_property
+    def book(self) -> Book:
+        """Give its book of ends."""
+        return Book(self.ledger.reader, self.ledger.paths)
+
+    def counting(self, line: EndLine) -> EndLine:
+        """Give the line that counts for a transaction."""
+        found = self.book.line(line.end) if line.end else None
         return found or line
+
+    def counting_for(self, txid: int) -> int | None:
+        """Name the transaction that counts for an upstream one; None: it is not taken yet.
+
+        :param txid: of an upstream transaction that begins its chain.
+        """
+        found = self.holder(txid)
+        return None if found is None else self.counting(found).txid
+
+    def ahead(self) -> int | None:
+        """Count the upstream transactions that are final and not taken yet; None: it reads none that has begun."""
+        upstream = self.ledger.topology().upstream
+        current = self.ledger.beside(upstream).current_if_any() if upstream else None
+        return None if current is None else max(current - 1 - self.last_taken, 0)
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:
         return self.ledger.topology().book, self.ledger.current() - 1
 
     @cached_property
-    def _last_taken(self) -> int:
-        """The last upstream transaction that a final transaction has taken."""
+    def last_taken(self) -> int:
+        """Name the last upstream transaction that a final transaction has taken."""
         first, last = self._bounds
         found = self._fresh_before(last, first)
         return 0 if found is None or found.taken is None else found.taken.last
 
-    def _holder(self, txid: int) -> EndLine | None:
+    def holder(self, txid: int) -> EndLine | None:
         """Find the transaction whose range has an upstream transaction; None: it is in none that has a line."""
         found = self._first_holder(txid)
+        return None if found is None else self.readmitted(found)
+
+    def readmitted(self, found: EndLine) -> EndLine:
+        """Give the final transaction that has the batch of a skipped one now; of any other one, itself."""
         seen = set[int]()
-        while found is not None and found.outcome is Outcome.SKIPPED and found.txid not in seen:
+        while found.outcome is Outcome.SKIPPED and found.txid not in seen:
             seen.add(found.txid)
             skipped = self.ledger.skipped(found.txid)
             again = None if skipped is None else skipped.readmitted_as
-            found = (self._own.line(again) if again else None) or found
+            found = (self.book.line(again) if again else None) or found
         return found
 
     def _first_holder(self, txid: int) -> EndLine | None:
@@ -266,10 +300,77 @@ class CorrectionReader:
 
     def _fresh(self, last: int, first: int) -> Iterator[EndLine]:
         for txid in range(last, first - 1, -1):
-            line = self._own.line(txid) if txid else None
+            line = self.book.line(txid) if txid else None
             if line is not None and line.taken is not None and not line.first:
                 if not line.taken.again:
                     yield line
+
+
+# --- what is noted ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NotedCorrections:
+    """A transaction that the ledger notes as behind corrections, and what becomes of it.
+
+    :param txid: the transaction that counts; `note`: of the one that begins its chain.
+    :param upstream: the topology whose corrections it lacks.
+    :param is_wanted: whether its restatement is requested; `restated_by`: the open transaction that restates it.
+    """
+
+    txid: int
+    note: Behind
+    upstream: str
+    is_wanted: bool
+    restated_by: int | None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nothing will be done about it by itself."""
+        return not self.is_wanted and self.restated_by is None
+
+    def __str__(self) -> str:
+        """Say which corrections it lacks, and what becomes of it."""
+        named = ", ".join(sorted(self.note.ends, key=int))
+        what = "a correction" if len(self.note.ends) == 1 else "corrections"
+        return f"{what} of {self.upstream} {named}: {self.becomes}"
+
+    @property
+    def becomes(self) -> str:
+        """Say what becomes of it."""
+        if self.restated_by is not None:
+            return f"transaction {self.restated_by} restates it"
+        if self.is_wanted:
+            return "its restatement is requested"
+        return self.note.why or "its restatement was skipped or withdrawn"
+
+
+def noted_corrections(
+    ledger: ReadOnlyLedger, notes: Mapping[int, Behind]
+) -> tuple[NotedCorrections, ...]:
+    """List the transactions that are behind, by the ledger of the topology alone.
+
+    :param notes: which are noted as behind, see `noted_behind`. One that has its corrections by now is left out.
+    """
+    if not notes:
+        return ()
+    upstream = ledger.topology().upstream
+    ranges = TakenRanges(ledger)
+    wanted = {wish.txid for wish in ledger.wishes()}
+    opened = ledger.open_records().items()
+    restated = {each.replaces.begins: txid for txid, each in opened if each.replaces is not None}
+    found = list[NotedCorrections]()
+    for txid, note in sorted(notes.items()):
+        line = ranges.book.line(txid)
+        counts = None if line is None else ranges.counting(line)
+        if counts is not None and counts.taken is not None and _lacks(counts.taken, note):
+            by = restated.get(txid)
+            found.append(NotedCorrections(counts.txid, note, upstream, counts.txid in wanted, by))
+    return tuple(found)
+
+
+def _lacks(taken: TakenRange, note: Behind) -> bool:
+    return any(taken.end_of(int(txid)) < end for txid, end in note.ends.items())
 
 
 def _as_noted(ends: Mapping[int, int]) -> dict[str, int]:

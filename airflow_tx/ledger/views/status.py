@@ -150,6 +150,7 @@ class TransactionView:
     :param unadvised: `to_do` without what its refusal says.
     :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
     :param rejected: rows that its tasks, or its source, kept aside.
+    :param behind: which corrections of the upstream topology it lacks, and what becomes of it; None: it lacks none.
     """
 
     document: TransactionRecord
@@ -170,6 +171,7 @@ class TransactionView:
     unadvised: Remedy | None = None
     run_end: str | None = None
     rejected: int = 0
+    behind: str | None = None
 
     def without_errors(self) -> TransactionView:
         """Leave out what errors said, for people who may not read the logs of tasks: an error may quote rows."""

@@ -23,6 +23,7 @@ from airflow_tx.ledger.receipt import ASIDE, Outcome, Receipt, rejected_of
 from airflow_tx.ledger.records import (
     Ack,
     AlarmNote,
+    Behind,
     Metadata,
     Phase,
     RaisedAlarms,
@@ -34,6 +35,7 @@ from airflow_tx.ledger.records import (
     Wish,
 )
 from airflow_tx.ledger.steps.processing import Instance, tasks_of
+from airflow_tx.ledger.views.corrections import NotedCorrections, noted_corrections
 from airflow_tx.ledger.views.status import (
     AcceptedLoss,
     Steps,
@@ -130,6 +132,8 @@ class TopologyView:
     :param repairs: what people did to the ledger, oldest first.
     :param wishes: what people want restated and no run has begun, by txid.
     :param unreadable: which records cannot be read, and why: a sentence each.
+    :param behind: the transactions that are noted as behind corrections of the upstream topology.
+    :param ahead: how many transactions of that topology were not taken yet; None: that was not asked, or is not known.
     """
 
     name: str
@@ -142,6 +146,8 @@ class TopologyView:
     repairs: tuple[RepairRecord, ...] = ()
     wishes: tuple[Wish, ...] = ()
     unreadable: tuple[str, ...] = ()
+    behind: tuple[NotedCorrections, ...] = ()
+    ahead: int | None = None
 
     @cached_property
     def opened(self) -> tuple[TransactionView, ...]:
@@ -228,6 +234,7 @@ class LedgerView(ReadOnlyLedger):
             owner=self._owner(ledger),
             repairs=tuple(self._readable(RepairRecord, self.paths.repairs, unreadable).values()),
             wishes=tuple(self._readable(Wish, self.paths.wishes, unreadable).values()),
+            behind=self.behind(unreadable),
             unreadable=tuple(unreadable),
         )
 
@@ -255,6 +262,15 @@ class LedgerView(ReadOnlyLedger):
                 if record is not None:
                     found[number] = record
         return found
+
+    def behind(self, unreadable: list[str]) -> tuple[NotedCorrections, ...]:
+        """List the transactions that are noted as behind corrections, and note each record that cannot be read."""
+        notes = self._readable(Behind, self.paths.all_behind, unreadable)
+        try:
+            return noted_corrections(self, notes)
+        except UnreadableRecord as error:
+            unreadable.append(unquoted(error))
+            return ()
 
     def alarms(self) -> Mapping[str, AlarmNote]:
         """Read which alarms are raised, each with the time since when. Raises as `view`."""
@@ -356,15 +372,20 @@ class LedgerView(ReadOnlyLedger):
             return view_unreadable(txid, error), None
 
     def with_restatements(self, views: Iterable[TransactionView]) -> list[TransactionView]:
-        """Add to committed transactions who wants them restated, and which transaction counts instead.
+        """Add to committed transactions who wants them restated, which transaction counts instead, and what they lack.
 
         Their bindings say that. None is read in a ledger in which no restatement was ever requested.
         """
+        behind = {each.txid: str(each) for each in self.behind([])}
+        found = [
+            replace(view, behind=behind[view.txid]) if view.txid in behind else view
+            for view in views
+        ]
         if not self.was_restated():
-            return list(views)
+            return found
         return [
             self._with_restatement(view) if view.status == Outcome.COMMITTED.value else view
-            for view in views
+            for view in found
         ]
 
     def _with_restatement(self, view: TransactionView) -> TransactionView:

@@ -17,6 +17,7 @@ from airflow_tx.ledger import ENDS, LEDGER_LOST, RESET, ROLL_FORWARD, STATE_LOST
 from airflow_tx.operations.actions import (
     book_of_ends,
     check_acceptance,
+    correction,
     loss_acceptance,
     lost_ledger,
     lost_state,
@@ -86,7 +87,7 @@ _REPAIRS: Mapping[str, type[PersonalAction]] = {
     ENDS: book_of_ends.BookExtension,
     RESET: reset.TopologyReset,
 }
-_OF_SOME = frozenset({"names", "repair", "restate"})
+_OF_SOME = frozenset({"names", "repair", "restate", "follow"})
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class ActionRequest:
     :param names: of checks or of states; of a rename the old name and the new one.
     :param repair: the kind of a repair, such as `state-lost`.
     :param restate: have transactions processed again whose rows the journal does not have.
+    :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
     """
 
     topology: str
@@ -119,6 +121,7 @@ class ActionRequest:
     names: tuple[str, ...] = ()
     repair: str = ""
     restate: bool = False
+    follow: bool = False
 
     @property
     def is_dated(self) -> bool:
@@ -168,6 +171,8 @@ class ActionRequest:
         """Give the class of the action."""
         if self.name is ActionName.REPAIR:
             return _REPAIRS.get(self.repair, LedgerRepair)
+        if self.follow and self.name is ActionName.RESTATE:
+            return correction.CorrectionRestatement
         return _KINDS[self.name.value]
 
     @property
@@ -205,6 +210,8 @@ class ActionRequest:
     def _unclear_kind(self) -> str | None:
         if self.kind is LedgerRepair:
             return f"name the kind of repair: {', '.join(sorted(_REPAIRS))}"
+        if self.follow and self.name is not ActionName.RESTATE:
+            return "follow is of restate"
         is_repair = self.name is ActionName.REPAIR
         return "a kind is of repair" if self.repair and not is_repair else None
 

@@ -182,7 +182,7 @@ class RestatedRun:
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class ChosenTransaction:
     """A transaction that can be restated.
 
     :param wanted: the request to write; `wish`: an earlier request; None: there is none.
@@ -230,8 +230,7 @@ class TransactionRestatement(PersonalAction):
         Of two people who act on one preview, `want` refuses the second.
         """
         chosen, refused = self._choose(self.txids)
-        effects = [PlannedEffect(self._outlook(each), partial(self._want, each)) for each in chosen]
-        effects.append(PlannedEffect(self._remarks(chosen), lambda audit: self.start()))
+        effects = self._effects(chosen)
         if refused:
             error = SeveralRefused(lines="\n".join(each.what for each in refused))
             held_up = "not restated, since others are refused"
@@ -239,7 +238,12 @@ class TransactionRestatement(PersonalAction):
         sentence = self._sentence([each.wanted.txid for each in chosen])
         return ActionPlan(self._version(chosen), sentence, effects)
 
-    def _remarks(self, chosen: Sequence[_Chosen]) -> Iterator[EffectLine]:
+    def _effects(self, chosen: Sequence[ChosenTransaction]) -> list[PlannedEffect]:
+        """Plan to write all requests, and then to start runs."""
+        wanted = [PlannedEffect(self._outlook(each), partial(self._want, each)) for each in chosen]
+        return [*wanted, PlannedEffect(self._remarks(chosen), lambda audit: self.start())]
+
+    def _remarks(self, chosen: Sequence[ChosenTransaction]) -> Iterator[EffectLine]:
         """Say what a person should know beside the chosen transactions."""
         for each in chosen:
             yield from self._not_taken_back(each)
@@ -268,7 +272,7 @@ class TransactionRestatement(PersonalAction):
             found += [each.wanted] if each.wish is None and each.run.begun is None else []
         return found
 
-    def _want(self, each: _Chosen, audit: Audit) -> Iterator[EffectLine]:
+    def _want(self, each: ChosenTransaction, audit: Audit) -> Iterator[EffectLine]:
         if self._is_done(each, audit):
             what = f"nothing: transaction {each.run.txid} has restated it for this reason. For another: another --why"
             yield EffectLine(each.run.named, each.run.run_id, what)
@@ -278,8 +282,11 @@ class TransactionRestatement(PersonalAction):
             what = f"transaction {each.run.begun} restates it already"
             yield EffectLine(each.run.txid, each.run.run_id, what)
         elif each.wish is None:
-            self.ledger.want_restated(each.wanted, audit)
+            self._request(each, audit)
             failpoint("restate.after_wish", topology=self.target.topology, txid=each.wanted.txid)
+
+    def _request(self, each: ChosenTransaction, audit: Audit) -> None:
+        self.ledger.want_restated(each.wanted, audit)
 
     def start(self) -> Iterator[EffectLine]:
         """Start the runs of wishes, as many as there is room for."""
@@ -316,10 +323,10 @@ class TransactionRestatement(PersonalAction):
 
     # --- which ones
 
-    def _choose(self, txids: Collection[int]) -> tuple[list[_Chosen], list[EffectLine]]:
+    def _choose(self, txids: Collection[int]) -> tuple[list[ChosenTransaction], list[EffectLine]]:
         """Check each transaction; give the ones that can be restated, and why others cannot."""
         wished = {wish.txid: wish for wish in self.target.wishes()}
-        chosen: dict[int, _Chosen] = {}
+        chosen: dict[int, ChosenTransaction] = {}
         refused = []
         for txid in txids:
             try:
@@ -332,7 +339,7 @@ class TransactionRestatement(PersonalAction):
                 chosen.setdefault(each.wanted.txid, each)
         return list(chosen.values()), refused
 
-    def _version(self, chosen: Sequence[_Chosen]) -> str:
+    def _version(self, chosen: Sequence[ChosenTransaction]) -> str:
         """Make the version of a preview: the transactions that count, their restatements and their requests."""
         waiting = () if self.txids else self.target.wishes()
         return digest(
@@ -346,7 +353,7 @@ class TransactionRestatement(PersonalAction):
             ]
         )
 
-    def _checked(self, txid: int, wished: Mapping[int, Wish]) -> _Chosen:
+    def _checked(self, txid: int, wished: Mapping[int, Wish]) -> ChosenTransaction:
         """Check one transaction, and change nothing.
 
         :raises TxError: it cannot be restated.
@@ -357,7 +364,7 @@ class TransactionRestatement(PersonalAction):
             run.txid, run.key, run.run_id, changed_rows=self.changed_rows, first_day=first_day
         )
         if run.txid in wished or run.begun is not None:
-            return _Chosen(run, request, None, wished.get(run.txid))
+            return ChosenTransaction(run, request, None, wished.get(run.txid))
         if not run.key and self.ledger.is_committed(txid):
             raise self._refused(txid, "its run is in neither the history or the journal", INSTEAD)
         nobody = Audit("", "")
@@ -371,7 +378,7 @@ class TransactionRestatement(PersonalAction):
         taken = tuple(name for name in names if not states[name].takes_back_by_txid)
         request = replace(request, states=taken)
         self.ledger.want_restated.preview(request, nobody)
-        return _Chosen(run, request, entry)
+        return ChosenTransaction(run, request, entry)
 
     def _check_states(self, txid: int, entry: Entry) -> None:
         topology = structs.replace(self._topology, renamed=self._renamed(entry))
@@ -410,7 +417,7 @@ class TransactionRestatement(PersonalAction):
             txid=txid, topology=self.target.topology, problem=problem, remedy=remedy
         )
 
-    def _is_done(self, each: _Chosen, audit: Audit) -> bool:
+    def _is_done(self, each: ChosenTransaction, audit: Audit) -> bool:
         """Whether the same person has had it restated for the same reason: the command was repeated."""
         if each.entry is None or (not self._dated and each.run.named == each.run.txid):
             return False
@@ -421,7 +428,7 @@ class TransactionRestatement(PersonalAction):
 
     # --- words
 
-    def _outlook(self, each: _Chosen) -> Iterator[EffectLine]:
+    def _outlook(self, each: ChosenTransaction) -> Iterator[EffectLine]:
         run = each.run
         if run.begun is not None:
             what = f"transaction {run.begun} restates it already"
@@ -437,7 +444,7 @@ class TransactionRestatement(PersonalAction):
             what = f"it restated transaction {run.named}; {what}"
         yield EffectLine(run.txid, run.run_id, what)
 
-    def _not_taken_back(self, each: _Chosen) -> Iterator[EffectLine]:
+    def _not_taken_back(self, each: ChosenTransaction) -> Iterator[EffectLine]:
         """Say which values may be refused: the commit that finds it out holds up all later ones."""
         if each.entry is None:
             return
@@ -449,7 +456,7 @@ class TransactionRestatement(PersonalAction):
             if problem is not None:
                 yield EffectLine(each.run.txid, each.run.run_id, problem)
 
-    def _coming_back(self, chosen: Sequence[_Chosen]) -> Iterator[EffectLine]:
+    def _coming_back(self, chosen: Sequence[ChosenTransaction]) -> Iterator[EffectLine]:
         """Say of which transactions a person has deleted rows from a table."""
         for name, state in self._parsed[1].items():
             rows = state.rows_by_txid() if state.takes_back_by_txid and chosen else None

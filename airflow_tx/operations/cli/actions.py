@@ -48,6 +48,7 @@ from airflow_tx.operations.actions.action import (
     TransactionAction,
 )
 from airflow_tx.operations.actions.check_acceptance import CheckAcceptance
+from airflow_tx.operations.actions.correction import CorrectionRestatement
 from airflow_tx.operations.actions.ledger_places import ledger_places
 from airflow_tx.operations.actions.readmission import Readmission
 from airflow_tx.operations.actions.repair import LedgerRepair
@@ -350,7 +351,7 @@ def forget(args: Namespace) -> None:
 
 @action
 def restate(args: Namespace) -> None:
-    """`airflow tx restate TOPOLOGY [TXID ... | --from DATE --to DATE] --why TEXT | --withdraw`."""
+    """`airflow tx restate TOPOLOGY [TXID ... | --from DATE --to DATE] --why TEXT | --follow | --withdraw`."""
     _check_usage(args)
     with store_of(args) as store:
         target = target_of(store, args)
@@ -359,11 +360,7 @@ def restate(args: Namespace) -> None:
             return
         coordinator = ledger_places().coordinator_at(conn_id_of(args), paths_of(args))
         target = replace(target, coordinator=coordinator)
-        dated = args.first is not None
-        txids = dated_transactions(target, args.first, args.last) if dated else args.txids
-        restatement = TransactionRestatement(
-            target, txids, changed_rows=args.changed_rows, in_flight=args.in_flight, dated=dated
-        )
+        restatement = _restatement(target, args)
         is_dry = is_previewed(restatement, args, confirmed=False)
         if held_up := compat.why_none_starts(target.record.dag_id):
             raise SystemExit(f"{held_up}, then repeat this command.")
@@ -371,7 +368,20 @@ def restate(args: Namespace) -> None:
             _restate(restatement, target, args)
 
 
+def _restatement(target: ActionTarget, args: Namespace) -> TransactionRestatement:
+    if args.follow:
+        return CorrectionRestatement(target, in_flight=args.in_flight)
+    dated = args.first is not None
+    txids = dated_transactions(target, args.first, args.last) if dated else args.txids
+    return TransactionRestatement(
+        target, txids, changed_rows=args.changed_rows, in_flight=args.in_flight, dated=dated
+    )
+
+
 def _check_usage(args: Namespace) -> None:
+    named_otherwise = args.txids or args.first or args.withdraw or args.changed_rows
+    if args.follow and named_otherwise:
+        wrong_usage("--follow names no transactions: it takes --why, --in-flight and --dry-run.")
     if (args.first is None) != (args.last is None):
         wrong_usage("Give both --from and --to.")
     if args.first is not None and args.txids:
@@ -379,6 +389,8 @@ def _check_usage(args: Namespace) -> None:
     if args.withdraw:
         if args.first is not None or args.changed_rows or args.in_flight:
             wrong_usage("--withdraw takes the txids, or none for all, and --dry-run.")
+        return
+    if args.follow:
         return
     named = [*map(str, args.txids)] or (["--from", "DATE", "--to", "DATE"] if args.first else [])
     check_reason(args, "restate", *named)

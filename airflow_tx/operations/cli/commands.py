@@ -16,12 +16,14 @@ from typing import TypeVar
 from airflow_tx.base.errors import TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.ledger import (
     AlarmNote,
+    ChainStages,
     Ledger,
     Metadata,
     Outcome,
     Paths,
     ReadOnlyLedger,
     Store,
+    TakenRanges,
     TopologyView,
     TransactionDetails,
     is_shortened,
@@ -83,7 +85,7 @@ def _print_list(args: Namespace, store: Store) -> None:
         wished = render.wished(view) if args.status in (None, "committed") else []
         some = [each for each in view.transactions if render.has_status(each, args.status)]
         rows = [*waiters, *map(render.transaction, some), *wished]
-        print_table(args, rows, render.TRANSACTION_IN_SHORT, "waiting_for", "note")
+        print_table(args, rows, render.TRANSACTION_IN_SHORT, "waiting_for", "note", "behind")
         return
     # A ledger that does not answer delays no other one.
     found = (
@@ -93,7 +95,7 @@ def _print_list(args: Namespace, store: Store) -> None:
     whole = found if args.output == "table" else [list(chain.from_iterable(found))]
     is_printed = False
     for rows in filter(None, whole):
-        print_table(args, rows, render.TOPOLOGY_IN_SHORT, "problem")
+        print_table(args, rows, render.TOPOLOGY_IN_SHORT, "problem", "reads")
         is_printed = True
     if not is_printed:
         print_table(args, [], render.TOPOLOGY_IN_SHORT, "problem")
@@ -186,9 +188,18 @@ def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRo
 
 
 def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
+    ledger = ReadOnlyLedger(store, place.paths)
     view = replace(topology_view(store, place.paths, recent=0), name=place.name)
-    alarms = ReadOnlyLedger(store, place.paths).raised_alarms()
+    view = replace(view, ahead=_ahead(ledger, view))
+    alarms = ledger.raised_alarms()
     return ListedTopology(view, ledger_at(store, place.paths), place.conn_id, alarms)
+
+
+def _ahead(ledger: ReadOnlyLedger, view: TopologyView) -> int | None:
+    """Count the transactions upstream that were not taken yet; None: there are none, or they cannot be read."""
+    with suppress(UnreadableRecord):
+        return TakenRanges(ledger).ahead() if view.record.upstream else None
+    return None
 
 
 def _asked_there(
@@ -255,13 +266,20 @@ def show(args: Namespace) -> None:
     """`airflow tx show TOPOLOGY [TXID]`."""
     with store_of(args) as store:
         if args.txid is not None:
-            row = render.details(_details(args, store), args.output)
+            row = render.details(_details(args, store), args.output, _stages(args, store))
         else:
             found = _readable(store, LedgerPlace(args.topology, conn_id_of(args), paths_of(args)))
             lag = _lags(args, [found]).get(found.view.name)
             (view,) = with_known_run_ends([found.view])
             row = render.topology_details(view, lag, found.alarms)
     render.print_row(row, args.output)
+
+
+def _stages(args: Namespace, store: Store) -> ChainStages | None:
+    """Read the way of a transaction through a chain; None: its ledger cannot tell."""
+    with suppress(UnreadableRecord):
+        return ChainStages.of(ReadOnlyLedger(store, paths_of(args)), args.txid)
+    return None
 
 
 def _details(args: Namespace, store: Store) -> TransactionDetails:

@@ -236,6 +236,11 @@ TX_COMMANDS = (
             "Add up the values of the states, and compare the totals with the receipts",
             action="store_true",
         ),
+        _flag(
+            "--chain",
+            "Also compare the topology with the one that its source reads, and that one with the next, up to the "
+            "first: each transaction in one range, what counts, and the rows of the tables",
+        ),
         _arg(
             "--strict",
             "Exit with 1, too, if transactions were given up by repair --state-lost",
@@ -347,10 +352,15 @@ TX_COMMANDS = (
         _arg("--to", f"The last logical date, {_IN_ZONE}", dest="last"),
         _arg(
             "--why",
-            "The reason, which the ledger keeps. Required without --withdraw and --dry-run",
+            "The reason, which the ledger keeps. Required without --follow, --withdraw and --dry-run",
             metavar="TEXT",
         ),
         _flag("--changed-rows", "Take the current rows of the same place, including late ones"),
+        _flag(
+            "--follow",
+            "In place of TXID, if the source is an UpstreamSource: every transaction that is behind a correction of "
+            "the upstream topology. Without --why, the reason names the correction",
+        ),
         _flag(
             "--withdraw",
             "Withdraw the request for these TXIDs, or for all; a restatement that has begun continues",

@@ -62,6 +62,7 @@ from airflow_tx.operations.cli.context import (
     store_of,
     wrong_usage,
 )
+from airflow_tx.operations.cli.stages import chain_told
 from airflow_tx.outputs import JournalArea
 from airflow_tx.sources import Source
 from airflow_tx.transaction import RowsReading, TransactionSpec
@@ -104,6 +105,10 @@ def verify(args: Namespace) -> None:
     findings = (*found.findings, *_entries(evidence, args), *recounted.findings)
     findings += lost if args.strict else ()
     notes = (*found.notes, *_unknown_states(evidence), *recounted.notes)
+    if args.chain:
+        chain_findings, chain_notes = chain_told(args)
+        findings += tuple(chain_findings)
+        notes += tuple(chain_notes)
     result = _in_words(args.topology, found, len(findings))
     notes += () if args.strict else lost
     told = [*(("finding", text) for text in findings), *(("note", text) for text in notes)]

@@ -16,6 +16,7 @@ import msgspec
 from airflow_tx.base.remedy import Remedy, without_controls
 from airflow_tx.ledger import (
     AlarmNote,
+    ChainStages,
     HealthCode,
     Outcome,
     Person,
@@ -27,6 +28,7 @@ from airflow_tx.ledger import (
     batch_in_words,
     check_in_words,
     columns,
+    counted,
     dumps,
     pace_in_words,
     size_in_words,
@@ -37,15 +39,13 @@ from airflow_tx.sources import Lag, LagUnknown
 
 TableRow = dict[str, Any]
 
-_TOPOLOGY_COLUMNS = (
-    "dag_id state source next_commit allocated open failed max_pending lag states repairs".split()
-)
+_TOPOLOGY_COLUMNS = "dag_id state source reads next_commit allocated open failed max_pending lag states repairs".split()
 _RARE_COLUMNS = ("digest", "restates", "restated_by", "journal")
 
 TRANSACTION_COLUMNS = """
     txid attempt status run_id rows size
     began processing commit ended
-    waiting_for note digest
+    waiting_for note behind digest
 """.split()
 """Of `airflow tx list TOPOLOGY`."""
 DETAIL_COLUMNS = [
@@ -54,7 +54,8 @@ DETAIL_COLUMNS = [
     *"changed_rows ack_val failures error run_end".split(),
     *"waiting_for pinned stale blocked yielded".split(),
     *"replay replayed_by skip readmit readmitted_as".split(),
-    *"restates restated_by restate".split(),
+    *"restates restated_by restate behind".split(),
+    *"upstream downstream".split(),
     *"batch position partitions acks".split(),
 ]
 """Of `airflow tx show TOPOLOGY TXID`."""
@@ -237,6 +238,7 @@ def topology(
         "dag_id": view.record.dag_id,
         "state": topology_health(view, alarms).code.value,
         "source": view.record.source_kind,
+        "reads": _reads(view),
         "next_commit": view.current,
         "allocated": view.allocated,
         "open": len(view.opened),
@@ -268,6 +270,18 @@ def topology_details(
         )
         or None,
     }
+
+
+def _reads(view: TopologyView) -> str | None:
+    """Say which topology it reads, and how far it is behind it."""
+    if not view.record.upstream:
+        return None
+    parts = [view.record.upstream]
+    if view.ahead is not None:
+        parts.append(f"{counted(view.ahead, 'transactions')} behind it")
+    if view.behind:
+        parts.append(f"{counted(len(view.behind), 'transactions')} of its own behind corrections")
+    return ", ".join(parts)
 
 
 def _accepted(view: TopologyView) -> Iterator[str]:
@@ -390,9 +404,18 @@ def named_batch(metadata: Any, output: str) -> Any:
     return (output in ("table", "plain") and batch_in_words(metadata)) or metadata
 
 
-def details(found: TransactionDetails, output: str = "table") -> TableRow:
-    """`airflow tx show`."""
-    return columns(found.transaction, DETAIL_COLUMNS, **_spelled(found, output))
+def details(
+    found: TransactionDetails, output: str = "table", stages: ChainStages | None = None
+) -> TableRow:
+    """`airflow tx show`.
+
+    :param stages: the way of the transaction through a chain; None: it is not known.
+    """
+    way = {
+        "upstream": stages and stages.up_in_words,
+        "downstream": stages and stages.down_in_words,
+    }
+    return columns(found.transaction, DETAIL_COLUMNS, **_spelled(found, output), **way)
 
 
 def _spelled(found: TransactionDetails, output: str = "table") -> TableRow:

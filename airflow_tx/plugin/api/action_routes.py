@@ -69,6 +69,7 @@ class PreviewBody(BaseModel):
     :param names: of accept-check the checks, else states: of state-rename the old name and the new one.
     :param repair: of repair: its kind, such as `state-lost`.
     :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
+    :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
     :param force: of replay: also transactions whose run is queued or running.
     :param changed_rows: of replay and restate: take the current rows.
     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
@@ -84,6 +85,7 @@ class PreviewBody(BaseModel):
     names: list[CheckOrState] = Field(default=[], max_length=MOST_NAMES)
     repair: str = Field(default="", max_length=40)
     restate: bool = False
+    follow: bool = False
 
 
 class ActionBody(PreviewBody):

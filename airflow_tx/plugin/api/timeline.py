@@ -404,6 +404,7 @@ class TimelineRow:
     :param restates: the transaction that it restates, or was to restate; null: it is no restatement.
     :param restated_by: the transaction that counts instead of it; null: it counts itself, if any does.
     :param to_restate: whether a person wants it restated, and no run has begun that.
+    :param behind: which corrections of the upstream topology it lacks, and what becomes of it; null: it lacks none.
     :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
     :param rejected: rows that its tasks, or its source, kept aside; `warnings`: the checks that only warned.
     """
@@ -426,6 +427,7 @@ class TimelineRow:
     restates: int | None
     restated_by: int | None
     to_restate: bool
+    behind: Words | None
     lane: bool
     has_run: bool
     rejected: int

@@ -142,6 +142,8 @@ class TopologyPage(TopologyLine):
     """One topology, whole.
 
     :param ackers: null: its tasks emit no messages, or its ackers have not answered.
+    :param upstream: the topology whose table its source reads; "": none.
+    :param behind: the transactions that lack corrections of that topology.
     """
 
     ackers: AckersLine | None
@@ -153,6 +155,8 @@ class TopologyPage(TopologyLine):
     repairs: list[RepairLine]
     waiting_runs: Sequence[WaitingRun]
     causes: list[TransactionCause]
+    upstream: str
+    behind: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +286,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
         repairs=[] if view is None else [repair_line(each) for each in view.repairs],
         waiting_runs=[] if view is None else view.waiting_runs,
         causes=transaction_causes(snapshot),
+        behind=[] if view is None else [each.txid for each in view.behind],
     )
 
 

@@ -50,6 +50,12 @@ def test_an_action_takes_its_own_fields_of_a_request(name: str, asked: dict[str,
     assert given(name, **asked) == fields
 
 
+def test_a_restatement_that_follows_corrections_needs_no_reason() -> None:
+    assert type(made("restate", follow=True)).__name__ == "CorrectionRestatement"
+    assert not made("restate", follow=True).needs_reason
+    assert made("restate").needs_reason
+
+
 def test_a_replay_takes_its_options() -> None:
     action = made("replay", txids=(7,), force=True)
     assert (action.txids, action.force, action.changed_rows) == ([7], True, False)
@@ -68,6 +74,9 @@ def test_a_replay_takes_its_options() -> None:
         ("state-rename", {"names": ("a",)}, "name the state, and its new name"),
         ("readmit", {"txids": (7,), "changed_rows": True}, "changed_rows is of replay and restate"),
         ("restate", {"restate": True}, "restate is of the repair roll-forward"),
+        ("restate", {"follow": True, "txids": (7,)}, "it is of no single transaction"),
+        ("restate", {"follow": True, "changed_rows": True}, "changed_rows is of replay and restate"),
+        ("skip", {"txids": (7,), "follow": True}, "follow is of restate"),
         ("skip", {"txids": (7,), "repair": "back"}, "a kind is of repair"),
         ("repair", {"repair": "back"}, "name one transaction"),
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow_tx.base import compat
 from airflow_tx.base.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused, TxError
 from airflow_tx.base.failpoints import VARIABLE, FailpointError
+from airflow_tx.ledger import Correction, Corrections
 from airflow_tx.ledger.api import Create
 from airflow_tx.ledger.audit.rebuild import reset
 from airflow_tx.ledger.batch import TopologyRequest
@@ -23,12 +24,14 @@ from airflow_tx.ledger.life import Life
 from airflow_tx.ledger.reading import Reader
 from airflow_tx.ledger.receipt import Replaced
 from airflow_tx.ledger.records import Binding, encode
+from airflow_tx.ledger.steps.correction import ComparedUpTo
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.replay import wishes
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.views.view import LedgerView
 from airflow_tx.operations.actions import value_acceptance
 from airflow_tx.operations.actions.action import ActionTarget, EffectLine
+from airflow_tx.operations.actions.correction import CorrectionRestatement
 from airflow_tx.operations.actions.request import dated_transactions
 from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement
 from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance
@@ -56,6 +59,7 @@ class Rereadable(Numbers):
     """
 
     gone: str | None = None
+    behind: Mapping[int, dict[int, int]] = {}  # of a source that reads another topology
     rows_can_change = True
 
     def refuses_again(self, metadata: Any) -> str | None:
@@ -528,3 +532,80 @@ def test_keys_that_were_lost_before_a_reset_say_nothing_of_the_next_life(world: 
     assert not gone(6)
     ledger.run(reset, TopologyRequest("numbers", "opaque", 4, False), Audit("ada", "again"))
     assert not gone(1)
+
+
+# --- corrections upstream
+
+
+class ReadsOrders(Rereadable):
+    """Numbers that are the rows of topology `orders`; `behind` has the ends upstream that it lacks."""
+
+    upstream = "orders"
+
+    def corrections(self, ledger: Any, now: datetime) -> Corrections:
+        found = [
+            Correction(txid, txid, f"r{txid}", ends, min(ends), max(ends), ledger.noted_behind().get(txid))
+            for txid, ends in self.behind.items()
+        ]
+        return Corrections(tuple(found), frozenset(), frozenset(), ComparedUpTo("orders", 9, ""), 0)
+
+
+@pytest.fixture
+def following(world: World) -> World:
+    world.source = ReadsOrders()
+    world.source.behind = {1: {3: 9}, 2: {4: 8, 5: 7}}
+    return world
+
+
+def follow_up(world: World, why: str = "") -> list[EffectLine]:
+    return list(CorrectionRestatement(world.target()).execute(Audit("ada", why)))
+
+
+def test_what_is_behind_is_requested_with_the_corrections_as_the_reason(following: World) -> None:
+    answer = CorrectionRestatement(following.target()).preview()
+    assert (answer.needs_reason, answer.refused) == (False, ())
+    assert "transactions 1, 2 of topology numbers" in answer.sentence
+    follow_up(following)
+    wanted = {each.txid: each.why for each in following.ledger.wishes()}
+    assert wanted == {1: "upstream 3 restated by 9", 2: "upstream 4 restated by 8, 5 restated by 7"}
+    noted = {txid: each.ends for txid, each in following.ledger.noted_behind().items()}
+    assert noted == {1: {"3": 9}, 2: {"4": 8, "5": 7}}
+    assert following.ledger.followed().txid == 9
+
+
+def test_a_person_may_give_another_reason(following: World) -> None:
+    follow_up(following, ADA.why)
+    assert {each.why for each in following.ledger.wishes()} == {ADA.why}
+
+
+def test_what_was_noted_before_and_is_still_behind_is_requested_again(following: World) -> None:
+    following.ledger.note_behind(1, {3: 9}, why="its check failed")
+    follow_up(following)
+    assert [each.txid for each in following.ledger.wishes()] == [1, 2]
+    assert following.ledger.noted_behind()[1].why == ""
+
+
+def test_one_that_cannot_be_restated_is_noted_and_hinders_no_other(following: World) -> None:
+    following.source.gone = "its rows are gone"
+    following.source.behind = {1: {3: 9}}
+    answer = CorrectionRestatement(following.target()).preview()
+    (refused,) = answer.refused
+    assert "its rows are gone" in refused.what
+    (line, *_) = follow_up(following)
+    assert (line.txid, line.what[:14]) == (1, "not restated: ")
+    assert following.ledger.wishes() == ()
+    assert "its rows are gone" in following.ledger.noted_behind()[1].why
+
+
+def test_nothing_behind_is_said(following: World) -> None:
+    following.source.behind = {}
+    answer = CorrectionRestatement(following.target()).preview()
+    assert answer.effects == ()
+    nothing = "No transaction of topology numbers is behind a correction of orders."
+    assert answer.sentence == nothing
+    assert [each.what for each in follow_up(following)] == [nothing]
+
+
+def test_a_topology_that_reads_no_other_one_is_refused_with_what_to_do(world: World) -> None:
+    with pytest.raises(ConfigError, match="airflow tx restate numbers TXID --why TEXT"):
+        follow_up(world)

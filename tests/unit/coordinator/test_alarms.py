@@ -25,6 +25,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import AlarmNote
 from airflow_tx.ledger.steps import recovery
 from airflow_tx.ledger.steps.recovery import ReplayRequest
+from airflow_tx.ledger.views.corrections import noted_corrections
 from airflow_tx.sources.lag import Lag
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
@@ -35,10 +36,15 @@ from tests.remedies import remedy_of
 from tests.stage import begin_run
 from tests.unit.bench import FakeTi, Numbers
 from tests.unit.coordinator.lane_world import LONG, PATHS, Bounded, LaneWorld
+from tests.unit.protocol.chains import Chain
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 PER_RUN = DataIntervalSource("tests.contract.interval_reader.read")
 DAG_ID = "numbers_coordinator_blocked"
+
+
+class ReadsOrders(Numbers):
+    upstream = "orders"
 
 
 class Called:
@@ -367,3 +373,66 @@ def test_a_coordinator_takes_the_alarms_over_and_has_a_dag_that_is_red_while_it_
 def test_what_is_public_is_described() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs/alarms.md").read_text()
     assert {name for name in Alarm.__dataclass_fields__ if f"`{name}`" not in text} == set()
+
+
+# --- behind -------------------------------------------------------------------------------------------------------
+
+
+def behind(chain: Chain) -> Alarm | None:
+    """The alarm of a topology that lacks corrections."""
+    ledger = chain.totals.ledger
+    found = AlarmTopology("totals", "totals").find(
+        {}, blocked=None, now=NOW, behind=noted_corrections(ledger, ledger.noted_behind())
+    )
+    return next(iter(found), None)
+
+
+def test_a_correction_that_is_followed_is_no_alarm_and_one_that_is_left_is() -> None:
+    chain = Chain().run(1).take(1)
+    chain.correct(1)
+    chain.request()
+    assert behind(chain) is None
+    begun = chain.totals.begin("t1")
+    assert behind(chain) is None
+    chain.totals.skip(begun.txid)
+    found = behind(chain)
+    assert found is not None
+    assert (found.kind, found.txid) == (AlarmKind.BEHIND, 1)
+    assert found.reason == (
+        "Transaction 1 of totals is behind a correction of orders 1: its restatement was skipped or withdrawn."
+    )
+    assert "airflow tx show totals 1" in found.remedy
+    assert found.remedy.endswith("airflow tx restate totals --follow")
+
+
+def test_what_is_behind_other_corrections_is_another_alarm() -> None:
+    chain = Chain().run(2)
+    chain.totals.journals = False
+    chain.take(2)
+    end = chain.correct(1)
+    chain.request()
+    first = behind(chain)
+    chain.correct(2)
+    chain.request()
+    second = behind(chain)
+    chain.correct(end, key=1)
+    chain.request()
+    third = behind(chain)
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert len({first.of, second.of, third.of}) == 3
+    assert second.reason.endswith(" 1 more is behind.")
+
+
+def test_who_is_late_is_called_for_what_is_behind() -> None:
+    called = Called()
+    alarm = Alarm(AlarmKind.BEHIND, "totals", "totals", "It is behind.", "See it.")
+    AlarmCallbacks(on_late=(called,)).call(alarm, {}, logging.getLogger())
+    assert called.alarms == [alarm]
+
+
+def test_on_late_needs_no_limit_if_the_source_reads_another_topology() -> None:
+    with DAG("totals", schedule=None):
+        transaction = Transaction(source=ReadsOrders(), on_late=Called())
+    assert transaction._spec.callbacks.on_late

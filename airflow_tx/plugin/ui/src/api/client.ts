@@ -153,7 +153,7 @@ export const api = {
     ),
 };
 
-const NOTHING = { txids: [], force: false, changed_rows: false, first: "", last: "", names: [], repair: "", restate: false };
+const NOTHING = { txids: [], force: false, changed_rows: false, first: "", last: "", names: [], repair: "", restate: false, follow: false };
 
 // A page of another origin cannot send it: the server refuses actions without it.
 const OURS = { "X-Requested-With": "airflow_tx" };

@@ -320,6 +320,11 @@ export interface components {
              */
             first: string;
             /**
+             * Follow
+             * @default false
+             */
+            follow: boolean;
+            /**
              * Force
              * @default false
              */
@@ -1039,6 +1044,7 @@ export interface components {
          *     :param names: of accept-check the checks, else states: of state-rename the old name and the new one.
          *     :param repair: of repair: its kind, such as `state-lost`.
          *     :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
+         *     :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
          *     :param force: of replay: also transactions whose run is queued or running.
          *     :param changed_rows: of replay and restate: take the current rows.
          *     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
@@ -1054,6 +1060,11 @@ export interface components {
              * @default
              */
             first: string;
+            /**
+             * Follow
+             * @default false
+             */
+            follow: boolean;
             /**
              * Force
              * @default false
@@ -1414,6 +1425,7 @@ export interface components {
          *     :param restates: the transaction that it restates, or was to restate; null: it is no restatement.
          *     :param restated_by: the transaction that counts instead of it; null: it counts itself, if any does.
          *     :param to_restate: whether a person wants it restated, and no run has begun that.
+         *     :param behind: which corrections of the upstream topology it lacks, and what becomes of it; null: it lacks none.
          *     :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
          *     :param rejected: rows that its tasks, or its source, kept aside; `warnings`: the checks that only warned.
          */
@@ -1424,6 +1436,8 @@ export interface components {
             attempts: components["schemas"]["AttemptBar"][];
             /** Batch Name */
             batch_name: string | null;
+            /** Behind */
+            behind: string | null;
             /** Blocked */
             blocked: string | null;
             commit: components["schemas"]["CommitBar"] | null;
@@ -1529,12 +1543,16 @@ export interface components {
          * @description One topology, whole.
          *
          *     :param ackers: null: its tasks emit no messages, or its ackers have not answered.
+         *     :param upstream: the topology whose table its source reads; "": none.
+         *     :param behind: the transactions that lack corrections of that topology.
          */
         TopologyPage: {
             ackers: components["schemas"]["AckersLine"] | null;
             advice: components["schemas"]["Advice"];
             /** Allocated */
             allocated: number;
+            /** Behind */
+            behind: number[];
             /** Causes */
             causes: components["schemas"]["TransactionCause"][];
             /** Commits Per Hour */
@@ -1570,6 +1588,8 @@ export interface components {
             topology: string;
             /** Turn */
             turn: number;
+            /** Upstream */
+            upstream: string;
             /** Waiting Runs */
             waiting_runs: components["schemas"]["WaitingRun"][];
         };
@@ -1654,6 +1674,8 @@ export interface components {
             batch: components["schemas"]["BatchAnswer"];
             /** Batch Name */
             batch_name: string | null;
+            /** Behind */
+            behind: string | null;
             /** Blocked */
             blocked: string | null;
             /** Changed */

@@ -65,10 +65,10 @@ export function phaseWord(row: { phase: string; blocked: string | null }): strin
   return row.blocked === null ? (PHASES[row.phase]?.word ?? row.phase.toLowerCase()) : "blocked";
 }
 
-/** What was done over: which transaction it restates, and which one counts instead of it. */
-export function restatementWords(row: { restates?: number | null; restated_by?: number | null; to_restate?: boolean }): string {
+/** What was done over: which transaction it restates, which one counts instead of it, and which correction it lacks. */
+export function restatementWords(row: { restates?: number | null; restated_by?: number | null; to_restate?: boolean; behind?: string | null }): string {
   const words = [row.restates != null && `restates ${row.restates}`, row.restated_by != null && `restated by ${row.restated_by}`];
-  return [...words, row.to_restate && "to be restated"].filter(Boolean).join(", ");
+  return [...words, row.to_restate && "to be restated", row.behind && `behind ${row.behind}`].filter(Boolean).join(", ");
 }
 
 export function Phase({ row, wordHidden }: { row: { phase: string; blocked: string | null }; wordHidden?: boolean }) {

@@ -11,7 +11,7 @@ function row(changes: Partial<TimelineRow> = {}): TimelineRow {
   return {
     ...{ txid: 7, run_id: "r7", phase: "PROCESSING", open: true, attempt: 1, attempts: [attempt], tasks: [] },
     ...{ waiting: null, commit: null, rows: null, batch_name: null, waiting_for: null, blocked: null, error: null, to_skip: false, lane: false },
-    ...{ has_run: true, restates: null, restated_by: null, to_restate: false, rejected: 0, warnings: [] },
+    ...{ has_run: true, restates: null, restated_by: null, to_restate: false, behind: null, rejected: 0, warnings: [] },
     ...changes,
   };
 }

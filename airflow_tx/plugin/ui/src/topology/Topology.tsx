@@ -124,6 +124,8 @@ function facts(page: TopologyPage, now: number): ReactNode[] {
       <Term name="next">next to commit</Term>
       {` ${page.turn}`}
     </>,
+    page.upstream && `reads ${page.upstream}`,
+    page.behind.length > 0 && `${counted(page.behind.length, "transaction")} behind corrections: ${page.behind.join(", ")}`,
     page.ackers ? ackersWords(page.ackers) : "",
     page.last_commit ? `last commit ${page.last_commit.txid}, ${ago(page.last_commit.at, now)}` : "no commit yet",
     page.paused === null ? "DAG not in Airflow" : page.paused ? "DAG paused" : "",
@@ -138,6 +140,7 @@ function Buttons({ page }: { page: TopologyPage }) {
   return (
     <HStack gap={2} key={page.topology} wrap="wrap">
       {dated && <RestateDays topology={page.topology} />}
+      {page.behind.length > 0 && <ActionButtons actions={["restate"]} follow label="Restate what is behind" topology={page.topology} />}
       <ActionButtons actions={actions} topology={page.topology} />
     </HStack>
   );

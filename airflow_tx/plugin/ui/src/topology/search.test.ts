@@ -25,5 +25,6 @@ describe("what was done over", () => {
     expect(restatementWords({ restates: null, restated_by: null, to_restate: false })).toBe("");
     expect(restatementWords({ restates: 7, restated_by: 20 })).toBe("restates 7, restated by 20");
     expect(restatementWords({ restates: null, restated_by: null, to_restate: true })).toBe("to be restated");
+    expect(restatementWords({ behind: "a correction of orders 3: its restatement is requested" })).toBe("behind a correction of orders 3: its restatement is requested");
   });
 });

@@ -34,6 +34,7 @@ export function Batch({ page }: Props) {
           [<Term name="readmit">Re-admitted as</Term>, page.readmitted_as],
           [<Term name="restate">Restates</Term>, page.restates !== null && `transaction ${page.restates}`],
           [<Term name="restate">Restated by</Term>, page.restated_by !== null && `transaction ${page.restated_by}, which counts instead`],
+          ["Behind", page.behind],
           ["Yielded to", page.yielded_to === null ? null : `transaction ${page.yielded_to}`],
         ]}
       />

@@ -1,0 +1,179 @@
+"""One stage of a chain: whether a topology has taken each transaction upstream once, and what counts. Source: §12.
+
+The page is docs/protocol.md. A contradiction is a finding; further facts are notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from airflow_tx.ledger.ledger import ReadOnlyLedger
+from airflow_tx.ledger.receipt import Outcome
+from airflow_tx.ledger.records import EndLine, TakenRange
+from airflow_tx.ledger.views.corrections import NotedCorrections, TakenRanges, noted_corrections
+from airflow_tx.ledger.views.upstream import UpstreamReading
+
+RowsUpstream = Callable[[Collection[int]], Mapping[int, int]]
+"""Counts the rows that the upstream table has of each of these transactions."""
+MOST_COUNTED = 1000
+"""Transactions whose rows are counted at once."""
+
+
+@dataclass
+class StageAudit:
+    """Compares what a topology has taken with the book of the topology that it reads.
+
+    :param ledger: of the topology that reads.
+    :param table: the name of the upstream table as a state; "": it is not known.
+    :param rows: counts its rows; None: nobody can, and they are not compared.
+    :ivar findings: what does not fit, one line each; `notes`: what is unknown, or not taken yet.
+    """
+
+    ledger: ReadOnlyLedger
+    table: str = ""
+    rows: RowsUpstream | None = None
+    findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def compare(self) -> None:
+        """Compare ranges, what counts, and rows. Raises UnreadableRecord, naming the record."""
+        lines = self._fresh
+        if self._upstream is None:
+            self.findings.append(f"topology {self.name!r} has no ledger")
+        elif lines:
+            self._compare_ranges(lines, self._upstream)
+            for line in lines:
+                self._compare_counts(line, self._upstream)
+            self._compare_rows(lines, self._upstream)
+
+    @cached_property
+    def name(self) -> str:
+        """Name the topology that it reads."""
+        return self.ledger.topology().upstream
+
+    @cached_property
+    def _upstream(self) -> UpstreamReading | None:
+        place = self.ledger.beside(self.name)
+        return UpstreamReading.of(place, self.table)
+
+    @cached_property
+    def _own(self) -> TakenRanges:
+        return TakenRanges(self.ledger)
+
+    @cached_property
+    def _fresh(self) -> list[tuple[EndLine, TakenRange]]:
+        """List what has taken a range of its own, in order, before the other ledger is read, which only grows."""
+        book = self.ledger.topology().book
+        lines = self._own.book.lines(book, self.ledger.current() - 1)
+        taken = [
+            (each, each.taken) for _, each in sorted(lines.items()) if each.outcome is not None
+        ]
+        return [
+            (line, taken)
+            for line, taken in taken
+            if taken is not None and not line.first and not taken.again
+        ]
+
+    @cached_property
+    def _noted(self) -> Mapping[int, NotedCorrections]:
+        noted = noted_corrections(self.ledger, self.ledger.noted_behind())
+        return {each.txid: each for each in noted}
+
+    # --- ranges
+
+    def _compare_ranges(
+        self, lines: list[tuple[EndLine, TakenRange]], upstream: UpstreamReading
+    ) -> None:
+        (_, first), (_, last) = lines[0], lines[-1]
+        for (before, taken), (after, following) in pairwise(lines):
+            where = f"transactions {before.txid} and {after.txid}"
+            if following.first > taken.last + 1:
+                span = _span(taken.last + 1, following.first - 1)
+                self.findings.append(f"{where}: {self.name} {span} is in neither, and in no range")
+            elif following.first <= taken.last:
+                span = _span(following.first, min(taken.last, following.last))
+                self.findings.append(f"{where}: {self.name} {span} is in both")
+        if first.first > 1:
+            self.notes.append(f"its first range begins with {self.name} {first.first}")
+        if last.last >= upstream.current:
+            went_back = (
+                f"{self.name} went back: {upstream.current} is next, and {last.last} was read"
+            )
+            self.findings.append(went_back)
+        elif last.last < upstream.current - 1:
+            span = _span(last.last + 1, upstream.current - 1)
+            self.notes.append(f"{self.name} {span}: not taken yet")
+
+    # --- what counts
+
+    def _compare_counts(self, line: tuple[EndLine, TakenRange], upstream: UpstreamReading) -> None:
+        fresh, taken = line
+        holder = self._own.readmitted(fresh)
+        if holder.outcome is not Outcome.COMMITTED:
+            span = _span(taken.first, taken.last)
+            self.notes.append(f"transaction {holder.txid} was skipped: {self.name} {span}")
+            return
+        counts = self._own.counting(holder)
+        read = counts.taken or taken
+        where = f"transaction {counts.txid}"
+        if (read.first, read.last) != (taken.first, taken.last):
+            spans = (
+                f"{_span(read.first, read.last)}, and {_span(taken.first, taken.last)} was taken"
+            )
+            self.findings.append(f"{where}: it has the range {spans} before")
+        ends = dict(_ends(upstream, taken))
+        for txid in range(taken.first, min(taken.last + 1, upstream.current)):
+            if txid not in upstream.lines(txid, txid):
+                self.findings.append(f"{where}: {self.name} has no line of its transaction {txid}")
+        behind = {txid: end for txid, end in ends.items() if read.end_of(txid) < end}
+        for txid, end in ends.items():
+            if read.end_of(txid) > end:
+                told = f"{self.name} went back: {read.end_of(txid)} was read for {txid}, and {end} counts"
+                self.findings.append(f"{where}: {told}")
+        if behind:
+            self._tell_behind(counts.txid, behind)
+
+    def _tell_behind(self, txid: int, behind: Mapping[int, int]) -> None:
+        named = ", ".join(f"{each} ({end} counts)" for each, end in behind.items())
+        told = f"transaction {txid} is behind a correction of {self.name} {named}"
+        noted = self._noted.get(txid)
+        if noted is None:
+            self.notes.append(f"{told}: no restatement is requested yet")
+        else:
+            where = self.findings if noted.is_left else self.notes
+            where.append(f"{told}: {noted.becomes}")
+
+    # --- rows
+
+    def _compare_rows(
+        self, lines: list[tuple[EndLine, TakenRange]], upstream: UpstreamReading
+    ) -> None:
+        if self.rows is None:
+            return
+        ends = sorted({end for _, taken in lines for _, end in _ends(upstream, taken)})
+        # While something is open there, rows may be gone for a moment.
+        where = self.notes if upstream.may_settle(lines[-1][1]) else self.findings
+        for start in range(0, len(ends), MOST_COUNTED):
+            some = ends[start : start + MOST_COUNTED]
+            found = self.rows(some)
+            for end in some:
+                said = upstream.rows_of(upstream.line(end))
+                if found[end] != said:
+                    where.append(
+                        f"table {self.table}: it has {found[end]} rows of transaction {end} of {self.name}, and its "
+                        f"line says {said}"
+                    )
+
+
+def _ends(upstream: UpstreamReading, taken: TakenRange) -> Iterator[tuple[int, int]]:
+    """Give each transaction of a range that begins a chain, with the one that counts for it."""
+    for txid, line in upstream.lines(taken.first, taken.last).items():
+        if line.counts:
+            yield txid, line.end or txid
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"

@@ -1,0 +1,75 @@
+"""`airflow tx verify --chain`: each stage of a chain of topologies against the one that it reads, up to the first."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import closing
+
+from airflow_tx.base.errors import TxError
+from airflow_tx.ledger import ReadOnlyLedger, StageAudit, Store
+from airflow_tx.operations.actions.dags import checked_dag
+from airflow_tx.operations.cli.context import conn_id_of, dag_of, paths_of, store_of
+from airflow_tx.sources import Source
+
+
+def chain_told(args: Namespace) -> tuple[list[str], list[str]]:
+    """Compare every stage from a topology upwards; its findings, and its notes.
+
+    :raises UnreadableRecord: naming the record.
+    """
+    findings = list[str]()
+    notes = list[str]()
+    with store_of(args) as store:
+        seen = [args.topology]
+        for name, upstream in _stages(args, store):
+            found = _compared(args, store, name)
+            findings += [f"{name}: {each}" for each in found.findings]
+            notes += [f"{name}: {each}" for each in found.notes]
+            seen.append(upstream)
+    way = ", which reads ".join(seen)
+    if len(seen) == 1:
+        notes.append(f"chain: {way} reads no other topology")
+    elif len(set(seen)) < len(seen):
+        findings.append(f"chain: topologies read each other: {way}")
+    else:
+        notes.append(f"chain: {way}: all stages were compared".replace(", which", "", 1))
+    return findings, notes
+
+
+def _stages(args: Namespace, store: Store) -> Iterator[tuple[str, str]]:
+    """Give each topology that reads another one, with that one; a topology of a circle once."""
+    name = args.topology
+    seen = set[str]()
+    while name not in seen:
+        seen.add(name)
+        record = ReadOnlyLedger(store, paths_of(args, name)).topology_if_any()
+        if record is None or not record.upstream:
+            return
+        yield name, record.upstream
+        name = record.upstream
+
+
+def _compared(args: Namespace, store: Store, name: str) -> StageAudit:
+    ledger = ReadOnlyLedger(store, paths_of(args, name))
+    found = StageAudit(ledger)
+    problem = f"its DAG does not read {found.name!r} any more"
+    try:
+        with closing(_source(args, ledger, name)) as source:
+            if source.upstream == found.name:
+                whole = StageAudit(ledger, source.upstream_table, source.rows_upstream)
+                whole.compare()
+                return whole
+    except TxError as error:
+        problem = str(error)
+    # The ledgers alone tell of ranges and of what counts.
+    found.compare()
+    found.notes.append(f"rows of its upstream table were not compared: {problem}")
+    return found
+
+
+def _source(args: Namespace, ledger: ReadOnlyLedger, name: str) -> Source:
+    dag_id = ledger.topology().dag_id
+    if name == args.topology:
+        return dag_of(args, dag_id)[0].named_source
+    return checked_dag(dag_id, ledger.paths, conn_id_of(args))[0].named_source

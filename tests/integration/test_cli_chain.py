@@ -1,0 +1,151 @@
+"""Commands about a chain of topologies, as a person types them, on a real ZooKeeper and a real database of Airflow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_tx.ledger import Begun, Grant
+from airflow_tx.ledger.answers import Processed
+from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.steps.commit import AcquireRequest
+from airflow_tx.outputs.journal import Entry, JournalArea
+from airflow_tx.outputs.staging.area import StagingArea
+from airflow_tx.state import Sum
+from airflow_tx.state.aggregators import Columns
+from tests.integration.cli_runs import Runs, one_line, state_of
+from tests.integration.commands import DAG, Commands
+from tests.integration.pipeline import Pipeline
+from tests.unit.protocol.chains import Chain
+
+COLUMNS = Columns("tx_state.one", ("key",), {"n": Sum()}, {})
+STATES = """persistent_aggregate(counted, state=state("one")), persistent_aggregate(counted, state=state("two"))"""
+
+
+_READS_ORDERS = {
+    'FileSource("/nowhere/*.csv"), topology="flights"': 'OrdersSource(), topology="totals"',
+    "airflow_tx.sources.files.source import FileSource": "tests.integration.orders_source import OrdersSource",
+}
+
+
+@pytest.fixture(scope="module")
+def airflow(commands: Commands) -> Commands:
+    reading = DAG.replace(STATES, 'persistent_aggregate(counted, state=state("one"))')
+    for there, instead in _READS_ORDERS.items():
+        reading = reading.replace(there, instead)
+    commands.begin({"the_dag.py": reading}, known=True)
+    return commands
+
+
+class _Journaled(Pipeline):
+    """A topology of the DAG, whose commits leave an entry in its journal."""
+
+    def acquire(self, begun: Begun, processed: Processed, ledger: Ledger | None = None) -> Grant:
+        incarnation = self.ledger.incarnation()
+        journal = JournalArea(StagingArea.of_ledger("zookeeper_default", self.paths.root), incarnation)
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        name = journal.write(
+            Entry(
+                "totals",
+                incarnation,
+                begun.txid,
+                attempt=1,
+                birth=begun.attempt.birth,
+                key=processed.key,
+                run_id=processed.key,
+                began=day,
+                written=f"{day}T00:00:00",
+                metadata=begun.metadata,
+                source=("source", {}),
+                contributions={"tx_state.one": journal.contribution(COLUMNS, [{"key": "total", "n": 1}], day=day)},
+            )
+        )
+        request = AcquireRequest(
+            begun.attempt,
+            processed.epoch,
+            begun.rows_digest,
+            states=("tx_state.one",),
+            metadata=begun.metadata,
+            position=begun.position,
+            journal=name,
+        )
+        granted: Any = self.ledger.acquire(request)
+        return granted.grant  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def chain(
+    airflow: Commands, store: Any, runs: Runs, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Chain]:
+    """Two transactions of `totals` have taken those of `orders`; the first one of `orders` was corrected since."""
+    monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
+    store.ensure(zookeeper_root)
+    state = state_of(airflow, "one")
+    made = Chain(store, zookeeper_root, _Journaled, state)
+    made.totals.request = type(made.totals.request)("the_dag", "opaque", 8, upstream="orders")
+    made.run(3).take(2).correct(1)
+    runs.make(t1="success", t2="success")
+    runs.pause(paused=False)
+    yield made
+    state.clear()
+
+
+def test_what_is_behind_is_listed_shown_requested_and_restated(
+    airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    lines = airflow.json("tx", "list", "--no-lag", root=root)
+    assert [(each["topology"], each["reads"]) for each in lines] == [
+        ("orders", None),
+        ("totals", "orders, 2 transactions behind it"),
+    ]
+    (planned,) = airflow.json("tx", "restate", "totals", "--follow", "--dry-run", root=root)
+    assert (planned["txid"], planned["done"]) == (1, "restated with its rows. It replaces 1 key of tx_state.one")
+    assert chain.totals.ledger.wishes() == ()
+    chain.request()
+    *_, first = airflow.json("tx", "list", "totals", root=root)
+    assert first["behind"] == "a correction of orders 1: its restatement is requested"
+    (shown,) = airflow.json("tx", "show", "totals", "1", root=root)
+    assert (shown["behind"], shown["upstream"]) == (first["behind"], "orders 1")
+    (shown,) = airflow.json("tx", "show", "orders", "4", root=root)
+    assert shown["downstream"] == "totals 1"
+    (found,) = airflow.json("tx", "find", "totals", "orders:2", root=root)
+    assert found["txid"] == 2
+    told = airflow.json("tx", "verify", "totals", "--chain", root=root)
+    notes = [each["text"] for each in told if each["kind"] == "note"]
+    behind = "totals: transaction 1 is behind a correction of orders 1 (4 counts): its restatement is requested"
+    assert behind in notes
+    assert "chain: totals reads orders: all stages were compared" in notes
+
+
+def test_one_that_stays_behind_is_a_finding_until_a_person_follows(
+    airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str, pool: ThreadPoolExecutor
+) -> None:
+    root = zookeeper_root
+    chain.request()
+    chain.totals.skip(chain.totals.begin("t1").txid)
+    tried = airflow.tried("tx", "verify", "totals", "--chain", root=root)
+    assert tried.code == 1
+    assert "its restatement was skipped or withdrawn" in tried.output
+    command = pool.submit(airflow.run, "tx", "restate", "totals", "--follow", root=root)
+    while runs.states()["t1"] == "success" and not command.done():
+        time.sleep(0.05)
+    assert [each.why for each in chain.totals.ledger.wishes()] == ["upstream 1 restated by 4"]
+    chain.follow(1)
+    assert "All 1 are restated." in command.result(300)
+    assert chain.found().behind == ()
+
+
+def test_nothing_behind_and_no_upstream_topology_are_said(
+    airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str
+) -> None:
+    chain.request()
+    chain.follow(1)
+    (done,) = airflow.json("tx", "restate", "totals", "--follow", root=zookeeper_root)
+    assert done["done"] == "No transaction of topology totals is behind a correction of orders."
+    told = airflow.run("tx", "restate", "totals", "1", "--follow", root=zookeeper_root, fails=True)
+    assert one_line(told) == "--follow names no transactions: it takes --why, --in-flight and --dry-run."

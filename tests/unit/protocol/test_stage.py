@@ -1,0 +1,120 @@
+"""One stage of a chain is compared with the one that it reads. Source: docs/protocol.md §12."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+
+from airflow_tx.ledger import TakenRange
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.audit.stage import StageAudit
+from airflow_tx.ledger.json_text import replace
+from airflow_tx.ledger.records import BookPage, Counter, decode, encode
+from tests.integration.pipeline import Pipeline
+from tests.unit.protocol.chains import Chain
+
+
+def compared(chain: Chain, rows: Any = None) -> StageAudit:
+    found = StageAudit(chain.totals.ledger, "s0", rows)
+    found.compare()
+    return found
+
+
+def change_taken(pipeline: Pipeline, txid: int, taken: TakenRange) -> None:
+    """By hand, a line names another range."""
+    path = pipeline.paths.page(0)
+    node = pipeline.store.get(path)
+    assert node is not None
+    lines = decode(BookPage, path, node.data).lines
+    changed = [replace(each, taken=taken) if each.txid == txid else each for each in lines]
+    pipeline.store.multi([], [Put(path, encode(BookPage(changed)))])
+
+
+def test_a_stage_that_has_taken_each_transaction_once_has_no_finding() -> None:
+    found = compared(Chain().run(3).take(2))
+    assert (found.findings, found.notes) == ([], ["orders 3: not taken yet"])
+
+
+@pytest.mark.parametrize(
+    ("taken", "finding"),
+    [
+        (TakenRange(3, 3), "transactions 1 and 2: orders 2 is in neither, and in no range"),
+        (TakenRange(1, 2), "transactions 1 and 2: orders 1 is in both"),
+    ],
+    ids=["gap", "overlap"],
+)
+def test_a_gap_and_an_overlap_are_found(taken: TakenRange, finding: str) -> None:
+    chain = Chain().run(3).take(2)
+    change_taken(chain.totals, 2, taken)
+    assert compared(chain).findings == [finding]
+
+
+def test_what_is_behind_is_a_note_while_something_is_done_about_it() -> None:
+    chain = Chain().run(1).take(1)
+    end = chain.correct(1)
+    told = f"transaction 1 is behind a correction of orders 1 ({end} counts)"
+    assert f"{told}: no restatement is requested yet" in compared(chain).notes
+    chain.request()
+    assert f"{told}: its restatement is requested" in compared(chain).notes
+    begun = chain.totals.begin("t1")
+    assert f"{told}: transaction 2 restates it" in compared(chain).notes
+    assert compared(chain).findings == []
+    chain.finish(begun)
+    assert (compared(chain).findings, compared(chain).notes) == ([], ["orders 2: not taken yet"])
+
+
+def test_what_stays_behind_is_a_finding() -> None:
+    chain = Chain().run(1).take(1)
+    end = chain.correct(1)
+    chain.request()
+    chain.totals.skip(chain.totals.begin("t1").txid)
+    assert compared(chain).findings == [
+        f"transaction 1 is behind a correction of orders 1 ({end} counts): its restatement was skipped or withdrawn"
+    ]
+
+
+def test_a_skipped_transaction_is_a_note() -> None:
+    chain = Chain().run(1)
+    chain.totals.skip(chain.totals.begin("t1").txid)
+    assert (compared(chain).findings, compared(chain).notes) == ([], ["transaction 1 was skipped: orders 1"])
+
+
+def test_a_later_end_than_upstream_has_is_found() -> None:
+    chain = Chain().run(1)
+    end = chain.correct(1)
+    chain.take(1)
+    change_taken(chain.totals, 1, TakenRange(1, 1, {"1": end + 1}))
+    assert compared(chain).findings == [f"transaction 1: orders went back: {end + 1} was read for 1, and {end} counts"]
+
+
+def test_an_upstream_ledger_that_went_back_is_found() -> None:
+    chain = Chain().run(3).take(3)
+    store, paths = chain.orders.store, chain.orders.paths
+    store.multi([], [Put(paths.current, encode(Counter(3))), Put(paths.allocated, encode(Counter(2)))])
+    assert "orders went back: 3 is next, and 3 was read" in compared(chain).findings
+
+
+def test_rows_of_the_table_are_compared_with_what_counts() -> None:
+    chain = Chain().run(2).take(2)
+    end = chain.correct(1)
+    asked = list[int]()
+
+    def rows(txids: Collection[int]) -> Mapping[int, int]:
+        asked.extend(txids)
+        return {2: 1, end: 0}
+
+    found = compared(chain, rows)
+    assert asked == [2, end]
+    assert found.findings == [f"table s0: it has 0 rows of transaction {end} of orders, and its line says 1"]
+    chain.orders.begin("open")
+    assert compared(chain, rows).findings == []
+
+
+def test_a_topology_that_is_gone_is_found() -> None:
+    chain = Chain().run(1).take(1)
+    chain.totals.store.multi([], [])
+    record = chain.totals.ledger.topology()
+    chain.totals.store.multi([], [Put(chain.totals.paths.record, encode(replace(record, upstream="sales")))])
+    assert compared(chain).findings == ["topology 'sales' has no ledger"]
