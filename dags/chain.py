@@ -1,7 +1,7 @@
 """Three stages, each a topology of its own: orders as they come, cleaned ones, and totals by day.
 
 A stage reads what the one before it has committed. When a day of the first stage is restated, the coordinators restate
-what was made of it, and the totals are those of the corrected orders.
+the later stages, and the totals are right again.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ DAYS = 30
 ORDERS = 100
 PRODUCTS = ("bolts", "nuts", "screws")
 STAGES = ("chain_orders", "chain_cleaned", "chain_totals", "chain_largest")
-TWICE, READ, LOWERED, SKIPPED = 5, 12, 20, 25
-"""The days that are corrected twice, while the next stage reads them, below the maximum, and after a skip."""
+TWICE, READ = 5, 12
+"""The day that is corrected twice, and the last one before the day that is corrected while the next stage reads it."""
 _WAIT = 600
 
 
@@ -38,6 +38,7 @@ class Chain(Example):
         """Write the orders of the first days."""
         self._random = random.Random(1)
         self._orders: dict[int, list[tuple[str, str]]] = {}
+        self._away: int | None = None
         for day in range(1, READ + 1):
             self._write(day)
 
@@ -90,9 +91,11 @@ class Chain(Example):
         eventually(lambda: paused.reached, _WAIT, "a day is about to be written")
         airflow.command("tx", "skip", "chain_orders", str(txid), "--why", "the shop was closed", "--yes")
         paused.release()
+        self._away = DAYS - 4
         for day in range(DAYS - 3, DAYS + 1):
             self._write(day)
         self._rests("the last days")
+        self._away = None
         self.say("a day was skipped, and is re-admitted now")
         skipped = [each.txid for each in history(self._store, self.paths) if each.status == "SKIPPED"]
         for each in skipped:
@@ -203,6 +206,8 @@ class Chain(Example):
     def _wrong_totals(self) -> list[str]:
         expected: dict[object, object] = {}
         for day, orders in self._orders.items():
+            if day == self._away:
+                continue
             amounts = [int(amount) for _, amount in orders if amount.isdecimal()]
             expected[f"{day:02}"] = (len(amounts), sum(amounts))
         found: dict[object, object] = {

@@ -93,6 +93,14 @@ if TYPE_CHECKING:
         gone_in_words as gone_in_words,
         shortened as shortened,
     )
+    from airflow_tx.ledger.corrections import (
+        Correction as Correction,
+        CorrectionReader as CorrectionReader,
+        Corrections as Corrections,
+        NotedCorrections as NotedCorrections,
+        TakenRanges as TakenRanges,
+        noted_corrections as noted_corrections,
+    )
     from airflow_tx.ledger.json_text import (
         as_kept as as_kept,
         digest as digest,
@@ -209,14 +217,7 @@ if TYPE_CHECKING:
         WatchedStore as WatchedStore,
         ZooKeeperStore as ZooKeeperStore,
     )
-    from airflow_tx.ledger.views.corrections import (
-        Correction as Correction,
-        CorrectionReader as CorrectionReader,
-        Corrections as Corrections,
-        NotedCorrections as NotedCorrections,
-        TakenRanges as TakenRanges,
-        noted_corrections as noted_corrections,
-    )
+    from airflow_tx.ledger.upstream import UpstreamReading as UpstreamReading
     from airflow_tx.ledger.views.stages import ChainStages as ChainStages
     from airflow_tx.ledger.views.status import (
         REDACTION as REDACTION,
@@ -232,7 +233,6 @@ if TYPE_CHECKING:
         to_continue as to_continue,
         with_run_end as with_run_end,
     )
-    from airflow_tx.ledger.views.upstream import UpstreamReading as UpstreamReading
     from airflow_tx.ledger.views.view import (
         HealthCode as HealthCode,
         LedgerView as LedgerView,

@@ -20,7 +20,6 @@ from airflow_tx.ledger import (
     Paths,
     Phase,
     TakenRanges,
-    noted_corrections,
     rejected_of,
 )
 
@@ -186,6 +185,8 @@ def send_open_of(ledger: Ledger) -> None:
         now=datetime.now(timezone.utc),
     )
     if record.upstream:
+        from airflow_tx.ledger import noted_corrections
+
         send_behind(ledger, noted_corrections(ledger, ledger.noted_behind()))
 
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
+from airflow_tx.ledger.corrections import NotedCorrections, TakenRanges, noted_corrections
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import EndLine, TakenRange
-from airflow_tx.ledger.views.corrections import NotedCorrections, TakenRanges, noted_corrections
-from airflow_tx.ledger.views.upstream import UpstreamReading
+from airflow_tx.ledger.upstream import UpstreamReading
 
 RowsUpstream = Callable[[Collection[int]], Mapping[int, int]]
 """Counts the rows that the upstream table has of each of these transactions."""
-MOST_COUNTED = 1000
+COUNTED_AT_ONCE = 1000
 """Transactions whose rows are counted at once."""
 
 
@@ -28,7 +28,7 @@ class StageAudit:
 
     :param ledger: of the topology that reads.
     :param table: the name of the upstream table as a state; "": it is not known.
-    :param rows: counts its rows; None: nobody can, and they are not compared.
+    :param rows: counts its rows; None: they cannot be counted, and are not compared.
     :ivar findings: what does not fit, one line each; `notes`: what is unknown, or not taken yet.
     """
 
@@ -156,8 +156,8 @@ class StageAudit:
         ends = sorted({end for _, taken in lines for _, end in _ends(upstream, taken)})
         # While something is open there, rows may be gone for a moment.
         where = self.notes if upstream.may_settle(lines[-1][1]) else self.findings
-        for start in range(0, len(ends), MOST_COUNTED):
-            some = ends[start : start + MOST_COUNTED]
+        for start in range(0, len(ends), COUNTED_AT_ONCE):
+            some = ends[start : start + COUNTED_AT_ONCE]
             found = self.rows(some)
             for end in some:
                 said = upstream.rows_of(upstream.line(end))

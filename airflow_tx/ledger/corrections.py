@@ -16,7 +16,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import Behind, EndLine, TakenRange, TransactionRecord, Wish
 from airflow_tx.ledger.steps.correction import ComparedUpTo
-from airflow_tx.ledger.views.upstream import UpstreamReading
+from airflow_tx.ledger.upstream import UpstreamReading
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Corrections:
     @property
     def due(self) -> tuple[Correction, ...]:
         """List the ones for which something is to be done now."""
-        waits = self.under_way | self.postponed
-        return tuple(each for each in self.behind if not each.is_noted and each.txid not in waits)
+        later = self.under_way | self.postponed
+        return tuple(each for each in self.behind if not each.is_noted and each.txid not in later)
 
     @property
     def left(self) -> tuple[Correction, ...]:
