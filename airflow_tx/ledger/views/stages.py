@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from airflow_tx.base.errors import UnreadableRecord
 from airflow_tx.ledger.api import listed_topologies
-from airflow_tx.ledger.corrections import TakenRanges
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import TakenRange
+from airflow_tx.ledger.upstream.corrections import TakenRanges
 
 
 @dataclass(frozen=True)

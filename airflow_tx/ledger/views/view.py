@@ -16,7 +16,6 @@ from airflow_tx.base.remedy import Command, Remedy
 from airflow_tx.ledger.api import Paths, Store, names_below, txids_below
 from airflow_tx.ledger.attempt import of_lane
 from airflow_tx.ledger.book import Book
-from airflow_tx.ledger.corrections import NotedCorrections, noted_corrections
 from airflow_tx.ledger.json_text import Record, replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.reading import LedgerReader, LedgerReading, Reader, listed_acks
@@ -36,6 +35,7 @@ from airflow_tx.ledger.records import (
     Wish,
 )
 from airflow_tx.ledger.steps.processing import Instance, tasks_of
+from airflow_tx.ledger.upstream.corrections import NotedCorrections, noted_corrections
 from airflow_tx.ledger.views.status import (
     AcceptedLoss,
     Steps,

@@ -20,12 +20,12 @@ from airflow_tx.coordinator.blocked import BlockedOperator
 from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.corrections import noted_corrections
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import AlarmNote
 from airflow_tx.ledger.steps import recovery
 from airflow_tx.ledger.steps.recovery import ReplayRequest
+from airflow_tx.ledger.upstream.corrections import noted_corrections
 from airflow_tx.sources.lag import Lag
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.run.data_interval import DataIntervalSource

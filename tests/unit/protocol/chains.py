@@ -7,10 +7,10 @@ from typing import Any
 
 from airflow_tx.base.errors import RestateRefused
 from airflow_tx.ledger import Audit, Batch, Corrections, ReadOnlyLedger, TakenRange, TransactionAttempt
-from airflow_tx.ledger.corrections import CorrectionReader
 from airflow_tx.ledger.steps.replay import WishRequest
 from airflow_tx.ledger.store.memory import MemoryStore
-from airflow_tx.ledger.upstream import UpstreamReading
+from airflow_tx.ledger.upstream.corrections import CorrectionReader
+from airflow_tx.ledger.upstream.reading import UpstreamReading
 from airflow_tx.state import Sum
 from airflow_tx.state.memory import MemoryState
 from tests.integration.pipeline import Pipeline

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_tx.ledger import LedgerView, TransactionView
-from airflow_tx.ledger.corrections import TakenRanges
 from airflow_tx.ledger.steps.replay import WishRequest
+from airflow_tx.ledger.upstream.corrections import TakenRanges
 from airflow_tx.ledger.views.stages import ChainStages
 from tests.unit.protocol.chains import ADA, Chain
 

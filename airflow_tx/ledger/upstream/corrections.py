@@ -16,7 +16,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import Behind, EndLine, TakenRange, TransactionRecord, Wish
 from airflow_tx.ledger.steps.correction import ComparedUpTo
-from airflow_tx.ledger.upstream import UpstreamReading
+from airflow_tx.ledger.upstream.reading import UpstreamReading
 
 
 @dataclass(frozen=True)
