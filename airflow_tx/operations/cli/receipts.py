@@ -60,7 +60,7 @@ from airflow_tx.operations.cli.context import (
     store_of,
     wrong_usage,
 )
-from airflow_tx.operations.cli.stages import chain_told
+from airflow_tx.operations.cli.stages import chain_told, taken_by
 from airflow_tx.outputs import JournalArea
 from airflow_tx.sources import Source
 from airflow_tx.transaction import RowsReading, TransactionSpec
@@ -143,8 +143,9 @@ def find(args: Namespace) -> None:
     unknown: list[int] = []
     kept = evidence.receipts(None, None)
     source = evidence.source.in_zone(evidence.ledger.topology.zone)
+    taken = taken_by(args)
     for receipt in kept.values():
-        has = contains(source, receipt.metadata, args.what)
+        has = receipt.txid in taken if taken else contains(source, receipt.metadata, args.what)
         if has:
             found.append(_line(receipt, args.output, evidence.restated))
         elif has is None:
