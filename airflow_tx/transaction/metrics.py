@@ -19,8 +19,6 @@ from airflow_tx.ledger import (
     FailureNoted,
     Paths,
     Phase,
-    TakenRanges,
-    noted_corrections,
     rejected_of,
 )
 
@@ -148,6 +146,8 @@ def send_behind(ledger: ReadOnlyLedger, behind: Sequence[NotedCorrections]) -> N
     """
     if not compat.sends_metrics():
         return
+    from airflow_tx.ledger import TakenRanges
+
     ahead = TakenRanges(ledger).ahead()
     if ahead is not None:
         Metric.BEHIND.send(ledger.paths, ahead)
@@ -186,6 +186,8 @@ def send_open_of(ledger: Ledger) -> None:
         now=datetime.now(timezone.utc),
     )
     if record.upstream:
+        from airflow_tx.ledger import noted_corrections
+
         send_behind(ledger, noted_corrections(ledger, ledger.noted_behind()))
 
 

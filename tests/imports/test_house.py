@@ -52,28 +52,28 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 43_123,
-    "syntax nodes": 549_785,
-    "files": 286,
+    "statements without docstrings": 44_495,
+    "syntax nodes": 566_710,
+    "files": 298,
     "rooms": 13,
-    "names that rooms take from each other": 737,
-    "names between rooms that one file takes": 367,
+    "names that rooms take from each other": 756,
+    "names between rooms that one file takes": 379,
     "functions among 100 names between rooms": 41.0,
     "files that give these names": 24,
-    "names that the ledger gives": 178,
-    "names that the base gives": 187,
-    "names that transaction gives": 113,
-    "shapes with five facts of a transaction or more": 18,
-    "facts that these shapes spell": 187,
+    "names that the ledger gives": 189,
+    "names that the base gives": 189,
+    "names that transaction gives": 116,
+    "shapes with five facts of a transaction or more": 19,
+    "facts that these shapes spell": 193,
     "files that spell a fact, at the median": 22,
-    "dict keys by name in the ledger": 107,
-    "dict keys by name": 966,
-    "statements that turn objects into JSON and back": 764,
+    "dict keys by name in the ledger": 108,
+    "dict keys by name": 971,
+    "statements that turn objects into JSON and back": 769,
     "places where code reads a sentence": 0,
     "files of sections that do not name each other": 0,
     "imports up inside a room": 0,
     "classes in the six files of a commit": 12,
-    "characters a line of code": 36.4,
+    "characters a line of code": 36.5,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,
     "chained comparisons with is": 0,
@@ -84,7 +84,7 @@ BOUNDS = {
 """What each ruler may say at most. `script/house` prints what it says now."""
 
 
-FILES_OF_A_WALK = {"begin": 23, "processing": 13, "commit": 41, "write": 14}
+FILES_OF_A_WALK = {"begin": 23, "processing": 13, "commit": 42, "write": 14}
 """How many files of the package each step of a transaction in memory runs through at most."""
 
 

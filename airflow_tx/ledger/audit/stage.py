@@ -18,7 +18,7 @@ from airflow_tx.ledger.views.upstream import UpstreamReading
 
 RowsUpstream = Callable[[Collection[int]], Mapping[int, int]]
 """Counts the rows that the upstream table has of each of these transactions."""
-MOST_COUNTED = 1000
+ROWS_OF_AT_ONCE = 1000
 """Transactions whose rows are counted at once."""
 
 
@@ -28,7 +28,7 @@ class StageAudit:
 
     :param ledger: of the topology that reads.
     :param table: the name of the upstream table as a state; "": it is not known.
-    :param rows: counts its rows; None: nobody can, and they are not compared.
+    :param rows: counts its rows; None: they are not compared.
     :ivar findings: what does not fit, one line each; `notes`: what is unknown, or not taken yet.
     """
 
@@ -45,8 +45,8 @@ class StageAudit:
             self.findings.append(f"topology {self.name!r} has no ledger")
         elif lines:
             self._compare_ranges(lines, self._upstream)
-            for line in lines:
-                self._compare_counts(line, self._upstream)
+            for line, taken in lines:
+                self._compare_counts(line, taken, self._upstream)
             self._compare_rows(lines, self._upstream)
 
     @cached_property
@@ -87,14 +87,15 @@ class StageAudit:
     def _compare_ranges(
         self, lines: list[tuple[EndLine, TakenRange]], upstream: UpstreamReading
     ) -> None:
-        (_, first), (_, last) = lines[0], lines[-1]
+        first = lines[0][1]
+        last = lines[-1][1]
         for (before, taken), (after, following) in pairwise(lines):
             where = f"transactions {before.txid} and {after.txid}"
             if following.first > taken.last + 1:
-                span = _span(taken.last + 1, following.first - 1)
+                span = TakenRange(taken.last + 1, following.first - 1)
                 self.findings.append(f"{where}: {self.name} {span} is in neither, and in no range")
             elif following.first <= taken.last:
-                span = _span(following.first, min(taken.last, following.last))
+                span = TakenRange(following.first, min(taken.last, following.last))
                 self.findings.append(f"{where}: {self.name} {span} is in both")
         if first.first > 1:
             self.notes.append(f"its first range begins with {self.name} {first.first}")
@@ -104,25 +105,21 @@ class StageAudit:
             )
             self.findings.append(went_back)
         elif last.last < upstream.current - 1:
-            span = _span(last.last + 1, upstream.current - 1)
+            span = TakenRange(last.last + 1, upstream.current - 1)
             self.notes.append(f"{self.name} {span}: not taken yet")
 
     # --- what counts
 
-    def _compare_counts(self, line: tuple[EndLine, TakenRange], upstream: UpstreamReading) -> None:
-        fresh, taken = line
+    def _compare_counts(self, fresh: EndLine, taken: TakenRange, upstream: UpstreamReading) -> None:
         holder = self._own.readmitted(fresh)
         if holder.outcome is not Outcome.COMMITTED:
-            span = _span(taken.first, taken.last)
-            self.notes.append(f"transaction {holder.txid} was skipped: {self.name} {span}")
+            self.notes.append(f"transaction {holder.txid} was skipped: {self.name} {taken}")
             return
         counts = self._own.counting(holder)
         read = counts.taken or taken
         where = f"transaction {counts.txid}"
         if (read.first, read.last) != (taken.first, taken.last):
-            spans = (
-                f"{_span(read.first, read.last)}, and {_span(taken.first, taken.last)} was taken"
-            )
+            spans = f"{read}, and {taken} was taken"
             self.findings.append(f"{where}: it has the range {spans} before")
         ends = dict(_ends(upstream, taken))
         for txid in range(taken.first, min(taken.last + 1, upstream.current)):
@@ -156,8 +153,8 @@ class StageAudit:
         ends = sorted({end for _, taken in lines for _, end in _ends(upstream, taken)})
         # While something is open there, rows may be gone for a moment.
         where = self.notes if upstream.may_settle(lines[-1][1]) else self.findings
-        for start in range(0, len(ends), MOST_COUNTED):
-            some = ends[start : start + MOST_COUNTED]
+        for start in range(0, len(ends), ROWS_OF_AT_ONCE):
+            some = ends[start : start + ROWS_OF_AT_ONCE]
             found = self.rows(some)
             for end in some:
                 said = upstream.rows_of(upstream.line(end))
@@ -173,7 +170,3 @@ def _ends(upstream: UpstreamReading, taken: TakenRange) -> Iterator[tuple[int, i
     for txid, line in upstream.lines(taken.first, taken.last).items():
         if line.counts:
             yield txid, line.end or txid
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first} to {last}"

@@ -21,7 +21,7 @@ from airflow_tx.operations.actions.restatement import ChosenTransaction, Transac
 
 @dataclass(frozen=True)
 class _Compared:
-    """What is behind, and the topology that it is behind."""
+    """The transactions that are behind, and the topology that they are behind."""
 
     upstream: str
     corrections: Corrections | None

@@ -60,7 +60,7 @@ from airflow_tx.operations.cli.context import (
     store_of,
     wrong_usage,
 )
-from airflow_tx.operations.cli.stages import chain_told, taken_by
+from airflow_tx.operations.cli.stages import chain_verified, taken_by
 from airflow_tx.outputs import JournalArea
 from airflow_tx.sources import Source
 from airflow_tx.transaction import RowsReading, TransactionSpec
@@ -104,9 +104,9 @@ def verify(args: Namespace) -> None:
     findings += lost if args.strict else ()
     notes = (*found.notes, *_unknown_states(evidence), *recounted.notes)
     if args.chain:
-        chain_findings, chain_notes = chain_told(args)
-        findings += tuple(chain_findings)
-        notes += tuple(chain_notes)
+        chained = chain_verified(args)
+        findings += chained.findings
+        notes += chained.notes
     result = _in_words(args.topology, found, len(findings))
     notes += () if args.strict else lost
     told = [*(("finding", text) for text in findings), *(("note", text) for text in notes)]

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from airflow_tx.base.errors import TxError
-from airflow_tx.ledger import ChainStages, ReadOnlyLedger, StageAudit, Store
+from airflow_tx.ledger import ChainStages, ReadOnlyLedger, StageAudit, Store, Verified
 from airflow_tx.operations.actions.dags import checked_dag
 from airflow_tx.operations.cli.context import conn_id_of, dag_of, paths_of, store_of
 from airflow_tx.sources import Source
 
 
-def chain_told(args: Namespace) -> tuple[list[str], list[str]]:
-    """Compare every stage from a topology upwards; its findings, and its notes.
+def chain_verified(args: Namespace) -> Verified:
+    """Compare every stage from a topology upwards.
 
     :raises UnreadableRecord: naming the record.
     """
@@ -34,7 +34,7 @@ def chain_told(args: Namespace) -> tuple[list[str], list[str]]:
         findings.append(f"chain: topologies read each other: {way}")
     else:
         notes.append(f"chain: {way}: all stages were compared".replace(", which", "", 1))
-    return findings, notes
+    return Verified(None, 0, tuple(findings), tuple(notes))
 
 
 def _stages(args: Namespace, store: Store) -> Iterator[tuple[str, str]]:
