@@ -276,6 +276,10 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
         """Give what its line keeps."""
         return TakenRange(self.first, self.last, self.ends, again=again)
 
+    def __str__(self) -> str:
+        """Name its transactions."""
+        return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
+
     def end_of(self, txid: int) -> int:
         """Name the transaction that counts for the one that begins a chain."""
         return self.ends.get(str(txid), txid)

@@ -11,7 +11,10 @@ import pytest
 
 from airflow_tx.ledger import Begun, Grant
 from airflow_tx.ledger.answers import Processed
+from airflow_tx.ledger.api import Put
+from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import Ledger
+from airflow_tx.ledger.records import encode
 from airflow_tx.ledger.steps.commit import AcquireRequest
 from airflow_tx.outputs.journal import Entry, JournalArea
 from airflow_tx.outputs.staging.area import StagingArea
@@ -26,6 +29,7 @@ COLUMNS = Columns("tx_state.one", ("key",), {"n": Sum()}, {})
 STATES = """persistent_aggregate(counted, state=state("one")), persistent_aggregate(counted, state=state("two"))"""
 
 
+ORDERS = DAG.replace('"the_dag"', '"orders_dag"').replace('topology="flights"', 'topology="orders"')
 _READS_ORDERS = {
     'FileSource("/nowhere/*.csv"), topology="flights"': 'OrdersSource(), topology="totals"',
     "airflow_tx.sources.files.source import FileSource": "tests.integration.orders_source import OrdersSource",
@@ -37,7 +41,7 @@ def airflow(commands: Commands) -> Commands:
     reading = DAG.replace(STATES, 'persistent_aggregate(counted, state=state("one"))')
     for there, instead in _READS_ORDERS.items():
         reading = reading.replace(there, instead)
-    commands.begin({"the_dag.py": reading}, known=True)
+    commands.begin({"the_dag.py": reading, "orders.py": ORDERS}, known=True)
     return commands
 
 
@@ -115,6 +119,8 @@ def test_what_is_behind_is_listed_shown_requested_and_restated(
     assert shown["downstream"] == "totals 1"
     (found,) = airflow.json("tx", "find", "totals", "orders:2", root=root)
     assert found["txid"] == 2
+    (found,) = airflow.json("tx", "find", "orders", "totals:2", "--dag-id", "orders_dag", root=root)
+    assert found["txid"] == 2
     told = airflow.json("tx", "verify", "totals", "--chain", root=root)
     notes = [each["text"] for each in told if each["kind"] == "note"]
     behind = "totals: transaction 1 is behind a correction of orders 1 (4 counts): its restatement is requested"
@@ -149,3 +155,15 @@ def test_nothing_behind_and_no_upstream_topology_are_said(
     assert done["done"] == "No transaction of topology totals is behind a correction of orders."
     told = airflow.run("tx", "restate", "totals", "1", "--follow", root=zookeeper_root, fails=True)
     assert one_line(told) == "--follow names no transactions: it takes --why, --in-flight and --dry-run."
+
+
+def test_topologies_that_read_each_other_are_a_finding(
+    airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str
+) -> None:
+    orders = chain.orders
+    record = replace(orders.ledger.topology(), upstream="totals", dag_id="gone")
+    orders.store.multi([], [Put(orders.paths.record, encode(record))])
+    tried = airflow.tried("tx", "verify", "totals", "--chain", root=zookeeper_root)
+    assert tried.code == 1
+    assert "chain: topologies read each other: totals, which reads orders, which reads totals" in tried.output
+    assert "note: orders: rows of its upstream table were not compared: " in tried.output

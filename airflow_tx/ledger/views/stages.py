@@ -50,10 +50,8 @@ class ChainStages:
         """Say which transactions it has taken, and what counts for them; None: it reads no topology."""
         if self.taken is None:
             return None
-        first, last = self.taken.first, self.taken.last
-        span = str(first) if first == last else f"{first} to {last}"
         ends = (f"{end} counts for {txid}" for txid, end in self.taken.ends.items())
-        return "; ".join([f"{self.upstream} {span}", *ends])
+        return "; ".join([f"{self.upstream} {self.taken}", *ends])
 
     @property
     def down_in_words(self) -> str | None:

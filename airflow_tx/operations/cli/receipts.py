@@ -62,7 +62,7 @@ from airflow_tx.operations.cli.context import (
     store_of,
     wrong_usage,
 )
-from airflow_tx.operations.cli.stages import chain_told
+from airflow_tx.operations.cli.stages import chain_verified, taken_by
 from airflow_tx.outputs import JournalArea
 from airflow_tx.sources import Source
 from airflow_tx.transaction import RowsReading, TransactionSpec
@@ -106,9 +106,9 @@ def verify(args: Namespace) -> None:
     findings += lost if args.strict else ()
     notes = (*found.notes, *_unknown_states(evidence), *recounted.notes)
     if args.chain:
-        chain_findings, chain_notes = chain_told(args)
-        findings += tuple(chain_findings)
-        notes += tuple(chain_notes)
+        chained = chain_verified(args)
+        findings += chained.findings
+        notes += chained.notes
     result = _in_words(args.topology, found, len(findings))
     notes += () if args.strict else lost
     told = [*(("finding", text) for text in findings), *(("note", text) for text in notes)]
@@ -145,8 +145,9 @@ def find(args: Namespace) -> None:
     unknown: list[int] = []
     kept = evidence.receipts(None, None)
     source = evidence.source.in_zone(evidence.ledger.topology.zone)
+    taken = taken_by(args)
     for receipt in kept.values():
-        has = contains(source, receipt.metadata, args.what)
+        has = receipt.txid in taken if taken else contains(source, receipt.metadata, args.what)
         if has:
             found.append(_line(receipt, args.output, evidence.restated))
         elif has is None:

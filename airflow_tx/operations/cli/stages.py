@@ -1,4 +1,4 @@
-"""`airflow tx verify --chain`: each stage of a chain of topologies against the one that it reads, up to the first."""
+"""`airflow tx verify --chain`: each stage of a chain of topologies against the one that it reads; stages of `find`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from airflow_tx.base.errors import TxError
-from airflow_tx.ledger import ReadOnlyLedger, StageAudit, Store
+from airflow_tx.ledger import ChainStages, ReadOnlyLedger, StageAudit, Store, Verified
 from airflow_tx.operations.actions.dags import checked_dag
 from airflow_tx.operations.cli.context import conn_id_of, dag_of, paths_of, store_of
 from airflow_tx.sources import Source
 
 
-def chain_told(args: Namespace) -> tuple[list[str], list[str]]:
-    """Compare every stage from a topology upwards; its findings, and its notes.
+def chain_verified(args: Namespace) -> Verified:
+    """Compare every stage from a topology upwards.
 
     :raises UnreadableRecord: naming the record.
     """
@@ -34,7 +34,7 @@ def chain_told(args: Namespace) -> tuple[list[str], list[str]]:
         findings.append(f"chain: topologies read each other: {way}")
     else:
         notes.append(f"chain: {way}: all stages were compared".replace(", which", "", 1))
-    return findings, notes
+    return Verified(None, 0, tuple(findings), tuple(notes))
 
 
 def _stages(args: Namespace, store: Store) -> Iterator[tuple[str, str]]:
@@ -73,3 +73,19 @@ def _source(args: Namespace, ledger: ReadOnlyLedger, name: str) -> Source:
     if name == args.topology:
         return dag_of(args, dag_id)[0].named_source
     return checked_dag(dag_id, ledger.paths, conn_id_of(args))[0].named_source
+
+
+def taken_by(args: Namespace) -> frozenset[int]:
+    """Name the transactions that TOPOLOGY:TXID has taken, if that topology reads the one of the command; else none."""
+    name, _, txid = args.what.rpartition(":")
+    if not name or not txid.isdecimal():
+        return frozenset()
+    with store_of(args) as store:
+        ledger = ReadOnlyLedger(store, paths_of(args, name))
+        record = ledger.topology_if_any()
+        if record is None or record.upstream != args.topology:
+            return frozenset()
+        taken = ChainStages.of(ledger, int(txid)).taken
+    if taken is None:
+        return frozenset()
+    return frozenset({*range(taken.first, taken.last + 1), *taken.ends.values()})
