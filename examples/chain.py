@@ -99,7 +99,7 @@ class Chain(Example):
         self.say("a day was skipped, and is re-admitted now")
         skipped = [each.txid for each in history(self._store, self.paths) if each.status == "SKIPPED"]
         for each in skipped:
-            airflow.command("tx", "readmit", "chain_orders", str(each), "--why", "it was open", timeout=_WAIT)
+            airflow.command("tx", "readmit", "chain_orders", str(each), "--why", "it was open", "--yes", timeout=_WAIT)
         self._rests("the re-admitted day")
 
     def _lower_a_maximum(self, airflow: LocalAirflow) -> None:
