@@ -461,8 +461,8 @@ def _shown(block: Block) -> None:
 
 
 _RULES = (
-    _source, _malformed, _upstream, _interval, _window, _committers, _after_committer, _serial, _updates, _checks,
-    _states, _appended, _phase, _kinds, _shown,
+    _source, _malformed, _interval, _window, _committers, _after_committer, _serial, _updates, _checks, _states,
+    _upstream, _appended, _phase, _kinds, _shown,
 )  # fmt: skip
 
 

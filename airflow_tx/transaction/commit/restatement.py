@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeGuard
 
-from msgspec import structs
+from msgspec import to_builtins
 
 from airflow_tx.base.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.base.failpoints import failpoint
@@ -70,7 +70,7 @@ def write_entry(
         written=written,
         metadata=begun.metadata,
         source=_serialized(case.spec.source),
-        replaces=None if begun.replaces is None else structs.asdict(begun.replaces),
+        replaces=None if begun.replaces is None else to_builtins(begun.replaces),
         contributions={
             update.state.name: Contribution(refusal=_LEFT)
             if update.state.name in left
