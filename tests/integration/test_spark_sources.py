@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from airflow_tx.base.compat import RunInfo
-from airflow_tx.base.errors import RowsRefused, SourceError
+from airflow_tx.base.errors import RowsRefused, SourceError, SourceNotSettled
+from airflow_tx.base.rows import dicts_of
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.state import DeltaTable
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite
+from tests.integration.upstream_orders import orders_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +64,25 @@ def test_files_of_an_object_storage_are_the_same_in_spark(spark: SparkSession, t
     found = rows_of(source, batch.metadata, spark)
     assert found == rows_without_spark(source, batch.metadata)
     assert {row["n"] for row in found} == {"1", "10", "2", "20", "3", "30"}
+
+
+def test_the_table_of_another_topology_is_the_same_in_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = DeltaTable(tmp_path / "orders")
+    orders = orders_of(table, tmp_path, monkeypatch).run(3)
+    orders.pipeline.restate(2, "o2", 50)
+    source = orders.source(upstream_txid=True, max_transactions=3)
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    found = rows_of(source, batch.metadata, spark)
+    assert found == sorted(dicts_of(source.emit_batch(ATTEMPT, batch.metadata)), key=str)
+    assert sorted((row["upstream_txid"], row["n"]) for row in found) == [(1, 1), (3, 3), (4, 50)]
+    source.check_read(ATTEMPT)
+    source.close()
+    orders.written(1)
+    with pytest.raises(SourceNotSettled):
+        rows_of(source, batch.metadata, spark)
 
 
 def test_types_that_were_found_once_are_those_of_every_batch(spark: SparkSession, tmp_path: Path) -> None:

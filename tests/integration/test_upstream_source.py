@@ -10,78 +10,28 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import hooks
 from airflow_tx.base.errors import ConfigError, FailedBatch, OtherSource, SourceError, SourceNotSettled, TxError
 from airflow_tx.base.rows import dicts_of
-from airflow_tx.ledger import Audit, Grant, Paths, TransactionAttempt
+from airflow_tx.ledger import Paths, TransactionAttempt
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import TopologyRecord, decode, encode
-from airflow_tx.ledger.steps.replay import WishRequest
-from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.sources import UpstreamSource, rebuild
 from airflow_tx.sources.api import Batch
 from airflow_tx.state import DeltaTable, MemoryState, SqlTable, Sum
-from airflow_tx.state.arrow import RowTally
 from tests.integration.pipeline import Pipeline
+from tests.integration.upstream_orders import ADA, ROOT, Orders, orders_of
 
-ROOT = "/tx"
-ADA = Audit("ada", "a bug")
 ATTEMPT = TransactionAttempt(1, 1)
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-class Orders:
-    """Topology `orders` and its table, which a source reads."""
-
-    def __init__(self, store: MemoryStore, table: Any, folder: Path) -> None:
-        self.table = table
-        self.store = store
-        self.folder = folder
-        self.pipeline = Pipeline(store, ROOT, [table], topology="orders", journals=True, book=True)
-        self.pipeline.write = self._write  # type: ignore[method-assign]
-
-    def _write(self, grant: Grant, rows: Any) -> None:
-        update: list[Any] = [{"key": "total", "n": rows}] if rows is not None else []
-        if isinstance(self.table, DeltaTable) and update:
-            token = grant.token
-            update = self.table.stage(update, TransactionAttempt(grant.txid, token.attempt, token.birth))
-        tally = RowTally(update, ())
-        self.pipeline.written = {self.table.name: tally.written(self.table.raise_and_write(grant, tally))}
-
-    def source(self, **options: Any) -> UpstreamSource:
-        return UpstreamSource(self.table, topology="orders", root=ROOT, **options).named("totals")
-
-    def run(self, times: int = 1) -> Orders:
-        for _ in range(times):
-            self.pipeline.run(f"o{self.pipeline.ledger.current_if_any() or 1}")
-        return self
-
-    def without_rows(self) -> Orders:
-        begun = self.pipeline.begin(f"o{self.pipeline.ledger.current()}")
-        grant = self.pipeline.acquire(begun, self.pipeline.process(begun))
-        self.pipeline.write(grant, None)
-        self.pipeline.mark(grant)
-        return self
-
-    def written(self, txid: int) -> Any:
-        """A restatement is written, and not marked."""
-        self.pipeline.ledger.want_restated(WishRequest(txid, f"o{txid}", f"o{txid}"), ADA)
-        begun = self.pipeline.begin(f"o{txid}")
-        grant = self.pipeline.acquire(begun, self.pipeline.process(begun))
-        self.pipeline.write(grant, 100)
-        return grant
-
-
 @pytest.fixture(params=["sqlite", "delta"])
 def orders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orders:
-    store = MemoryStore()
-    store.ensure(ROOT)
-    monkeypatch.setattr(hooks, "shared_store", lambda conn_id: store, raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
     table: Any = SqlTable("warehouse", table="orders") if request.param == "sqlite" else DeltaTable(tmp_path / "orders")
-    return Orders(store, table, tmp_path)
+    return orders_of(table, tmp_path, monkeypatch)
 
 
 def read(source: UpstreamSource, batch: Batch | None) -> list[Any]:
