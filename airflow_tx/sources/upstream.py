@@ -109,6 +109,7 @@ class UpstreamSource(Source):
         self.batch_size = size if size.arguments() else None
         self._taken: TakenRange | None = None
         self._counted: list[TableCounts] = []
+        self._owners: set[tuple[str, int]] = set()
 
     def _checked_table(self, table: Any) -> CommittedTable:
         if not isinstance(table, CommittedTable):
@@ -314,6 +315,23 @@ class UpstreamSource(Source):
 
         :raises SourceError: naming what to do.
         """
+        self._check_owner(upstream)
+        begins = upstream.topology.book
+        if not begins or first < begins:
+            since = f"begins at transaction {begins}" if begins else "has not begun"
+            raise self.refused(
+                f"the book of topology {self.upstream!r} {since}, and transaction {first} is next",
+                Remedy.of(
+                    "Make its older lines: ",
+                    Command("repair", self.upstream, options=("--ends", "--why", "TEXT")),
+                ),
+            )
+
+    def _check_owner(self, upstream: UpstreamReading) -> None:
+        """Refuse the table of another topology; a process asks the table once in each life of the ledger."""
+        life = (upstream.topology.incarnation, upstream.topology.generation)
+        if life in self._owners:
+            return
         found = self.table.incarnation()
         if (
             found != upstream.topology.incarnation
@@ -327,16 +345,7 @@ class UpstreamSource(Source):
                 f"state {self.table.name!r} is no table of topology {self.upstream!r}: {problem}",
                 f"Name the topology that appends to it. The states of {self.upstream!r}: {states}.",
             )
-        begins = upstream.topology.book
-        if not begins or first < begins:
-            since = f"begins at transaction {begins}" if begins else "has not begun"
-            raise self.refused(
-                f"the book of topology {self.upstream!r} {since}, and transaction {first} is next",
-                Remedy.of(
-                    "Make its older lines: ",
-                    Command("repair", self.upstream, options=("--ends", "--why", "TEXT")),
-                ),
-            )
+        self._owners.add(life)
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
