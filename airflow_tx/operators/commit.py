@@ -6,7 +6,8 @@ Source: protocol.md §§2, 4, 6, 7.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -18,6 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import (
     AheadOfOrder,
     FailedBatch,
@@ -70,14 +72,19 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
     from airflow_tx.outputs import Entry
+    from airflow_tx.sources import Source
+    from airflow_tx.state import FencedState
     from airflow_tx.transaction import Commit, WaitingLine
     from airflow_tx.triggers import WaitTrigger
 
 
 # --- lineage ------------------------------------------------------------------------------------------------------
-# What OpenLineage learns of a run, if its provider is installed: the transaction, as a facet of the run.
+# What OpenLineage learns of a run, if its provider is installed: the transaction, as a facet of the run; and the places
+# of its source and its states, as input and output datasets.
 
 
+_LISTENER = "airflow.providers.openlineage"
+"""The package that Airflow has imported before a task begins, if it listens."""
 FACET = "airflow_tx"
 """Under which name the facet is in the run."""
 _FIELDS = ("topology", "txid", "attempt", "position", "rows", "restates")
@@ -87,24 +94,79 @@ class LineageOperator:
     """An operator that keeps the transaction it worked on until OpenLineage asks for it, in the same process."""
 
     _transaction_facet: dict[str, Any] | None = None
+    _reads: Sequence[Dataset] = ()
+    _writes: Sequence[Dataset] = ()
 
-    def note_lineage(self, topology: str, begun: Begun, rows: int | None = None) -> None:
-        """Keep the transaction that the task works on.
+    def note_lineage(
+        self,
+        topology: str,
+        begun: Begun,
+        rows: int | None = None,
+        *,
+        source: Source | None = None,
+        states: Iterable[FencedState] = (),
+    ) -> None:
+        """Keep the transaction that the task works on, and its datasets.
+
+        Places are looked up now: when OpenLineage asks, it may do so in a fork of this process, whose connections to
+        servers it must not use.
 
         :param rows: of its batch, if they are counted.
+        :param source: that the transaction reads. `states`: that it writes.
         """
         position = as_kept(begun.position, POSITION_KEPT)
         restates = None if begun.replaces is None else begun.replaces.txid
         values = (topology, begun.txid, begun.attempt.attempt, position, rows, restates)
         self._transaction_facet = dict(zip(_FIELDS, values, strict=True))
+        if _LISTENER in sys.modules:
+            self._reads = [] if source is None else _datasets(source, source.datasets)
+            named = [each for state in states for each in _datasets(state, state.dataset)]
+            self._writes = [*dict.fromkeys(named)]
+
+    def note_commit_lineage(self, commit: Commit) -> None:
+        """Keep the transaction that the task has committed, and the datasets of its source and its states."""
+        spec = commit.spec
+        rows = commit.processed.rows if commit.processed else None
+        states = [update.state for update in commit.updates]
+        self.note_lineage(spec.topology, commit.begun, rows, source=spec.source, states=states)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Give the facet; called by the provider of OpenLineage when the task has ended."""
+        """Give the facet and the datasets; called by the provider of OpenLineage when the task has ended."""
         from airflow.providers.openlineage.extractors import OperatorLineage  # type: ignore[import-not-found]
 
         if self._transaction_facet is None:
             return OperatorLineage()
-        return OperatorLineage(run_facets={FACET: _facet_class()(**self._transaction_facet)})
+        found = OperatorLineage(run_facets={FACET: _facet_class()(**self._transaction_facet)})
+        if self._reads or self._writes:
+            _add_datasets(self, found)
+        return found
+
+
+def _datasets(place: Source | FencedState, name: Callable[[], Any]) -> list[Dataset]:
+    """Let a source or a state name its places. An error is logged in one line, and fails no task."""
+    try:
+        found = name()
+        return [Dataset(*each) for each in ([found] if isinstance(found, Dataset) else found or ())]
+    except Exception as error:  # noqa: BLE001 - clients and code of the user's own may raise anything
+        reason = error if isinstance(error, TxError) else type(error).__name__
+        log.warning("OpenLineage does not learn the place of %r: %s", place, reason)
+        return []
+
+
+def _add_datasets(operator: Any, lineage: Any) -> None:
+    """Add the datasets of a transaction to the inlets and outlets of its task.
+
+    OpenLineage's provider reads these itself where an operator names no dataset, and only there.
+    """
+    from airflow.providers.openlineage.extractors.manager import (  # type: ignore[import-not-found]
+        ExtractorManager,
+    )
+    from openlineage.client.event_v2 import Dataset as Named  # type: ignore[import-not-found]
+
+    ExtractorManager().extract_inlets_and_outlets(lineage, operator)
+    for listed, own in ((lineage.inputs, operator._reads), (lineage.outputs, operator._writes)):
+        known = {(each.namespace, each.name) for each in listed}
+        listed += [Named(each.namespace, each.name) for each in own if each not in known]
 
 
 @cache
@@ -229,8 +291,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         commit.spec.raise_own_alarms(context, self.log)
         if line is not None:
             self._wait(commit.spec, context, line)
-        rows = commit.processed.rows if commit.processed else None
-        self.note_lineage(commit.spec.topology, commit.begun, rows)
+        self.note_commit_lineage(commit)
         return commit
 
     def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:
@@ -448,8 +509,7 @@ class MarkCommittedOperator(RetriedOperator, LineageOperator):
             is_first = commit.ledger.status(commit.begun.txid) is not None
             commit.mark_in_phase()
             note_commit(self, context, commit, is_first=is_first)
-        rows = commit.processed.rows if commit.processed else None
-        self.note_lineage(commit.spec.topology, commit.begun, rows)
+        self.note_commit_lineage(commit)
 
 
 def _updates(context: Context) -> tuple[Update, ...]:
@@ -646,7 +706,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             txid=attempt.txid,
             attempt=attempt.attempt,
         )
-        self.note_lineage(spec.topology, begun)
+        self.note_lineage(spec.topology, begun, source=spec.source)
         if begun.replay:
             Metric.REPLAYED.send(spec.paths)
         self.log.info(

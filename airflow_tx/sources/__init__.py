@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from airflow_tx.base.dataset import Dataset as Dataset
     from airflow_tx.base.errors import (
         PartitionUnavailable as PartitionUnavailable,
         SourceError as SourceError,

@@ -21,6 +21,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import (
     ConfigError,
@@ -693,6 +694,13 @@ class Source(Described, ABC):
     def connections(self) -> Mapping[str, str]:
         """Map the ids of the Airflow connections that the source needs to their types."""
         return {}
+
+    def datasets(self) -> Sequence[Dataset]:
+        """Name the places of its rows for OpenLineage, without users and passwords; none: they are not known.
+
+        `begin`, committers and Spark operators ask if OpenLineage listens. An error fails no task.
+        """
+        return ()
 
     def backlog(self, position: Json) -> int | None:
         """Count the rows (of its `unit`) that there are now after `position`; None if the source does not know.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from uuid import uuid4
 
 from airflow_tx.base.connections import RabbitBroker, require_pika
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import OtherSource, RowsRefused, SourceError
 from airflow_tx.base.failpoints import failpoint
 from airflow_tx.base.remedy import Command, Remedy
@@ -623,6 +624,11 @@ class RabbitQueueSource(Source):
             broker = RabbitBroker.of_connection(self.conn_id, what=type(self).__name__)
             self._session = QueueSession(broker, self.queue, repr(self))
         return self._session
+
+    def datasets(self) -> list[Dataset]:
+        broker = RabbitBroker.of_connection(self.conn_id, what=type(self).__name__)
+        name = self.queue if broker.virtual_host == "/" else f"{broker.virtual_host}.{self.queue}"
+        return [Dataset(f"amqp://{broker.host}:{broker.port}", name)]
 
     def _position(self, position: Json) -> QueuePosition:
         own = QueuePosition(f"{self.conn_id}/{self.queue}")

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.config import Settings
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.described import remade
 from airflow_tx.base.errors import (
     FailedBatch,
@@ -130,6 +131,9 @@ class UpstreamSource(Source):
 
     def connections(self) -> Mapping[str, str]:
         return self.table.connections()
+
+    def datasets(self) -> list[Dataset]:
+        return [self.table.dataset()]
 
     def in_ledger(self, conn_id: str | None, root: str | None) -> UpstreamSource:
         for option, own, other in (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_tx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from airflow_tx.base.dataset import Dataset as Dataset
     from airflow_tx.state.aggregators import (
         Aggregator as Aggregator,
         Avg as Avg,
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
     from airflow_tx.state.trident import RollBackMap as RollBackMap
     from airflow_tx.state.upstream import (
         CommittedTable as CommittedTable,
-        Dataset as Dataset,
         TableCounts as TableCounts,
         TableSnapshot as TableSnapshot,
     )

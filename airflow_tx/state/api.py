@@ -16,6 +16,7 @@ from enum import Enum
 from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateBehind, StateError
 from airflow_tx.base.remedy import Command, Remedy
@@ -255,6 +256,13 @@ class FencedState(Described, ABC):
     @property
     def append_table(self) -> AppendTable | None:
         """Return the state itself if tasks write its rows into its folder; None: the committer writes them."""
+        return None
+
+    def dataset(self) -> Dataset | None:
+        """Name the place of its values for OpenLineage, without user and password; None: it is not known.
+
+        A committer asks once its transaction is committed. An error fails no task.
+        """
         return None
 
     def ddl(self) -> Mapping[str, Sequence[str]]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import ChunkConflict, ConfigError, StateError, TxidBehind
 from airflow_tx.ledger import Token
 from airflow_tx.state.aggregators import CombinerAggregator, ReducerAggregator, as_delta
@@ -474,6 +475,12 @@ def store_name(backing: Any) -> str:
     return str(getattr(backing, "name", type(backing).__name__))
 
 
+def place_of(made: Any) -> Dataset | None:
+    """Name the place of a map, a factory or a state, as its own `dataset` does; None: it has none."""
+    found = made.dataset() if callable(getattr(made, "dataset", None)) else None
+    return found if isinstance(found, Dataset) else None
+
+
 class _Map(Generic[_V, _T]):
     """The common part of the maps: one get and one put for each update, and the memory of the open batch.
 
@@ -493,6 +500,9 @@ class _Map(Generic[_V, _T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._backing!r})"
+
+    def dataset(self) -> Dataset | None:
+        return place_of(self._backing)
 
     def begin_commit(
         self,
@@ -741,6 +751,9 @@ class SnapshottableMap(Generic[_T]):
     def __repr__(self) -> str:
         return f"SnapshottableMap({self._map!r}, {self._key!r})"
 
+    def dataset(self) -> Dataset | None:
+        return place_of(self._map)
+
     def begin_commit(self, txid: int | None, **grant: Any) -> None:
         self._map.begin_commit(txid, **grant)
 
@@ -801,6 +814,9 @@ class CachedMap(Generic[_V]):
 
     def __repr__(self) -> str:
         return f"CachedMap({self._backing!r}, {self._size})"
+
+    def dataset(self) -> Dataset | None:
+        return place_of(self._backing)
 
     def begin_commit(
         self, txid: int | None, *, token: Token | None = None, found: Token | None = None

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from airflow_tx.base.connections import airflow_connection, server_addresses, wrong_type
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.described import Described
 from airflow_tx.base.errors import ConfigError, StateError, StateUnavailable
 from airflow_tx.state.api import StateKind
@@ -282,6 +283,11 @@ class MemcachedMap(Described):
             remedy = "Let one writer at a time update the state, and replay the batch."
             raise StateError(state=self.name, problem=problem, remedy=remedy)
 
+    def dataset(self) -> Dataset:
+        """Name its place for OpenLineage: all servers, which share the keys."""
+        servers = ",".join(f"{host}:{port}" for host, port in self._addresses())
+        return Dataset(f"memcached://{servers}", self.prefix or "/")
+
     def for_executors(self) -> MemcachedMap:
         """Copy it for a process without Airflow, with its servers."""
         return MemcachedMap(self._addresses(), prefix=self.prefix, timeout=self._timeout)
@@ -371,6 +377,10 @@ class MemcachedState(Described):
         if self.cache is not None:
             backing = CachedMap(backing, self.cache)
         return SnapshottableMap(_MAPS[self.kind](backing, name=self.name))
+
+    def dataset(self) -> Dataset:
+        """Name the place of its states for OpenLineage."""
+        return self._backing().dataset()
 
     def for_executors(self) -> MemcachedState:
         """Copy it for a process without Airflow, with its servers."""

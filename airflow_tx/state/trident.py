@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import chain, count
 from typing import Any, TypeVar
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import ConfigError, StateError, TxError
 from airflow_tx.base.remedy import Command
 from airflow_tx.state.aggregators import Aggregator, Cells, Columns, checked_columns
@@ -25,6 +26,7 @@ from airflow_tx.state.maps import (
     SnapshottableMap,
     ValueUpdater,
     from_text,
+    place_of,
     portable,
     to_text,
 )
@@ -281,6 +283,9 @@ class TridentState(FencedState):
         if self.can_roll_back and is_map(made) and not hasattr(made, "can_roll_back"):
             return RollBackMap(made, index, count)
         return made
+
+    def dataset(self) -> Dataset | None:
+        return place_of(self.given)
 
     def for_readers(self, *, local: bool) -> TridentState:
         copied = copy.copy(self)

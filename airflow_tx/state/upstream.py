@@ -8,20 +8,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import StateDiffers
 from airflow_tx.state.api import StateKind, StoredState
 
 UPSTREAM_TXID = "upstream_txid"
 """The column of rows that says which transaction has committed them."""
-
-
-class Dataset(NamedTuple):
-    """The place of a table, as OpenLineage names it."""
-
-    namespace: str
-    name: str
 
 
 class TableSnapshot:

@@ -32,6 +32,7 @@ READ_AGAIN = {
 ALIKE = {
     "PartitionedFileSource": "reads its files as FileSource",
     "PartitionedSqlSource": "reads its tables as SqlSource",
+    "UpstreamSource": "its tables are read again below",
     "RabbitQueueSource": "tests/edges/test_messages.py gives its rows messages, without a server",
     "RedisNumberedSource": "reads a message as RedisListSource",
     "RedisStreamSource": "its values are texts",

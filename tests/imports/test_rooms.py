@@ -43,7 +43,7 @@ assert not loaded & blocked, loaded & blocked
 
 
 ROOMS = "coordinator hooks ledger lint operations operators outputs plugin sources spark state transaction triggers"
-GROUND = "compat config connections described errors failpoints inquiry lazy_names remedy rows"
+GROUND = "compat config connections dataset described errors failpoints inquiry lazy_names remedy rows"
 DOORS = [
     "airflow_tx.provider_info",
     *(f"airflow_tx.{room}" for room in ROOMS.split()),

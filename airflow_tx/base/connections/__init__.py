@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         make_client as make_client,
         parameters_of_connection as parameters_of_connection,
         parameters_of_url as parameters_of_url,
+        redis_dataset as redis_dataset,
         redis_failures as redis_failures,
         redis_url as redis_url,
     )

@@ -80,6 +80,12 @@ class KafkaAddress:
         own = {name: _text(value) for name, value in spark.items()}
         return cls(conn_id, client, _text(extra.get(GROUP) or "airflow_tx"), own)
 
+    @property
+    def first_server(self) -> str:
+        """Give "host:port" of the first bootstrap server, by which OpenLineage names a cluster."""
+        first = self.client["bootstrap.servers"].partition(",")[0]
+        return server_addresses(first.rpartition("://")[2], 9092)[0]
+
     def spark_options(self) -> dict[str, str]:
         """Translate into options of Spark's Kafka connector: ``kafka.`` and a setting of the Java client."""
         found = {name: self.client[name] for name in _SAME if name in self.client}

@@ -20,6 +20,7 @@ from airflow_tx.base.connections.lookup import (
     refused_extra,
     wrong_type,
 )
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import ConfigError
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks.
@@ -95,6 +96,16 @@ def parameters_of_url(url: str) -> dict[str, Any]:
     except ValueError:
         remedy = "Use redis://user:password@host:port/db."
         raise ConfigError(option="from_url(url)", value="(hidden)", remedy=remedy) from None
+
+
+def redis_dataset(parameters: Mapping[str, Any], key: str) -> Dataset:
+    """Name a key, or keys that begin with it, by the parameters of a client; "": the whole database."""
+    server = (
+        parameters.get("path")
+        or f"{parameters.get('host', 'localhost')}:{parameters.get('port', 6379)}"
+    )
+    database = str(parameters.get("db") or 0)
+    return Dataset(f"redis://{server}", ".".join(filter(None, [database, key])))
 
 
 def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import OtherSource, PartitionUnavailable, SourceError, TxError
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.remedy import Remedy
@@ -215,6 +216,9 @@ class FolderArguments(Source):
 
     def connections(self) -> Mapping[str, str]:
         return {self.conn_id: self._storage.conn_type} if self.conn_id else {}
+
+    def datasets(self) -> list[Dataset]:
+        return self._storage.datasets()
 
     def _limits(self) -> str:
         limits = {

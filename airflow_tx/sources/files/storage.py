@@ -16,6 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.outputs import Files, Listed, LocalFiles, RemoteFiles, literal, spark_uri
 from airflow_tx.sources.packed_names import pack, unpack
 
@@ -165,6 +166,11 @@ class Storage(ABC):
     def root(self) -> str | None:
         """Find the folder before the first wildcard, as every process can reach it; None: nothing says where it is."""
         return self.folder
+
+    def datasets(self) -> list[Dataset]:
+        """Name the folder before the first wildcard."""
+        root = self.root()
+        return [] if root is None else [Dataset.of_folder(root)]
 
     @abstractmethod
     def path(self, folder: str) -> FilePath: ...

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_tx.base.connections import KafkaAddress
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import (
     OtherSource,
     PartitionUnavailable,
@@ -349,6 +350,10 @@ class KafkaTopics(LogSource):
 
     def connections(self) -> Mapping[str, str]:
         return {self.conn_id: "kafka"}
+
+    def datasets(self) -> list[Dataset]:
+        server = self._address().first_server
+        return [Dataset(f"kafka://{server}", topic) for topic in self.topics]
 
     def close(self) -> None:
         super().close()

@@ -15,8 +15,10 @@ from airflow_tx.base.connections import (
     RedisFailure,
     make_client,
     parameters_of_connection,
+    redis_dataset,
     redis_failures,
 )
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import (
     ConfigError,
     OtherSource,
@@ -401,6 +403,11 @@ class RedisSource(LogSource):
     def connections(self) -> Mapping[str, str]:
         return dict.fromkeys(self.conn_ids, "redis")
 
+    def datasets(self) -> list[Dataset]:
+        return [
+            redis_dataset(self._parameters(each), each.key) for each in self._partitions.values()
+        ]
+
     def partitions(self) -> list[str]:
         return list(self._partitions)
 
@@ -496,13 +503,18 @@ class RedisSource(LogSource):
                 f"partition {name} is in the batch, and is none of {', '.join(self._partitions)}"
             )
             raise self.refused(problem, remedy)
-        parameters = parameters_of_connection(partition.conn_id, what=type(self).__name__)
-        if partition.database is not None:
-            parameters["db"] = partition.database
         database = RedisDatabase(
-            name, repr(self), partition.conn_id, parameters, self.command("skip", txid)
+            name,
+            repr(self),
+            partition.conn_id,
+            self._parameters(partition),
+            self.command("skip", txid),
         )
         return RedisLog(self.messages(database, partition.key), self._client(database))
+
+    def _parameters(self, partition: RedisPartition) -> dict[str, Any]:
+        found = parameters_of_connection(partition.conn_id, what=type(self).__name__)
+        return found if partition.database is None else {**found, "db": partition.database}
 
     def _client(self, database: RedisDatabase) -> Any:
         server = self._partitions[database.partition].server

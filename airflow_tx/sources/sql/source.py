@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import ConfigError, PartitionUnavailable
 from airflow_tx.base.remedy import Remedy
 from airflow_tx.ledger import WHOLE, Loss, TransactionAttempt
@@ -79,6 +80,12 @@ class SqlRows(LimitedSource):
     def close(self) -> None:
         while self._read:
             self._read.pop().close()
+
+    def dataset_of(self, conn_id: str, table: str) -> Dataset:
+        """Name the place of one table, as a state of the same table names it."""
+        from airflow_tx.state import SqlTable
+
+        return SqlTable(conn_id, table=table).dataset()
 
     def accept(self) -> Remedy:
         """Word what a person can do about rows that are in no batch."""
@@ -156,6 +163,9 @@ class SqlSource(SqlRows, TransactionalSource):
     def connections(self) -> dict[str, str]:
         return {self.conn_id: "postgres"}
 
+    def datasets(self) -> list[Dataset]:
+        return [self.dataset_of(self.conn_id, self.table)]
+
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
         decision = LogDecision(
             {WHOLE: self._shard()}, {WHOLE: position}, self.limit, LogDecision.sizes
@@ -226,6 +236,9 @@ class PartitionedSqlSource(SqlRows, LogSource):
 
     def connections(self) -> dict[str, str]:
         return dict.fromkeys(self.conn_ids, "postgres")
+
+    def datasets(self) -> list[Dataset]:
+        return [self.dataset_of(*table) for table in self._tables().values()]
 
     def partitions(self) -> list[str]:
         return list(self._tables())

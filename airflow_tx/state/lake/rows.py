@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import StateError
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import NoTable, empty_frame, parquet_frame, typed_batch
@@ -19,7 +20,6 @@ from airflow_tx.state.lake.files import READERS, arrow_type, count_rows, file_ro
 from airflow_tx.state.upstream import (
     UPSTREAM_TXID,
     CommittedTable,
-    Dataset,
     TableCounts,
     TableSnapshot,
     check_free,
@@ -53,11 +53,7 @@ class CommittedFiles(CommittedTable):
         return {} if self.conn_id is None else {self.conn_id: "aws"}
 
     def dataset(self) -> Dataset:
-        scheme, remote, rest = self.uri.partition("://")
-        if not remote:
-            return Dataset("file", self.uri)
-        authority, _, path = rest.partition("/")
-        return Dataset(f"{scheme.replace('s3a', 's3')}://{authority}", path)
+        return Dataset.of_folder(self.uri)
 
     def row_types(self, *, upstream_txid: bool = False) -> dict[str, pa.DataType]:
         return self._types(self._store.load(), upstream_txid=upstream_txid)

@@ -14,8 +14,10 @@ from airflow_tx.base.connections import (
     make_client,
     parameters_of_connection,
     parameters_of_url,
+    redis_dataset,
     redis_failures,
 )
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import (
     ConfigError,
     FenceOutranked,
@@ -59,6 +61,9 @@ class RedisServer:
         self._parameters = parameters
         self._state = state
         self._where = where
+
+    def dataset(self, key: str) -> Dataset:
+        return redis_dataset(self._parameters, key)
 
     @contextmanager
     def client(self, *, last: bool = False) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from airflow_tx.base.connections import redis_url
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.state.api import Addressed
 from airflow_tx.state.keys import Key
 from airflow_tx.state.maps import MapTexts
@@ -33,6 +34,10 @@ class RedisMap(Addressed[RedisServer]):
         super().__init__(conn_id, prefix)
         self.prefix = checked_prefix(prefix, "RedisMap")
         self._texts = MapTexts(self.name)
+
+    def dataset(self) -> Dataset:
+        """Name its place for OpenLineage."""
+        return self._store.dataset(self.prefix)
 
     def for_executors(self) -> RedisMap:
         """Copy it for a process without Airflow, with its password."""

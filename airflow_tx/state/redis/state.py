@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from airflow_tx.base.connections import redis_url
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import ChunkConflict, StateDiffers, StateError
 from airflow_tx.ledger import Receipt
 from airflow_tx.state.aggregators import Aggregator, Cells, Columns, checked_columns
@@ -246,6 +247,9 @@ class RedisState(FencedInRedis, QueryableState):
 
     def _transaction(self, write: StateWrite) -> AbstractContextManager[_RedisUpdate]:
         return nullcontext(_RedisUpdate(self, self._fence, write))
+
+    def dataset(self) -> Dataset:
+        return self._server.dataset(self.prefix)
 
     def holds(self, txid: int) -> bool:
         if not self._fence.read().is_of(txid):

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import (
     ConfigError,
     StateDiffers,
@@ -243,6 +244,9 @@ class StateDatabase:
             self._portions = portions_table(self._schema)
             self._receipts = receipts_table(self._schema)
             self._placed = True
+
+    def dataset(self, connection: Connection) -> Dataset:
+        return self._dialect.dataset(connection.engine.url, self._schema, self._name)
 
     # --- tables ---------------------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.rows import COLUMN_TYPES, Exact, arrow_type_of, exact
 from airflow_tx.state.api import TXID
 from airflow_tx.state.column_types import STATE_TYPES
-from airflow_tx.state.upstream import Dataset
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -17,6 +17,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.types import TypeEngine
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.base.rows import Exact, Unreadable
 from airflow_tx.state.aggregators import add
@@ -34,7 +35,6 @@ from airflow_tx.state.sql.dialect import (
     values_of_row,
 )
 from airflow_tx.state.sql.schema import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
-from airflow_tx.state.upstream import Dataset
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

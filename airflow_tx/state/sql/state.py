@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns
 from airflow_tx.state.api import (
     Addressed,
@@ -133,6 +134,9 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
         names = (*self.columns.keys, *(f"{PREV}{value}" for value in self.columns.values))
         split_table(table, names, state=self.name, also=PREV)
         self._keeps_connection = True
+
+    def dataset(self) -> Dataset:
+        return self._asked(self._store.dataset)
 
     def holds(self, txid: int) -> bool:
         return self._asked(self._store.holds, txid)

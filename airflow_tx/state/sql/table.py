@@ -9,11 +9,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.api import StoredReceipt
 from airflow_tx.state.column_types import STATE_TYPES, split_table
 from airflow_tx.state.sql.state import FencedInSql
-from airflow_tx.state.upstream import CommittedTable, Dataset, TableCounts, TableSnapshot
+from airflow_tx.state.upstream import CommittedTable, TableCounts, TableSnapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -48,7 +48,7 @@ from airflow_tx.state.sql.dialect import (
 from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, OneTableStore
 from airflow_tx.state.sql.rows import ROW, HeldSnapshot, UpstreamRows, upstream_rows
 from airflow_tx.state.sql.schema import RECEIPTS_TABLE, SAMPLE
-from airflow_tx.state.upstream import UPSTREAM_TXID, Dataset, TableCounts, TableSnapshot, owned
+from airflow_tx.state.upstream import UPSTREAM_TXID, TableCounts, TableSnapshot, owned
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -429,9 +429,6 @@ class TableStore(OneTableStore[FoundTable]):
         return [dict(row) for row in connection.execute(query).mappings()]
 
     # --- as a source ----------------------------------------------------------------------------------------------
-
-    def dataset(self, connection: Connection) -> Dataset:
-        return self._dialect.dataset(connection.engine.url, self._schema, self._name)
 
     def counts(self, txids: Collection[int]) -> TableCounts:
         """Count the rows of transactions, see `CommittedTable`."""

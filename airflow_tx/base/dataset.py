@@ -1,0 +1,32 @@
+"""The place of data, as OpenLineage names it: two runs that name one place are connected in its graph."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_SCHEMES = {"s3a": "s3", "gcs": "gs"}
+"""What OpenLineage calls an object storage that has another scheme, too."""
+_OF_A_DISK = ("", "file", "local")
+
+
+class Dataset(NamedTuple):
+    """The place of data, such as a table, a topic or a folder.
+
+    :param namespace: the server, such as ``postgres://host:5432``; of a disk ``file``. It has no user and no password.
+    :param name: the place on that server, such as ``database.schema.table``.
+    """
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def of_folder(cls, uri: str) -> Dataset:
+        """Name a folder on a disk or in an object storage.
+
+        :param uri: its path, or a URI such as ``s3://bucket/folder``.
+        """
+        scheme, _, place = uri.rpartition("://")
+        if scheme in _OF_A_DISK:
+            return cls("file", place)
+        authority, _, path = place.partition("/")
+        return cls(f"{_SCHEMES.get(scheme, scheme)}://{authority}", path or "/")
