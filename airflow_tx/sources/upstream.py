@@ -5,6 +5,7 @@ Source: docs/protocol.md §12.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -143,8 +144,12 @@ class UpstreamSource(Source):
             if own not in (None, other):
                 remedy = f"The ledgers of both topologies are in one place, and the Transaction says {other!r}."
                 raise self.unusable(option, own, remedy)
-        _, arguments = self.described()
-        return type(self)(**{**arguments, "zookeeper_conn_id": conn_id, "root": root})
+        placed = copy.copy(self)  # the table keeps what only this process can use
+        placed._given = dict(self._given)
+        placed.normalize(zookeeper_conn_id=conn_id, root=root)
+        placed.zookeeper_conn_id = conn_id
+        placed.root = root
+        return placed
 
     # --- begin ------------------------------------------------------------------------------------------------------
 

@@ -301,8 +301,10 @@ def put_back(ti: Any, why: str = "") -> NoReturn:
     """
     from airflow.sdk.exceptions import AirflowRescheduleException
 
-    reason = why or f"Run {ti.run_id} begins again: it waits until `begin` has ended."
-    log.info("%s Airflow starts this task once more.", reason)
+    begins = (
+        f"Run {ti.run_id} begins again: Airflow starts this task once more when `begin` has ended."
+    )
+    log.info("%s", why or begins)
     # Scheduled again sooner, it would be failed like a deferred task that is woken too soon.
     at = datetime.now(timezone.utc) + timedelta(seconds=Settings.load().min_deferral)
     raise AirflowRescheduleException(at)  # type: ignore[no-untyped-call]

@@ -348,6 +348,26 @@ def test_it_is_made_again_with_its_table_by_plain_json(orders: Orders) -> None:
     assert taken(again.decide(ATTEMPT, None)) == (1, 1)
 
 
+def test_a_table_keeps_in_its_transaction_what_only_this_process_can_use(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'w.db'}"
+    source = UpstreamSource(SqlTable.from_url(url, table="orders"), topology="orders").in_ledger(None, None)
+    assert source.table.counts([1]).rows == {1: 0}
+    secret = DeltaTable(tmp_path / "lake", storage_options={"secret": "x"})
+    table: Any = UpstreamSource(secret, topology="orders").in_ledger(None, "/tx").table
+    assert table.options() == {"secret": "x"}
+
+
+def test_a_range_of_skipped_transactions_has_no_rows_and_the_columns_of_the_table(orders: Orders) -> None:
+    orders.run(1)
+    for _ in range(2):
+        orders.pipeline.skip(orders.pipeline.begin(f"o{orders.pipeline.ledger.current()}").txid)
+    source = orders.source(start=2, max_transactions=2)
+    batch = source.decide(ATTEMPT, None)
+    assert (taken(batch), read(source, batch)) == ((2, 3), [])
+    assert batch is not None
+    assert set(source.emit_arrow(ATTEMPT, batch.metadata).schema.names) == {"key", "n"}
+
+
 def test_it_knows_the_place_of_the_ledgers_from_the_transaction() -> None:
     source = UpstreamSource(SqlTable("warehouse", table="orders"), topology="orders")
     placed = source.in_ledger("zk", "/other")

@@ -53,6 +53,9 @@ class UpstreamReading:
         """
         line = self._book.line(txid)
         if line is None:
+            # A restatement that became final since its page was read.
+            line = Book(self.ledger.reader, self.ledger.paths).line(txid)
+        if line is None:
             path = self.ledger.paths.ends
             raise UnreadableRecord(path=path, reason=f"it has no line of transaction {txid}")
         return line

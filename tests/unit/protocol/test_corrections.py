@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_tx.ledger.book import LINES_A_PAGE
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.steps.end import note_readmission, note_skip
 from airflow_tx.ledger.steps.replay import WishRequest
@@ -184,3 +185,11 @@ def test_a_skip_that_is_only_requested_is_no_end() -> None:
     chain.totals.ledger.run(note_skip, begun.txid, ADA)
     end = chain.correct(1)
     assert chain.found().comparison.txid == end - 1
+
+
+def test_a_restatement_that_is_marked_while_the_book_is_read_has_its_line() -> None:
+    chain = Chain().run(LINES_A_PAGE + 1)
+    reading = chain.upstream
+    assert list(reading.lines(LINES_A_PAGE, LINES_A_PAGE + 1)) == [LINES_A_PAGE, LINES_A_PAGE + 1]
+    end = chain.correct(1)
+    assert reading.taken(1, 1).ends == {"1": end}
