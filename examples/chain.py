@@ -67,7 +67,10 @@ class Chain(Example):
             self._restate(airflow, TWICE, "an order was missing")
         airflow.kill_component("scheduler")
         airflow.start_component("scheduler")
-        self.say("the scheduler is killed, and started again")
+        assert self.zookeeper is not None
+        self.zookeeper.kill()
+        self.zookeeper.start()
+        self.say("the scheduler and ZooKeeper are killed, and started again")
         self._rests("two corrections of one day")
 
     def _correct_what_is_read(self, airflow: LocalAirflow) -> None:

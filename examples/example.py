@@ -43,6 +43,8 @@ class Example(ABC):
         self.folder = folder
         self.say = say
         self.failpoints = failpoints
+        self.zookeeper: LocalZooKeeper | None = None
+        """The server of the ledgers, once it runs."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -88,6 +90,7 @@ def run(example: type[Example], home: Path) -> int:
     made.prepare()
     say("starting ZooKeeper and Airflow")
     with LocalZooKeeper(home / "zookeeper") as zookeeper:
+        made.zookeeper = zookeeper
         with make_airflow(home, dags, zookeeper.hosts, failpoints) as airflow, opened(zookeeper.hosts) as store:
             say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
             made.drive(airflow, store)

@@ -57,7 +57,7 @@ def test_a_page_names_every_example() -> None:
 
 
 # What these show has tests of its own, such as test_corrections and test_backfill, or takes a whole Airflow.
-TESTED_BY_THEMSELVES = {"corrections", "daily_orders", "kafka_counts", "lake", "sql_orders", "twitter"}
+TESTED_BY_THEMSELVES = {"chain", "corrections", "daily_orders", "kafka_counts", "lake", "sql_orders", "twitter"}
 TOGETHER = sorted(set(EXAMPLES) - TESTED_BY_THEMSELVES)
 FIRST = ("words",)
 
