@@ -56,6 +56,31 @@ def test_orders_of_a_day_are_added_up() -> None:
     assert result.states["tx_state.daily_orders"].read() == [{"product": "tea", "orders": 2, "amount": 7}]
 
 
+DAYS = [
+    {"day": "01", "product": "tea", "amount": "3"},
+    {"day": "01", "product": "tea", "amount": "4"},
+    {"day": "01", "product": "tea", "amount": "unknown"},
+]
+CLEANED = [{**row, "amount": int(row["amount"])} for row in DAYS if row["amount"].isdecimal()]
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "rows", "given"),
+    [
+        ("chain_orders", DAYS, DAYS),
+        ("chain_cleaned", DAYS, CLEANED),
+        ("chain_totals", CLEANED, [{"day": "01", "orders": 2, "amount": 7}]),
+        ("chain_largest", CLEANED, [{"product": "tea", "amount": 4}]),
+    ],
+)
+def test_each_stage_of_a_chain_is_tried_out_alone(dag_id: str, rows: Any, given: Any) -> None:
+    result = trial(example(dag_id, "chain"), rows=rows)
+    assert result.state == "success", result.text()
+    (state,) = result.states.values()
+    found: Any = state
+    assert (found.read() if dag_id in ("chain_totals", "chain_largest") else list(found.rows)) == given
+
+
 def test_words_are_counted_in_the_database_that_each_belongs_to() -> None:
     result = trial(example("words"), rows=SENTENCES)
     found = [row for name in (0, 1) for row in result.states[f"tx_words_{name}.word_counts"].read()]
