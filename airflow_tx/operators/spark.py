@@ -110,7 +110,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         from airflow_tx.transaction import Processing, acknowledge, describe_batch
 
         with Processing.running(context) as processing:
-            self.note_lineage(processing.topology, processing.begun, source=processing.spec.source)
+            self.note_lineage(processing.topology, processing.begun, source=processing.source)
             if processing.metadata is None:
                 self.log.info(
                     "Transaction %s is an empty batch: nothing is submitted", processing.attempt

@@ -68,7 +68,7 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         from airflow_tx.transaction import Processing, acknowledge
 
         with Processing.running(context) as processing:
-            self.note_lineage(processing.topology, processing.begun, source=processing.spec.source)
+            self.note_lineage(processing.topology, processing.begun, source=processing.source)
             if processing.metadata is None:
                 self.log.info(
                     "Transaction %s is an empty batch: there is nothing to run", processing.attempt
