@@ -57,7 +57,7 @@ class Pipeline:
     :param sized: whether the source counts its rows.
     :param journals: whether commits name a journal entry, so that they can be restated.
     :param book: whether the topology keeps a book of ends; `upstream`: the topology whose table its source reads.
-    :ivar decide_again: gives the current metadata of a batch.
+    :ivar current: gives the current metadata of a batch.
     :ivar position: where the source stands after a row.
     :ivar amount: what a run adds to its states for a batch.
     :ivar metadata: what the source writes down of a row; the row itself, unless a test of names says otherwise.
@@ -94,7 +94,7 @@ class Pipeline:
         self.begins_as = ""
         self.metadata: Callable[[int], Any] = lambda row: row
         self.position: Callable[[int], Any] = lambda row: row
-        self.decide_again: Callable[[TransactionAttempt, Any], Any] = lambda attempt, metadata: metadata
+        self.current: Callable[[TransactionAttempt, Any], Any] = lambda attempt, metadata: metadata
         self.amount: Callable[[Any], Any] = lambda metadata: metadata
         self._tries = itertools.count()
         self._clock = Clock()
@@ -119,7 +119,7 @@ class Pipeline:
             decide=decide,
             run_state=lambda run_id: "failed",
             read_entry=self._entry,
-            decide_again=lambda attempt, metadata: self.decide_again(attempt, metadata),
+            decide_again=lambda attempt, metadata: self.current(attempt, metadata),
         )
         begun = self.ledger.begin(request, outside)
         assert isinstance(begun, Begun), begun

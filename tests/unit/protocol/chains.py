@@ -36,7 +36,7 @@ class Chain:
         self.totals = totals(store, root, states, topology="totals", journals=True, upstream="orders")
         self.totals.metadata = lambda row: self.upstream.taken(row, row).to_json()
         self.totals.amount = lambda metadata: 1
-        self.totals.decide_again = self._again
+        self.totals.current = self._again
 
     @property
     def upstream(self) -> UpstreamReading:

@@ -143,7 +143,7 @@ def test_each_attempt_keeps_its_range_and_finds_its_ends_anew(downstream: Books)
     pipeline = downstream.pipeline
     downstream.run(1)
     begun = pipeline.begin("run 2")
-    pipeline.decide_again = with_end(2, 9)
+    pipeline.current = with_end(2, 9)
     again = pipeline.begin("run 2")
     assert (again.attempt.attempt, again.position) == (2, begun.position)
     assert again.metadata == {"first": 2, "last": 2, "ends": {"2": 9}, "counts": {"9": 4}}
@@ -156,9 +156,9 @@ def test_a_restatement_and_its_replays_find_their_ends_anew(downstream: Books) -
     pipeline = downstream.pipeline
     downstream.run(2)
     pipeline.ledger.want_restated(wish(1), ADA)
-    pipeline.decide_again = with_end(1, 8)
+    pipeline.current = with_end(1, 8)
     assert pipeline.begin("run 1").metadata["ends"] == {"1": 8}
-    pipeline.decide_again = with_end(1, 9)
+    pipeline.current = with_end(1, 9)
     begun = pipeline.begin("run 1")
     assert (begun.txid, begun.attempt.attempt, begun.metadata["ends"]) == (3, 2, {"1": 9})
     grant = pipeline.acquire(begun, pipeline.process(begun))
