@@ -14,12 +14,15 @@ from pathlib import Path
 PER_BLOCK = 10
 WRONG = 1_000_000
 """What the bug adds to a total."""
-RIGHT = ("sparked",)
+RIGHT = ("sparked", "sums")
 """Topologies without the bug."""
 CHANGING = "late_files"
 """The topology whose files are corrected once they are committed."""
 CORRECTED = 1_000_000_000
 """What a number of a corrected file is larger by."""
+
+NUMBERED = "rx"
+"""With one of these begins the key of a row that is about one number."""
 
 
 def output_of(value: int, *, is_mended: bool) -> tuple[str, int]:

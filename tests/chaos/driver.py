@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from tests.chaos.ledger_watch import LedgerState, LedgerWatch
 from tests.chaos.person import Person
 from tests.chaos.record import Fault, Record, Rest
 from tests.chaos.story import Story
-from tests.chaos.topology import STORES
+from tests.chaos.topology import STORES, UPSTREAM
 from tests.chaos.world import Unanswered, World
 
 _TICK = 0.05
@@ -176,10 +177,12 @@ class ChaosRun:
             for name in sorted(left):
                 state, now, ended = self.watch.states[name], time.monotonic(), self._ended(name)
                 since, before, known = changed.get(name, (now, ended, None))
-                if known != state:
-                    changed[name] = (now, ended, state)
+                # A topology that reads another one moves with that one.
+                moved = (state, self.watch.states.get(UPSTREAM.get(name, name)))
+                if known != moved:
+                    changed[name] = (now, ended, moved)
                     counted.discard(name)
-                elif name not in counted and state.is_quiet and self._is_complete(name):
+                elif name not in counted and state.is_quiet and self._is_complete(name, left):
                     counted.add(name)
                 elif name in counted and self._is_quiet(name, state):
                     left.discard(name)
@@ -192,11 +195,13 @@ class ChaosRun:
             time.sleep(_TICK)
         self._awaited = []
         # Quiet once, each may have been woken since by what a person did before.
-        return [] if all(self._is_quiet(name, self.watch.look(name)) for name in STORES) else self._wait_quiet()
+        is_over = all(self._is_quiet(name, self.watch.look(name)) for name in STORES)
+        return [] if is_over and all(map(self._is_complete, UPSTREAM)) else self._wait_quiet()
 
-    def _is_complete(self, name: str) -> bool:
+    def _is_complete(self, name: str, left: Collection[str] = ()) -> bool:
+        """Whether all is counted; not before the topology whose table is read is at rest."""
         try:
-            return self.judge.is_complete(name)
+            return UPSTREAM.get(name) not in left and self.judge.is_complete(name)
         except Unanswered as error:
             print(error, flush=True)
             return False

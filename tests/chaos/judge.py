@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.chaos.bug import CHANGING, CORRECTED, is_mended, mended_after, output_of
+from tests.chaos.bug import CHANGING, CORRECTED, NUMBERED, is_mended, mended_after, output_of
 from tests.chaos.dags.under_fire import REMAINDERS
 from tests.chaos.ledger_watch import LedgerWatch, is_away
-from tests.chaos.topology import UNRESTATED
+from tests.chaos.topology import UNRESTATED, UPSTREAM
 from tests.chaos.world import World
 
 Row = Mapping[str, Any]
-NUMBERED = "rx"
-"""With one of these begins the key of a row that is about one number."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,12 @@ class Judge:
         self._world, self._watch = world, watch
 
     def is_complete(self, name: str) -> bool:
-        """Whether as many numbers as the source was given are counted, or are in batches that are skipped."""
+        """Whether as many numbers as the source was given are counted, or are in batches that are skipped.
+
+        One that reads another topology has nothing left to take from it, or to correct.
+        """
+        if name in UPSTREAM and self._world.ask(name, "lacking", "transactions"):
+            return False
         states = self._world.ask(name, "read", "states")
         skipped = len(self._skipped(name))
         return all(
@@ -91,13 +94,13 @@ class Judge:
         found = [f"verify: {each}" for each in self._world.ask(name, "verify", "findings")]
         found += self._of_ledger(name)
         skipped = set(self._skipped(name))
-        bindings = [self._watch.read(f"{name}/runs/{key}") for key in self._watch.names(f"{name}/runs")]
-        bindings = [each for each in bindings if each]
-        counting = Counting.of(self._histories(name), name, mended_after(name), self._corrected(name, bindings))
+        counting = self._counting(name)
+        # What is read from another topology's table says which transaction of that one it is of.
+        given = self._counting(UPSTREAM[name]) if name in UPSTREAM else counting
         for state, rows in self._world.ask(name, "read", "states").items():
             expected = set(range(self._world.numbers[name])) - skipped
-            found += [f"{state}: {each}" for each in wrong_rows(rows, expected, counting)]
-        found += counting.misbound(bindings)
+            found += [f"{state}: {each}" for each in wrong_rows(rows, expected, given)]
+        found += counting.misbound(self._bindings(name))
         if name in UNRESTATED and counting.first:
             found.append(f"transactions {sorted(counting.first)} restate others, and a state cannot take that back")
         return [f"{name}: {each}" for each in found]
@@ -110,6 +113,8 @@ class Judge:
             found.append(f"acks are left: {sorted(left)}")
         if state.wanted:
             found.append(f"transactions {state.wanted} are still wanted restated")
+        if state.behind:
+            found.append(f"transactions {state.behind} are behind corrections")
         histories = self._histories(name)
         txids = [each["txid"] for each in histories]
         if txids != list(range(1, state.current)):
@@ -119,16 +124,25 @@ class Judge:
             found.append(f"transactions ended out of order: {ended}")
         return found
 
+    def _counting(self, name: str) -> Counting:
+        corrected = self._corrected(name, self._bindings(name))
+        return Counting.of(self._histories(name), name, mended_after(name), corrected)
+
+    def _bindings(self, name: str) -> list[dict[str, Any]]:
+        found = [self._watch.read(f"{name}/runs/{key}") for key in self._watch.names(f"{name}/runs")]
+        return [each for each in found if each]
+
     def _histories(self, name: str) -> list[dict[str, Any]]:
         found = [self._watch.read(f"{name}/history/{txid}") for txid in self._watch.names(f"{name}/history")]
         return sorted(map(_as_judged, found), key=lambda each: int(each["txid"]))
 
     def _skipped(self, name: str) -> list[int]:
-        """The numbers of skipped batches that are in no other one, as the source gives them."""
+        """The numbers of skipped batches that are in no other one, as the source gives them; of what it reads, too."""
+        above = self._skipped(UPSTREAM[name]) if name in UPSTREAM else []
         found = [self._watch.read(f"{name}/skipped/{txid}") for txid in self._watch.names(f"{name}/skipped")]
         batches = [each["rows"] for each in found if is_away(each)]
         numbers: list[int] = self._world.ask(name, "skipped", "numbers", batches=batches) if batches else []
-        return numbers
+        return [*above, *numbers]
 
     def _corrected(self, name: str, bindings: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
         if name != CHANGING:

@@ -20,18 +20,19 @@ _POLL = 0.3
 
 @dataclass(frozen=True)
 class LedgerState:
-    """One topology: whose turn it is, the last txid, the records of the open ones, what may be re-admitted, and what is
-    wanted restated."""
+    """One topology: whose turn it is, the last txid, the records of the open ones, what may be re-admitted, what is
+    wanted restated, and what lacks a correction of the topology that it reads."""
 
     current: int = 1
     allocated: int = 0
     opened: dict[int, dict[str, Any]] = field(default_factory=dict)
     skipped: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
 
     @property
     def is_quiet(self) -> bool:
-        return self.allocated == self.current - 1 and not self.wanted
+        return self.allocated == self.current - 1 and not self.wanted and not self.behind
 
     @property
     def restating(self) -> list[int]:
@@ -96,7 +97,8 @@ class LedgerWatch:
         # A restatement that was skipped has nothing to re-admit: what it was to replace counts.
         skipped = sorted(int(txid) for txid, each in records.items() if each and is_away(each))
         wanted = tuple(sorted(map(int, self.names(f"{name}/wanted"))))
-        return LedgerState(current["txid"], allocated["txid"], opened, tuple(skipped), wanted)
+        behind = tuple(sorted(map(int, self.names(f"{name}/behind"))))
+        return LedgerState(current["txid"], allocated["txid"], opened, tuple(skipped), wanted, behind)
 
     def _watch(self) -> None:
         while not self._ending.is_set():

@@ -129,6 +129,7 @@ def answered(ti: LittleTi) -> dict[str, Any]:
         "why_none_starts": lambda dag_id: None,
         "is_current_try": lambda task_try: bool(ti.asks("is_current", task_try.partition(".")[0])),
         "sends_metrics": lambda: False,
+        "note_running": lambda own, context: None,
         "skip_tasks": skip_tasks,
         "is_skipped_by": is_skipped_by,
     }

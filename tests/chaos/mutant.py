@@ -16,6 +16,8 @@ WHOLE = "whole"
 """A restatement adds its whole output to what the earlier transaction contributed, in place of replacing that."""
 BOUND = "bound"
 """Whoever begins to restate a transaction counts at once, whatever becomes of it."""
+STALE = "stale"
+"""Whoever reads the table of another topology does not follow its corrections."""
 _for_ever = ExitStack()
 
 
@@ -70,5 +72,19 @@ def bound_at_begin() -> Mutant:
     )
 
 
-RULES: Mapping[str, Callable[[], Mutant]] = {AGAIN: written_again, WHOLE: added_whole, BOUND: bound_at_begin}
+def read_stale() -> Mutant:
+    """Give the product without STALE."""
+    from airflow_tx.ledger.upstream.corrections import CorrectionReader
+    from tests.model.mutants import ONE, Mutant
+
+    older = "counts.taken.end_of(line.first) >= line.txid"
+    return Mutant("read stale", ((CorrectionReader._holds_up, older, "counts.taken is not None"),), ONE)
+
+
+RULES: Mapping[str, Callable[[], Mutant]] = {
+    AGAIN: written_again,
+    WHOLE: added_whole,
+    BOUND: bound_at_begin,
+    STALE: read_stale,
+}
 """Each gives the product without the rule."""

@@ -121,6 +121,8 @@ class Person:
             elif name == DATED and not acting:
                 self._keep_dates(name in trigger)
             self._skip_some(name, state.restating)
+            if state.behind and not acting and not state.wanted and not state.restating:
+                self._world.act(name, "follow")
             if state.wanted and not acting:
                 self._keep_wishes(name, state.wanted, at_rest=name in trigger)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.topology import LANED, STORES
+from tests.chaos.topology import LANED, STORES, UPSTREAM
 
 POINTS = (
     "begin.before_note",
@@ -22,12 +22,14 @@ TASK_AT = {"begin": "begin", "process": "count", "commit": "commit"}
 _LATE = ("process.before_ack", "commit.before_acquire", "commit.after_acquire", "commit.before_mark")
 _LANE = ("lane.after_begin", "lane.after_process")
 _COORDINATOR = ("coordinator.after_allocate", "coordinator.after_note", "coordinator.before_restate")
+_READER = ("follow.after_wish",)
 
 
 def killing_points(topology: str) -> tuple[str, ...]:
     """Name the points at which a process of a topology may be killed."""
     own = () if topology == "files" else _LANE if topology in LANED else _COORDINATOR
-    return (*POINTS, *_between_writes(topology), *own)
+    reading = _READER if topology in UPSTREAM else ()
+    return (*POINTS, *_between_writes(topology), *own, *reading)
 
 
 def standing_points(topology: str) -> tuple[str, ...]:

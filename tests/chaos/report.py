@@ -30,14 +30,15 @@ _METHOD = """\
   Each ZooKeeper has a host of its own, which loses the others, its clients or both. Never are two cut off for long.
 * **Topologies** (`tests/chaos/dags/under_fire.py`). They use manual runs, backfills, coordinators and lanes. Their
   sources are files, a table, a stream, a topic and data intervals, transactional and opaque. Their states are SQLite,
-  PostgreSQL, MariaDB, Redis and Delta tables. One topology writes into two stores.
+  PostgreSQL, MariaDB, Redis and Delta tables. One topology writes into two stores, and another one reads what the first
+  has committed to a table.
 * **Tasks.** They run in a whole Airflow (`--airflow`), whose components and database are killed and frozen, too. Or a
   little scheduler runs them: it gives tasks the same inputs as Airflow, and runs hundreds of them within minutes.
 * **Checks.** Again and again the faults stop, and the test compares all states with the sources. Each number must be in
   each state exactly once and in order, as the newest transaction computes it. No transaction may be open, and no ack
   left. `airflow tx verify` must have no finding, before and after skipped transactions are re-admitted.
 
-The first runs had one ZooKeeper, PostgreSQL and Redis, and restated no transaction.
+The first runs had one ZooKeeper, PostgreSQL and Redis, restated no transaction, and read no table of another topology.
 """
 
 

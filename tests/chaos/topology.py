@@ -27,14 +27,17 @@ STORES = {
     "files": ("disk",),
     "dates": ("disk",),
     "late_files": ("PostgreSQL", "Redis"),
+    "sums": ("PostgreSQL",),
     "rows": ("PostgreSQL",),
     "stream": ("Redis",),
     "events": ("Kafka", "MariaDB"),
     "sparked": ("Spark",),
 }
 """The topologies, and what they use besides ZooKeeper."""
-COORDINATED = ["late_files", "rows", "stream", "events", "sparked"]
-LANED = ["rows", "stream", "events"]
+COORDINATED = ["late_files", "sums", "rows", "stream", "events", "sparked"]
+LANED = ["sums", "rows", "stream", "events"]
+UPSTREAM = {"sums": "late_files"}
+"""By topology, the one whose table it reads."""
 REAL = "AIRFLOW_TX_CHAOS_AIRFLOW"
 """Is set where there is a whole Airflow, and a person's commands ask its database."""
 UNRESTATED = ("rows",)
@@ -93,21 +96,22 @@ class FiredTopology:
         return lane_plan(self.spec, self.dag) if self.name in LANED else None
 
 
+def summed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add up the rows of each key."""
+    sums = dict[str, Counter[str]]()
+    for row in rows:
+        sums.setdefault(row["key"], Counter()).update({name: row[name] for name in ("n", "total", "txid")})
+    return [{"key": key, **values} for key, values in sums.items()]
+
+
 def _rows_of(state: Any) -> list[dict[str, Any]]:
     if isinstance(state, DeltaTable | SqlTable):
-        return _summed(state.read())
+        return summed(state.read())
     if not isinstance(state, SqlGuard):
         return [dict(row) for row in state.read()]
     with state._store.transaction(reading=True) as connection:
         found = connection.execute(sa.text("SELECT key, n, total, txid FROM guarded_rows"))
         return [dict(row) for row in found.mappings()]
-
-
-def _summed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    sums = dict[str, Counter[str]]()
-    for row in rows:
-        sums.setdefault(row["key"], Counter()).update({name: row[name] for name in ("n", "total", "txid")})
-    return [{"key": key, **values} for key, values in sums.items()]
 
 
 @lru_cache

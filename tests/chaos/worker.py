@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from datetime import datetime
+from datetime import datetime, timezone
 from multiprocessing.connection import Client
 from types import SimpleNamespace
 from typing import Any
@@ -33,24 +33,27 @@ from airflow_tx.base.errors import FailedBatch, RestateRefused
 from airflow_tx.coordinator.lane import Lane, NoLane
 from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
+from airflow_tx.ledger import Store
 from airflow_tx.ledger.attempt import TransactionAttempt
+from airflow_tx.ledger.audit.stage import StageAudit
 from airflow_tx.ledger.ledger import Ledger
 from airflow_tx.ledger.reading import LedgerReader, Reader
 from airflow_tx.ledger.records import Binding
 from airflow_tx.ledger.steps.replay import WishRequest, most_restated, want, wishes, wishes_to_start, withdraw
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.correction import CorrectionRestatement
 from airflow_tx.operations.actions.readmission import Readmission
 from airflow_tx.operations.actions.replay import FailedReplay, NamedReplay
 from airflow_tx.operations.actions.skip import TransactionSkip
 from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.transaction.processing.task import Processing, after_task, before_task, task_ended, task_failed
-from tests.chaos.bug import CHANGING, correct, is_corrected, mend, numbers_of
+from tests.chaos.bug import CHANGING, NUMBERED, RIGHT, correct, is_corrected, mend, numbers_of
 from tests.chaos.dags.under_fire import number_of
 from tests.chaos.little_task import LittleTi, TasksSkipped, answered
 from tests.chaos.stacks import tell_stacks
-from tests.chaos.topology import REAL, FiredTopology
+from tests.chaos.topology import REAL, UPSTREAM, FiredTopology
 
 AUDIT = Audit("ada", "chaos")
 # As long as a person would look at it.
@@ -124,7 +127,7 @@ def coordinate(topology: FiredTopology, ti: LittleTi) -> str:
 
 
 def act(topology: FiredTopology, ti: LittleTi) -> str:
-    """As `airflow tx` of a person: skip, readmit, replay, replay --force, replay --failed, restate or backfill."""
+    """As `airflow tx` of a person: skip, readmit, replay (--force, --failed), restate, restate --follow, backfill."""
     what, txid = ti.conf["action"], int(ti.conf["txid"] or 0)
     with topology.spec.store() as store:
         ledger = topology.spec.ledger(store)
@@ -139,6 +142,8 @@ def act(topology: FiredTopology, ti: LittleTi) -> str:
             effects = Readmission(target, txid).execute(AUDIT)
         elif what == "failed":
             effects = FailedReplay(target).execute(AUDIT)
+        elif what == "follow":
+            effects = CorrectionRestatement(target).execute(AUDIT)
         else:
             effects = NamedReplay(target, [txid], force=what == "replay --force", changed_rows=False).execute(AUDIT)
         for effect in effects:
@@ -188,6 +193,8 @@ def _wish_for(topology: FiredTopology, ledger: Ledger, txid: int) -> WishRequest
 
 def _mend(topology: FiredTopology, ledger: Ledger, request: WishRequest, *, corrects: bool) -> None:
     """Mend the output of a transaction for later ones; and correct its files, if they are restated as they are now."""
+    if topology.name in RIGHT:
+        return
     journal = JournalArea(topology.spec.staging(), ledger.incarnation())
     binding = Reader(ledger.store).peek(Binding, ledger.paths.run(request.key))
     metadata = journal.read(binding.entry).metadata
@@ -230,7 +237,7 @@ def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: da
 
 
 def verify(topology: FiredTopology, ti: LittleTi) -> str:
-    """As `airflow tx verify --values`; raises if there is a finding."""
+    """As `airflow tx verify --values --chain`; raises if there is a finding."""
     from airflow_tx.ledger.audit.chain import ledger_evidence
     from airflow_tx.ledger.audit.verification import verified
     from airflow_tx.operations.actions.value_acceptance import evidence_of
@@ -238,8 +245,29 @@ def verify(topology: FiredTopology, ti: LittleTi) -> str:
     with topology.spec.store() as store:
         ledger = ledger_evidence(store, topology.spec.paths)
         states = evidence_of(topology.states, values=True)
+        read = _stage_findings(topology, store) if topology.name in UPSTREAM else []
     found = verified(ledger, states, first=1, last=None)
-    ti.xcom_push("findings", list(found.findings))
+    ti.xcom_push("findings", [*found.findings, *read])
+    return "success"
+
+
+def _stage_findings(topology: FiredTopology, store: Store) -> list[str]:
+    """As `airflow tx verify --chain`."""
+    source = topology.spec.named_source
+    audit = StageAudit(topology.spec.ledger(store), source.upstream_table, source.rows_upstream)
+    audit.compare()
+    return audit.findings
+
+
+def lacking(topology: FiredTopology, ti: LittleTi) -> str:
+    """Find what a topology has still to take from the one that it reads, and which of its own are behind that one."""
+    source = topology.spec.named_source
+    with topology.spec.store() as store:
+        ledger = topology.spec.ledger(store)
+        batch = source.decide(TransactionAttempt(1, 1), ledger.position())
+        corrections = source.corrections(ledger, datetime.now(timezone.utc))
+    behind = [] if corrections is None else [each.reason for each in corrections.behind]
+    ti.xcom_push("transactions", [*behind, *([] if batch is None else [batch.reason])])
     return "success"
 
 
@@ -252,11 +280,21 @@ def read(topology: FiredTopology, ti: LittleTi) -> str:
 def skipped(topology: FiredTopology, ti: LittleTi) -> str:
     """Read, from the source, the numbers of batches."""
     found = list[int]()
-    for metadata in ti.conf["batches"]:
-        rows: Any = topology.spec.named_source.emit_batch(TransactionAttempt(1, 1), metadata) if metadata else ()
-        found += map(number_of, rows)
+    for metadata in filter(None, ti.conf["batches"]):
+        found += _numbers(topology, metadata)
     ti.xcom_push("numbers", found)
     return "success"
+
+
+def _numbers(topology: FiredTopology, metadata: Any) -> list[int]:
+    """Read the numbers of a batch; from a table of another topology, as that one counts them now."""
+    source, attempt = topology.spec.named_source, TransactionAttempt(1, 1)
+    if topology.name not in UPSTREAM:
+        rows: Any = source.emit_batch(attempt, metadata)
+        return [number_of(row) for row in rows]
+    now: Any = source.decide_again(attempt, metadata)
+    keys: list[str] = source.emit_arrow(attempt, now.metadata).read_all()["key"].to_pylist()
+    return [int(key[1:]) for key in keys if key[0] in NUMBERED]
 
 
 def corrected(topology: FiredTopology, ti: LittleTi) -> str:
@@ -276,7 +314,7 @@ def corrected(topology: FiredTopology, ti: LittleTi) -> str:
 
 
 PROGRAMS: Mapping[str, Callable[[FiredTopology, LittleTi], str]] = {
-    each.__name__: each for each in (execute, coordinate, act, verify, read, skipped, corrected)
+    each.__name__: each for each in (execute, coordinate, act, verify, lacking, read, skipped, corrected)
 }
 
 

@@ -31,7 +31,7 @@ from tests.chaos.scheduler import LittleRun, LittleScheduler
 from tests.chaos.servers import FiredDisk, FiredEnsemble, FiredServer, own_disk
 from tests.chaos.spark import LocalSpark
 from tests.chaos.stacks import say_where
-from tests.chaos.topology import COORDINATED, DATED, ROOT, STORES, is_used
+from tests.chaos.topology import COORDINATED, DATED, ROOT, STORES, UPSTREAM, is_used
 from tests.integration.proxy import ReplyEater
 from tests.servers.mariadb import LocalMariaDB
 from tests.servers.postgres import LocalPostgres
@@ -208,10 +208,13 @@ class World:
     # --- what happens besides the fire
 
     def feed(self, name: str) -> None:
-        """Give a source a few batches more."""
+        """Give a source a few batches more; one that is another topology's table gets what that topology is given."""
+        if name in UPSTREAM:
+            return
         for _ in range(3):
             first = self.numbers[name]
-            self.numbers[name] += ROWS
+            for each in (name, *(reader for reader, read in UPSTREAM.items() if read == name)):
+                self.numbers[each] += ROWS
             self._put(name, range(first, first + ROWS))
 
     def batch(self, name: str) -> int:

@@ -7,6 +7,7 @@ What they count is wrong at first, see `bug.py`: a person mends it, and has comm
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from airflow_tx import (
     SparkConnectBatchOperator,
     SqlSource,
     Transaction,
+    UpstreamSource,
     append,
     coordinator_dag,
     current_batch,
@@ -33,7 +35,7 @@ from airflow_tx.transaction.processing.task import Processing
 from tests.chaos.bug import CORRECTED, is_mended, mended_after, output_of
 from tests.chaos.dates import FIRST, LAST, numbers_of_dates
 from tests.chaos.stacks import tell_stacks
-from tests.chaos.topology import COORDINATED, LANED, REAL, STORES
+from tests.chaos.topology import COORDINATED, LANED, REAL, STORES, UPSTREAM, summed
 
 FOLDER = os.environ.get("AIRFLOW_TX_DATA", "/nowhere")
 if REAL in os.environ:
@@ -41,6 +43,7 @@ if REAL in os.environ:
 ROWS, REMAINDERS = 10, 7
 VALUES: dict[str, CombinerAggregator] = {"n": Count(), "total": Sum(), "txid": Sum()}
 COUNTED: dict[str, Any] = {"keys": ["key"], "values": VALUES}
+LATE_ROWS = SqlTable("fire_postgres", table="late_rows")
 
 
 def number_of(row: Any) -> int:
@@ -86,6 +89,12 @@ def count() -> list[dict[str, Any]]:
     ]
 
 
+@task(task_id="count", retries=3, retry_delay=timedelta(seconds=1))
+def added_up() -> list[dict[str, Any]]:
+    """The rows of another topology's table, one for each key."""
+    return summed(current_batch().read())
+
+
 def counted_on_spark() -> Any:
     """The output of the same as `count`, by an application on a Spark Connect server."""
     application = SparkConnectBatchOperator(
@@ -103,14 +112,14 @@ def update_of(counted: Any, state: Any) -> Update:
     return persistent_aggregate(counted, state=state)
 
 
-def fired_at(name: str, source: Any, *states: Any, on_spark: bool = False, **of_dag: Any) -> None:
+def fired_at(name: str, source: Any, *states: Any, counted_by: Callable[[], Any] = count, **of_dag: Any) -> None:
     """Make the DAG of a topology, whose output goes to several states, unless it is left out."""
     if name not in STORES:
         return
     # One after the other on Spark: what waits there for its turn would wait for long, and at a price.
-    pending, of_dag = 2 if on_spark else 3, {"schedule": None, **of_dag}
+    pending, of_dag = 2 if counted_by is counted_on_spark else 3, {"schedule": None, **of_dag}
     with DAG(name, max_active_runs=6, **of_dag), Transaction(source=source, max_pending=pending):
-        counted = counted_on_spark() if on_spark else count()
+        counted = counted_by()
         CommitOperator(task_id="commit", updates=[update_of(counted, state) for state in states])
 
 
@@ -133,7 +142,13 @@ fired_at(
     FileSource(f"{FOLDER}/late_files/*.csv", kind="opaque", files_per_batch=2),
     SqlState("fire_postgres", table="late_files", **COUNTED),
     RedisState("fire_redis", prefix="late_files", **COUNTED),
-    SqlTable("fire_postgres", table="late_rows"),
+    LATE_ROWS,
+)
+fired_at(
+    "sums",
+    UpstreamSource(LATE_ROWS, topology=UPSTREAM["sums"], max_transactions=2),
+    SqlState("fire_postgres", table="sums", **COUNTED),
+    counted_by=added_up,
 )
 fired_at(
     "rows",
@@ -155,7 +170,7 @@ fired_at(
     "sparked",
     FileSource(f"{FOLDER}/sparked/*.csv"),
     DeltaTable(f"{FOLDER}/table"),
-    on_spark=True,
+    counted_by=counted_on_spark,
 )
 # The others have none: a person triggers their runs, or backfills them.
 for coordinated in COORDINATED:
