@@ -13,7 +13,19 @@ SHOWN = 20
 _PARTITIONS_SHOWN = 2
 _MIDNIGHT = ("T00:00:00+00:00", "T00:00:00Z")
 _DETAILS = frozenset(
-    {"checksum", "columns", "digest", "etag", "hash", "options", "schema", "size", "topic_id"}
+    {
+        "birth",
+        "checksum",
+        "columns",
+        "digest",
+        "etag",
+        "hash",
+        "incarnation",
+        "options",
+        "schema",
+        "size",
+        "topic_id",
+    }
 )
 _PLACE = re.compile(r"(-?\d{1,99})(?:-(\d{1,99}))?|\[(-?\d{1,99})\]")
 """A number, the id of an entry, such as `17-0`, or a key of one number."""
@@ -106,6 +118,8 @@ def _range(metadata: Mapping[str, Any]) -> str:
         return f"partition {_end(metadata['partition'])}"
     first = metadata.get("from")
     after, last = _ends(metadata)
+    if "birth" in metadata:
+        first, last = map(metadata.get, ("first", "last"))
     if isinstance(first, int) and isinstance(last, int):
         return f"{first}" if first == last else f"{first} to {last}"
     if isinstance(first, str) and isinstance(metadata.get("to"), str):

@@ -52,8 +52,8 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 45_329,
-    "syntax nodes": 576_673,
+    "statements without docstrings": 45_331,
+    "syntax nodes": 576_695,
     "files": 307,
     "rooms": 13,
     "names that rooms take from each other": 780,

@@ -32,6 +32,7 @@ from airflow_tx.ledger.records import (
     Wish,
     encode,
 )
+from airflow_tx.ledger.steps.correction import ComparedUpTo
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.steps.watcher import open_watcher
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
@@ -104,6 +105,8 @@ def kind_of(paths: Paths, path: str) -> type[Any] | None:
         paths.all_skipped: Skipped,
         paths.wishes: Wish,
         paths.repairs: RepairRecord,
+        paths.ends: records.BookPage,
+        paths.all_behind: records.Behind,
         paths.watchers: WatcherRecord,
     }
     alone = {
@@ -111,6 +114,7 @@ def kind_of(paths: Paths, path: str) -> type[Any] | None:
         paths.current: records.Counter,
         paths.allocated: records.Counter,
         paths.alarms: RaisedAlarms,
+        paths.followed: records.Followed,
     }
     if folder.rpartition("/")[0] == paths.all_acks:
         return Ack
@@ -182,11 +186,13 @@ def plant(
 def template(board: Board, store: ZooKeeperStore, runs: Runs) -> list[Node]:
     """A ledger in which everything was done, with a record of each kind."""
     runs.make(r1="success", r2="success", r3="failed", r4="failed")
-    pipeline = Pipeline(store, ROOT, journals=True)
+    pipeline = Pipeline(store, ROOT, journals=True, upstream="orders")
     pipeline.request = replace(pipeline.request, dag_id="the_dag")
     everything_done(pipeline, AUDIT)
     store.multi([], [Create(pipeline.paths.alarms, encode(RaisedAlarms({"late": AlarmNote("1", WHEN)})))])
     pipeline.ledger.run(open_watcher, "watcher", from_first=True)
+    pipeline.ledger.note_behind(1, {3: 9}, why="the journal is over")
+    pipeline.ledger.note_compared(ComparedUpTo("orders", 9, "birth"))
     found = list(nodes(store, pipeline.paths, pipeline.paths.base))
     assert {each.kind for each in found} >= set(kinds())
     return found
@@ -304,7 +310,7 @@ def test_a_damaged_record_is_named_among_the_others(board: Board, store: ZooKeep
             known = {each["txid"] for each in found[1].json().get("transactions", ())}
             is_of_all = damaged.kind is records.Counter
             # Others of them are read where they are asked for.
-            if not named and damaged.kind not in (Binding, Metadata, WatcherRecord):
+            if not named and damaged.kind not in (Binding, Metadata, WatcherRecord, records.Followed):
                 unnamed.append((path, [each.status_code for each in found]))
             if not known >= ({1, 2, 3} if is_of_all else {1, 2, 3, 4}):
                 unnamed.append((path, sorted(known)))

@@ -53,7 +53,7 @@ OF_PAGE = (
     Exempt(FIRST, "get_transaction: states.*", "no state was written yet"),
     Exempt("in_lane", r".*: (tasks.*|links\.tasks|receipt\.dag_version)", "in the lane, no task of Airflow runs"),
     Exempt(
-        "delta_table|sql_table|.*_guard",
+        "delta_table|sql_table|table_read|.*_guard",
         r"get_transaction: states\[\]\.sums",
         "rows are taken as they are: nothing adds up",
     ),

@@ -61,6 +61,11 @@ def brief_without_restatement(own: Topology) -> None:
     _open(own)
 
 
+def reading(own: Topology) -> None:
+    """The usual life of a topology that reads from another one: the book says how many rows each batch has."""
+    usual(own)
+
+
 def want_restated(own: Topology) -> None:
     """A person wants the first transaction restated."""
     with own.ledger() as ledger:
@@ -71,6 +76,12 @@ def all_committed(own: Topology) -> None:
     """All is well."""
     own.committed("r1")
     own.committed("r2")
+
+
+def long_committed(own: Topology) -> None:
+    """All is well, and another topology reads from it."""
+    for number in range(1, 9):
+        own.committed(f"r{number}")
 
 
 def fresh(own: Topology) -> None:

@@ -131,8 +131,15 @@ SOURCES = (
         'RedisNumberedSource("redis", prefix="{name}_in:", max_rows_per_batch=1)',
         finds="redis:{name}_in::1",
     ),
+    Kind("table_read", state=TABLE, verb="append", fate="long_committed"),
+    Kind(
+        "table_reading",
+        'UpstreamSource(SqlTable("tx_state", table="table_read"), topology="table_read", max_transactions=1)',
+        fate="reading",
+        finds="table_read:1",
+    ),
 )
-"""A topology for each way to read."""
+"""A topology for each way to read; one reads the table of the one before it."""
 
 STATES = (
     Kind("sql_transactional", fate="brief", state=SQL[:-1] + ', kind="transactional")'),

@@ -30,6 +30,8 @@ _NAMES = st.sampled_from(["files", "name", "from", "to", "quantity", "after", "u
         ({"after": None, "upto": [[40, 20], [95, 55]]}, "up to 95"),
         ({"after": [{"at": "2013-01-01T00:00:00+00:00"}, 7], "upto": [[{"at": "2013-01-05"}, 9, 100]]},
          "after (2013-01-01, 7), up to (2013-01-05, 9)"),
+        ({"first": 3, "last": 5, "counts": {"3": 40}, "birth": "b"}, "3 to 5"),
+        ({"first": 3, "last": 3, "birth": "b"}, "3"),
         ({"orders-0": {"from": 0, "to": 4}}, "orders-0: 0 to 3"),
         ({f"orders-{part}": {"from": 0, "to": 4} for part in range(9)},
          "orders-0: 0 to 3, orders-1: 0 to 3 and 7 more"),
