@@ -10,11 +10,11 @@ from airflow_tx.provider_info import __version__ as __version__
 
 if "airflow" in sys.modules:
     # Airflow loads this package in each of its processes. An older one lacks names that a task would miss much later.
-    _airflow = vars(sys.modules["airflow"]).get("__version__", "3.3")
-    if tuple(map(int, _airflow.split(".")[:2])) < (3, 3):
+    _airflow = vars(sys.modules["airflow"]).get("__version__", "3.2")
+    if tuple(map(int, _airflow.split(".")[:2])) < (3, 2):
         raise ImportError(
-            f"airflow_tx {__version__} needs Airflow 3.3 or newer, and this is Airflow {_airflow}. "
-            "Upgrade it: pip install 'apache-airflow>=3.3'"
+            f"airflow_tx {__version__} needs Airflow 3.2 or newer, and this is Airflow {_airflow}. "
+            "Upgrade it: pip install 'apache-airflow>=3.2'"
         )
 
 if TYPE_CHECKING:

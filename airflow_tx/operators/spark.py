@@ -150,7 +150,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
             return read_manifest(self._where(processing))
         except StagingError as error:
             # The driver ended well and left nothing: the next try must not take it up again.
-            self._forget_driver(context["task_state_store"])
+            self._forget_driver(context.get("task_state_store"))
             raise explain(self._where(processing), self.application, error) from error
 
     def _prepare(self, dag_file: str, source: Source, ackers: Ackers | None) -> None:

@@ -1,12 +1,14 @@
 """Commits as asset events: a watcher hands them on from the ledger, and none is lost while no watcher runs.
 
-Airflow says when an event is in its database; only then the ledger notes how far the watcher is.
+Airflow 3.3 says when an event is in its database; only then the ledger notes how far the watcher is. Airflow 3.2 does
+not say it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -14,8 +16,8 @@ from urllib.parse import SplitResult, quote
 
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
-from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
+from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.described import check_no_template
 from airflow_tx.base.errors import ConfigError, TxError
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 SCHEME = "airflow-tx"
 MOST_OPEN = 20
 """Events that Airflow may not have stored yet."""
+STORED_AFTER = 10.0
+"""Seconds after which an event counts as stored where Airflow does not say it."""
 _DAMAGED = 30.0
 
 
@@ -60,8 +64,8 @@ class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
         return tuple(str(getattr(self, each.name)) for each in fields(self))
 
     @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        return CommitsProducer(cls(**kwargs))
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
+        return compat.confirmed_stream(CommitsProducer(cls(**kwargs)))
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -70,11 +74,12 @@ class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
             yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        raise AssertionError("its events come from a shared stream")
-        yield
+        # Airflow 3.3 takes the events from a shared stream instead.
+        async for event, _ in UnconfirmedCommits(self).open_stream():
+            yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
 
-class CommitsProducer(SharedStreamProducer):
+class CommitsProducer:
     """Reads commits from the ledger, and notes there which of them Airflow has stored."""
 
     def __init__(self, trigger: CommitsTrigger) -> None:
@@ -99,7 +104,7 @@ class CommitsProducer(SharedStreamProducer):
             self._handed_on_at = time.monotonic()
             yield found, found["last"]
 
-    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+    async def advance(self, batch: Sequence[Any]) -> None:
         txid = max(item.broker_payload for item in batch)
         if not all(item.outcome.is_clean for item in batch):
             raise CommitNotStored(topology=self._trigger.topology, txid=txid)
@@ -143,6 +148,30 @@ class CommitsProducer(SharedStreamProducer):
         from airflow_tx.ledger import Ledger
 
         return Ledger(store, self._trigger.paths)
+
+
+class UnconfirmedCommits(CommitsProducer):
+    """Reads commits where Airflow does not say when an event is stored: it is, some seconds after it was handed on."""
+
+    def __init__(self, trigger: CommitsTrigger) -> None:
+        super().__init__(trigger)
+        self._handed_on: deque[tuple[float, int]] = deque()
+        """When each event counts as stored, and its last txid."""
+
+    def _next(self, store: Store) -> Event | None:
+        self._note_stored(store)
+        found = super()._next(store)
+        if found is not None:
+            self._handed_on.append((time.monotonic() + STORED_AFTER, found["last"]))
+        return found
+
+    def _note_stored(self, store: Store) -> None:
+        stored = None
+        while self._handed_on and self._handed_on[0][0] <= time.monotonic():
+            _, stored = self._handed_on.popleft()
+        if stored is not None:
+            self._ledger(store).note_handed_on(self._trigger.watcher, stored)
+            self._stored = stored
 
 
 def _restates(ended: TransactionRecord) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 _FORKING = ("dag-processor", "scheduler", "triggerer")
 
@@ -36,3 +37,17 @@ def dag_folders() -> list[str]:
     arguments = [bundle.get("kwargs", {}) for bundle in bundles if isinstance(bundle, dict)]
     paths = [given["path"] for given in arguments if given.get("path")]
     return list(dict.fromkeys([conf.get("core", "dags_folder"), *paths]))
+
+
+def confirmed_stream(stream: Any) -> Any:
+    """Let a triggerer of Airflow 3.3 hand on the events of a stream, and say when each is in the database.
+
+    :param stream: its `open_stream` gives events, its `advance` is told which ones are stored.
+    """
+    from airflow.triggers.shared_stream import SharedStreamProducer
+
+    class Producer(SharedStreamProducer):
+        open_stream = staticmethod(stream.open_stream)
+        advance = staticmethod(stream.advance)
+
+    return Producer()

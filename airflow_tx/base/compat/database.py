@@ -58,7 +58,6 @@ def clear_run(
     :param noting: notes elsewhere that the run starts, while the database holds the change, before others see it.
     :raises RunNotStarted: Airflow has no DAG any more to run it by.
     """
-    from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.state import DagRunState
 
@@ -79,7 +78,7 @@ def clear_run(
             run_id=run_id,
             only_failed=only_failed,
             dag_run_state=DagRunState.RUNNING if past_limit else DagRunState.QUEUED,
-            run_on_latest_version=resolve_run_on_latest_version(latest or None, dag_id, session),
+            run_on_latest_version=latest or _runs_latest(dag_id, session),
             session=session,
         )
         # A clear gives its state to a run that has ended, and leaves one that waits already.
@@ -88,6 +87,15 @@ def clear_run(
         session.flush()
         noting()
     return True
+
+
+def _runs_latest(dag_id: str, session: Any) -> bool:
+    """Ask whether a cleared run has the newest version of its DAG. In Airflow 3.2 no DAG and no setting says so."""
+    try:
+        from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
+    except ImportError:
+        return False
+    return bool(resolve_run_on_latest_version(None, dag_id, session))
 
 
 def create_run(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import partial
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     Task = BaseOperator | MappedOperator
+
+
+def has_retry_policies() -> bool:
+    """Ask whether a task can have a retry policy: Airflow 3.2 knows none."""
+    return find_spec("airflow.sdk.definitions.retry_policy") is not None
 
 
 def pushes_xcom(task: Any) -> bool:
@@ -72,7 +78,7 @@ def add_hooks(
     :param before: called with the context, before the task is executed.
     :param after: called with the context and the result, before the result becomes an XCom; not for a task that ends
         by an exception although it succeeds, such as a branch.
-    :param final: exceptions after which the task is not retried.
+    :param final: exceptions after which the task is not retried. Airflow 3.2 retries after each as often as it is set.
     :param succeeded: called with the context once Airflow knows that the task has succeeded.
     :param failed: called with the context once the task has failed and is not retried.
     :param skipped: called with the context once the task has skipped itself.
@@ -88,7 +94,7 @@ def add_hooks(
             name = f"on_{callback}_callback"
             theirs = [each for each in _as_list(options.get(name)) if each is not ours]
             options.put(name, [ours, *theirs])
-    if final and not _is_ours(options.get("retry_policy")):
+    if final and has_retry_policies() and not _is_ours(options.get("retry_policy")):
         options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
 
 

@@ -21,7 +21,6 @@ from airflow.sdk import (
     MultipleCronTriggerTimetable,
     TaskGroup,
 )
-from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy
 from airflow.timetables.base import DagRunInfo, DataInterval, Timetable
 from pendulum import timezone
 
@@ -34,6 +33,7 @@ from airflow_tx import (
     coordinator_dag,
     persistent_aggregate,
 )
+from airflow_tx.base import compat
 from airflow_tx.base.errors import ConfigError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.sources.run.data_interval import DataIntervalSource
@@ -154,7 +154,6 @@ def test_a_task_from_before_the_block_is_left_alone() -> None:
 FOR_WORK = {
     "retries": 0,
     "retry_delay": timedelta(hours=1),
-    "retry_policy": ExceptionRetryPolicy(rules=[]),
     "retry_exponential_backoff": 3,
     "max_retry_delay": timedelta(hours=2),
     "execution_timeout": timedelta(seconds=8),
@@ -163,6 +162,10 @@ FOR_WORK = {
     "multiple_outputs": True,
     "map_index_template": "{{ nothing }}",
 }
+if compat.has_retry_policies():
+    from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy
+
+    FOR_WORK["retry_policy"] = ExceptionRetryPolicy(rules=[])
 
 
 def phased(**options: Any) -> DAG:

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from airflow.sdk import Asset
-from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamManager
 
 from airflow_tx import committed_asset
 from airflow_tx.base.errors import ConfigError
@@ -17,12 +16,17 @@ from airflow_tx.ledger.api import Paths, Put
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import Counter, TopologyRecord, WatcherRecord, decode, encode
 from airflow_tx.triggers import watcher as watcher_module
-from airflow_tx.triggers.watcher import CommitNotStored, CommitsProducer, CommitsTrigger, checked_uri
+from airflow_tx.triggers.watcher import (
+    CommitNotStored,
+    CommitsProducer,
+    CommitsTrigger,
+    UnconfirmedCommits,
+    checked_uri,
+)
 from tests.stage import Stage
 from tests.unit.bench import CountingStore
 
 PATHS = Paths("/airflow_tx", "numbers")
-STORED, LOST = AdvanceOutcome(acked=1, failed=0, rejected=0), AdvanceOutcome(acked=0, failed=1, rejected=0)
 
 
 @pytest.fixture
@@ -59,9 +63,11 @@ def take(producer: CommitsProducer, count: int) -> list[tuple[int, int]]:
     return asyncio.run(asyncio.wait_for(taken(producer, count), 60))
 
 
-def stored(producer: CommitsProducer, *txids: int, outcome: AdvanceOutcome = STORED) -> None:
-    """Airflow has stored the events that end with these transactions."""
-    asyncio.run(producer.advance([AdvanceItem(txid, outcome) for txid in txids]))
+def stored(producer: CommitsProducer, *txids: int, lost: bool = False) -> None:
+    """Airflow has stored the events that end with these transactions, or lost them."""
+    stream = pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow 3.2 does not say it")
+    outcome = stream.AdvanceOutcome(acked=not lost, failed=lost, rejected=0)
+    asyncio.run(producer.advance([stream.AdvanceItem(txid, outcome) for txid in txids]))
 
 
 def handed_on(store: CountingStore) -> int:
@@ -114,7 +120,7 @@ def test_what_airflow_has_not_stored_is_not_noted(store: CountingStore) -> None:
     turn(store, 3)
     take(producer, 2)
     with pytest.raises(CommitNotStored, match="up to 2 were not stored"):
-        stored(producer, 2, outcome=LOST)
+        stored(producer, 2, lost=True)
     assert take(CommitsProducer(trigger()), 1) == [(1, 1)]
 
 
@@ -175,13 +181,14 @@ def test_a_ledger_that_was_made_anew_has_other_transactions(store: CountingStore
 
 def test_airflow_advances_it_once_its_events_are_stored(store: CountingStore) -> None:
     """Through Airflow's own manager of streams."""
+    stream = pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow 3.2 does not say it")
     begin(store)
     own = trigger()
     assert CommitsProducer(own)._next(store) is None
     turn(store, 4)
 
     async def watched() -> list[Any]:
-        manager = SharedStreamManager(log=__import__("structlog").get_logger())
+        manager = stream.SharedStreamManager(log=__import__("structlog").get_logger())
         key = own.shared_stream_key()
         events, seqs = [], []
         async for event in own.filter_shared_stream(manager.subscribe(trigger_id=1, trigger=own, key=key)):
@@ -199,6 +206,39 @@ def test_airflow_advances_it_once_its_events_are_stored(store: CountingStore) ->
     events = asyncio.run(asyncio.wait_for(watched(), 60))
     assert [each["last"] for each in events] == [1, 2, 3]
     assert take(CommitsProducer(trigger()), 1) == [(2, 2)]
+
+
+def test_where_airflow_does_not_say_it_an_event_is_stored_some_time_after_it_was_handed_on(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(store)
+    turn(store, 4)
+    producer = UnconfirmedCommits(trigger())
+    assert take(producer, 3) == [(1, 1), (2, 2), (3, 3)]
+    assert producer._next(store) is None
+    assert handed_on(store) == 0
+    again = UnconfirmedCommits(trigger())
+    assert take(again, 3) == [(1, 1), (2, 2), (3, 3)]  # it died before
+    now = watcher_module.time.monotonic()
+    monkeypatch.setattr(watcher_module.time, "monotonic", lambda: now + watcher_module.STORED_AFTER)
+    assert again._next(store) is None
+    assert handed_on(store) == 3
+    assert UnconfirmedCommits(trigger())._next(store) is None
+
+
+def test_a_triggerer_of_airflow_3_2_runs_the_watcher_itself(store: CountingStore) -> None:
+    started(store)
+    turn(store, 3)
+
+    async def ran() -> list[Any]:
+        found: list[Any] = []
+        async for event in trigger().run():
+            found.append(event.payload["last"])
+            if len(found) == 2:
+                break
+        return found
+
+    assert asyncio.run(asyncio.wait_for(ran(), 60)) == [1, 2]
 
 
 def test_an_asset_has_its_watcher_and_a_uri_that_airflow_knows() -> None:
