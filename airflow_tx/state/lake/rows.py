@@ -72,32 +72,18 @@ class CommittedFiles(CommittedTable):
                 rows.update(found)
         return TableCounts(dict(rows), VersionSnapshot(at))
 
-    def arrow(
-        self,
-        txids: Collection[int],
-        snapshot: TableSnapshot | None = None,
-        *,
-        upstream_txid: bool = False,
-    ) -> pa.RecordBatchReader:
+    def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> pa.RecordBatchReader:
         store = self._store
-        at = _version(store, snapshot)
+        at = _version(store, counted)
         types = self._types(at, upstream_txid=upstream_txid)
-        batches = iter(()) if at is None else self._batches(store, at, owned(txids), types)
+        batches = iter(()) if at is None else self._batches(store, at, counted.rows, types)
         return pa.RecordBatchReader.from_batches(pa.schema(types), batches)
 
-    def frame(
-        self,
-        spark: Any,
-        txids: Collection[int],
-        snapshot: TableSnapshot | None = None,
-        *,
-        upstream_txid: bool = False,
-    ) -> Any:
+    def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
         store = self._store
-        at = _version(store, snapshot)
+        at = _version(store, counted)
         types = self._types(at, upstream_txid=upstream_txid)
-        wanted = owned(txids)
-        files = [] if at is None else _files(store, at, wanted)
+        files = [] if at is None else _files(store, at, counted.rows)
         if at is None or not files:
             return empty_frame(spark, types)
         folder = self.uri.replace("s3://", "s3a://", 1)
@@ -106,7 +92,7 @@ class CommittedFiles(CommittedTable):
         )
         numbered = {**dict(zip(types, types, strict=True)), UPSTREAM_TXID: TXID}
         columns = (f"{_quoted(numbered[name])} AS {_quoted(name)}" for name in types)
-        return read.filter(f"{TXID} IN ({', '.join(map(str, wanted))})").selectExpr(*columns)
+        return read.filter(f"{TXID} IN ({', '.join(map(str, counted.rows))})").selectExpr(*columns)
 
     def _types(self, at: TableVersion | None, *, upstream_txid: bool) -> dict[str, pa.DataType]:
         fields = [] if at is None else at.schema["fields"]
@@ -143,8 +129,8 @@ class CommittedFiles(CommittedTable):
                     ) from None
 
 
-def _version(store: DeltaStore, snapshot: TableSnapshot | None) -> TableVersion | None:
-    return snapshot.at if isinstance(snapshot, VersionSnapshot) else store.load()
+def _version(store: DeltaStore, counted: TableCounts) -> TableVersion | None:
+    return counted.snapshot.at if isinstance(counted.snapshot, VersionSnapshot) else store.load()
 
 
 def _files(store: DeltaStore, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:
