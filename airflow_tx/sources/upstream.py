@@ -314,7 +314,7 @@ class UpstreamSource(Source):
             return (
                 f"{name} went back: its transaction {upstream.current} is next, and {txid} was read"
             )
-        line = upstream.lines(txid, txid).get(txid)
+        line = upstream.line_if_any(txid)
         if line is not None and birth and line.birth != birth:
             return f"{name} went back: its transaction {txid} is another one than the one that was read"
         return None
