@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import StateError
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.rows import NoTable, empty_frame, parquet_frame, typed_batch
+from airflow_tx.base.rows import NoTable, column_name, empty_frame, parquet_frame, typed_batch
 from airflow_tx.state.api import TXID
 from airflow_tx.state.lake.delta import DeltaStore, Folder, LiveFile, TableVersion
 from airflow_tx.state.lake.files import READERS, arrow_type, count_rows, file_rows, is_of
@@ -91,7 +91,7 @@ class CommittedFiles(CommittedTable):
             spark, at.schema, {f"{folder}/{each.path}": each.partition for each in files}
         )
         numbered = {**dict(zip(types, types, strict=True)), UPSTREAM_TXID: TXID}
-        columns = (f"{_quoted(numbered[name])} AS {_quoted(name)}" for name in types)
+        columns = (f"{column_name(numbered[name])} AS {column_name(name)}" for name in types)
         return read.filter(f"{TXID} IN ({', '.join(map(str, counted.rows))})").selectExpr(*columns)
 
     def _types(self, at: TableVersion | None, *, upstream_txid: bool) -> dict[str, pa.DataType]:
@@ -141,7 +141,3 @@ def _counted(folder: Folder, file: LiveFile, *, txids: Collection[int]) -> dict[
     if file.is_of(txids) and file.least is not None and file.rows is not None:
         return {file.least: file.rows}
     return count_rows(folder, file.path, txids)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
