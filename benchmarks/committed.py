@@ -19,7 +19,7 @@ import deltalake
 import pyarrow as pa  # type: ignore[import-untyped]
 import sqlalchemy as sa
 
-from airflow_tx.state import CommittedTable, DeltaTable, SqlTable
+from airflow_tx.state import CommittedTable, DeltaTable, SqlTable, TableCounts
 from airflow_tx.testing.suites.state_tools import Grants
 from benchmarks.figures import machine
 from tests.lake import staged
@@ -87,7 +87,7 @@ def measured(name: str, table: CommittedTable, each: int) -> Iterator[str]:
         counts.close()
         assert set(counts.rows.values()) == {each}, counts.rows
     begun = time.perf_counter()
-    read = sum(batch.num_rows for batch in table.arrow([4]))
+    read = sum(batch.num_rows for batch in table.arrow(TableCounts({4: each})))
     rate = read / (time.perf_counter() - begun)
     again = min(taken[1:])
     yield f"  {name:32} {taken[0]:7.2f} s   again {again:7.2f} s   read {rate:10,.0f} rows/s"

@@ -12,8 +12,8 @@ _OF_A_DISK = ("", "file", "local")
 class Dataset(NamedTuple):
     """The place of data, such as a table, a topic or a folder.
 
-    :param namespace: the server, such as ``postgres://host:5432``; of a disk ``file``. It has no user and no password.
-    :param name: the place on that server, such as ``database.schema.table``.
+    :ivar namespace: the server, such as ``postgres://host:5432``; of a disk ``file``. It has no user and no password.
+    :ivar name: the place on that server, such as ``database.schema.table``.
     """
 
     namespace: str

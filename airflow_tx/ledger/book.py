@@ -85,6 +85,22 @@ def end_line(receipt: Receipt, taken: TakenRange | None = None) -> EndLine:
     )
 
 
+def chained(lines: Iterable[EndLine]) -> dict[int, EndLine]:
+    """Let each line name the first one of its chain, and that one the newest that counts for it.
+
+    :param lines: in order.
+    """
+    found = dict[int, EndLine]()
+    for line in lines:
+        before = found.get(line.first)
+        if before is not None and before.first:
+            line = replace(line, first=before.first)
+        found[line.txid] = line
+        if line.first in found and line.outcome is Outcome.COMMITTED:
+            found[line.first] = replace(found[line.first], end=line.txid)
+    return found
+
+
 def ended_lines(
     read: Reader,
     paths: Paths,

@@ -37,6 +37,7 @@ from airflow_tx.ledger.api import (
 )
 from airflow_tx.ledger.attempt import TaskTry, Token, of_lane
 from airflow_tx.ledger.batch import BeginRequest, Outside, TopologyRequest
+from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.json_text import dumps
 from airflow_tx.ledger.reading import (
     NO_TOPOLOGY,
@@ -252,6 +253,10 @@ class ReadOnlyLedger:
     def restating(self, binding: Binding) -> int | None:
         """Read which open transaction restates the one of a run; None: none does."""
         return replay.restating(self.reader, self.paths, binding)
+
+    def book(self) -> Book:
+        """Open the book of ends."""
+        return Book(self.reader, self.paths)
 
     def followed(self) -> Followed | None:
         """Read how far the corrections of the upstream topology were compared; None: they never were."""

@@ -406,6 +406,11 @@ def taken_back(repair: RepairRecord) -> range:
     return range(change["txid"] + 1, change["last"] + 1)
 
 
+def all_taken_back(repairs: Iterable[RepairRecord]) -> set[int]:
+    """Name the transactions that some of these repairs have taken back."""
+    return {txid for each in repairs for txid in taken_back(each)}
+
+
 def renaming(repair: RepairRecord) -> tuple[str, str, int] | None:
     """Give the old and the new name of a state, and the first transaction of the new one; None: it renames none."""
     change = repair.change

@@ -7,6 +7,7 @@ taken for empty.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -622,6 +623,10 @@ class Behind(Record, frozen=True):
     when: Moment
     why: str
     op: str
+
+    def is_of(self, ends: Mapping[int, int]) -> bool:
+        """Ask whether it notes these very ends."""
+        return self.ends == {str(txid): end for txid, end in ends.items()}
 
 
 class AlarmNote(Record, frozen=True, omit_defaults=True):

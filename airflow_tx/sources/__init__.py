@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         BatchStaging as BatchStaging,
         DatedSource as DatedSource,
         MalformedRow as MalformedRow,
-        column_name as column_name,
         fails as fails,
         rebuild as rebuild,
     )

@@ -318,11 +318,6 @@ def fails(problem: Column) -> Column:
     )
 
 
-def column_name(name: str) -> str:
-    """Quote the name of a column."""
-    return f"`{name.replace('`', '``')}`"
-
-
 class BatchStaging:
     """Where a source may stage the rows of a batch, for Spark to read them, and what it has staged there.
 

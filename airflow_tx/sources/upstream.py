@@ -314,7 +314,7 @@ class UpstreamSource(Source):
             return (
                 f"{name} went back: its transaction {upstream.current} is next, and {txid} was read"
             )
-        line = upstream.lines(txid, txid).get(txid)
+        line = upstream.line_if_any(txid)
         if line is not None and birth and line.birth != birth:
             return f"{name} went back: its transaction {txid} is another one than the one that was read"
         return None
@@ -364,18 +364,13 @@ class UpstreamSource(Source):
         if spark is None:
             rows: EmittedRows = self.emit_arrow(attempt, metadata)
             return rows
-        counted = self._counts(metadata)
-        txids = [*counted.rows]
-        frame: Any = self.table.frame(
-            spark, txids, counted.snapshot, upstream_txid=self.upstream_txid
+        frame: EmittedRows = self.table.frame(
+            spark, self._counts(metadata), upstream_txid=self.upstream_txid
         )
-        found: EmittedRows = frame
-        return found
+        return frame
 
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
-        counted = self._counts(metadata)
-        txids = [*counted.rows]
-        return self.table.arrow(txids, counted.snapshot, upstream_txid=self.upstream_txid)
+        return self.table.arrow(self._counts(metadata), upstream_txid=self.upstream_txid)
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
         return self.table.row_types(upstream_txid=self.upstream_txid)

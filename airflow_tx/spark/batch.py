@@ -20,8 +20,8 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import (
-    WRITES,
     check_settings,
+    column_name,
     ddl_of,
     dicts_of,
     python_frame,
@@ -56,7 +56,7 @@ from airflow_tx.outputs import (
     write_manifest,
     write_rows,
 )
-from airflow_tx.sources import BatchStaging, MalformedRow, Source, column_name, fails, rebuild
+from airflow_tx.sources import BatchStaging, MalformedRow, Source, fails, rebuild
 from airflow_tx.spark.new_values import hidden_in, pickled, revealed
 from airflow_tx.spark.observed import RowsObserver, is_connect
 from airflow_tx.state import (
@@ -263,7 +263,7 @@ class Batch:
 
     def _emit(self, name: str, df: DataFrame, *, reliable: bool = True) -> None:
         folder = check_name(self._where, name)
-        check_settings(self._spark, WRITES)
+        check_settings(self._spark)
         if name in self._outputs:
             problem = "the application emitted it twice"
             raise refuse(

@@ -81,31 +81,18 @@ class CommittedTable(StoredState):
         """
 
     @abstractmethod
-    def arrow(
-        self,
-        txids: Collection[int],
-        snapshot: TableSnapshot | None = None,
-        *,
-        upstream_txid: bool = False,
-    ) -> Any:
-        """Stream the rows of these transactions, batch after batch: a RecordBatchReader of pyarrow.
+    def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
+        """Stream the rows that were counted, batch after batch: a RecordBatchReader of pyarrow.
 
         The order is stable: by txid and number of the row, where the table has such a number.
 
-        :param snapshot: of `counts`; None: the newest rows.
+        :param counted: the transactions; without a snapshot their newest rows are read.
         :param upstream_txid: whether the rows have the number of their transaction, in the column `upstream_txid`.
         :raises StateError: as `row_types`; also during the reading, for a value that a reader does not have.
         """
 
     @abstractmethod
-    def frame(
-        self,
-        spark: Any,
-        txids: Collection[int],
-        snapshot: TableSnapshot | None = None,
-        *,
-        upstream_txid: bool = False,
-    ) -> Any:
+    def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
         """Let the executors of Spark read the same rows, in parallel: a DataFrame. The snapshot stays open until then.
 
         :param spark: the session.

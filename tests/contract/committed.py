@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.state import CommittedTable, DeltaTable, SqlTable
+from airflow_tx.state import CommittedTable, DeltaTable, SqlTable, TableCounts
 from airflow_tx.state.api import Grant
 from airflow_tx.state.lake.files import write_python_rows
 from airflow_tx.testing.suites.state_tools import Grants, about_to_restate
@@ -59,7 +59,18 @@ class Filled:
 
     def read(self, *txids: int, **how: Any) -> pa.Table:
         """Read rows as Arrow has them."""
-        return self.table.arrow(txids, **how).read_all()
+        return self.table.arrow(newest(self.table, txids), **how).read_all()
+
+    def frame(self, spark: Any, txids: Iterable[int], **how: Any) -> Any:
+        """Read rows as Spark has them."""
+        return self.table.frame(spark, newest(self.table, txids), **how)
+
+
+def newest(table: CommittedTable, txids: Iterable[int]) -> TableCounts:
+    """Count the rows of transactions without a snapshot, so that the newest ones are read."""
+    counts = table.counts([*txids])
+    counts.close()
+    return TableCounts(counts.rows)
 
 
 def opened(request: pytest.FixtureRequest, kind: str, folder: Path) -> Filled:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from airflow_tx.base.errors import ConfigError, StateDiffers, StateError, TxError
 from airflow_tx.base.rows.types import COLUMN_TYPES
 from airflow_tx.spark.connect import session
-from airflow_tx.state import CommittedTable, DeltaTable, SqlTable
+from airflow_tx.state import CommittedTable, DeltaTable, SqlTable, TableCounts
 from airflow_tx.state.api import REJECTED_COLUMNS
 from airflow_tx.state.column_types import json_text
 from airflow_tx.state.sql import rows as sql_rows
@@ -81,7 +81,7 @@ def test_the_rows_of_each_transaction_are_counted_in_one_reading(filled: Filled)
 def test_a_table_that_is_not_there_has_no_rows(filled: Filled) -> None:
     counts = filled.table.counts([1, 2])
     assert counts.rows == {1: 0, 2: 0}
-    found = filled.table.arrow([1], counts.snapshot).read_all()
+    found = filled.table.arrow(counts).read_all()
     counts.close()
     assert (found.column_names, found.num_rows) == ([], 0)
     assert filled.table.row_types(upstream_txid=True) == {"upstream_txid": pa.int64()}
@@ -103,7 +103,7 @@ def test_a_hundred_transactions_are_counted_and_read_as_one(filled: Filled) -> N
     wanted = list(range(11, 111))
     counts = filled.table.counts(wanted)
     assert counts.rows == {txid: txid % 3 for txid in wanted}
-    found = filled.table.arrow(wanted, counts.snapshot, upstream_txid=True).read_all()
+    found = filled.table.arrow(counts, upstream_txid=True).read_all()
     counts.close()
     assert sorted(found.column("upstream_txid").to_pylist()) == [txid for txid in wanted for _ in range(txid % 3)]
 
@@ -175,7 +175,7 @@ def test_a_moment_that_was_counted_is_read_whatever_is_committed_meanwhile(fille
     is_kept = counts.snapshot is not None
     assert is_kept == (filled.kind == "postgres" or filled.is_lake)
     filled.commit(2, rows(7), restates=1)
-    assert filled.table.arrow([1], counts.snapshot).read_all().num_rows == (2 if is_kept else 0)
+    assert filled.table.arrow(counts).read_all().num_rows == (2 if is_kept else 0)
     assert filled.read(1).num_rows == 0
     counts.close()
 
@@ -186,9 +186,9 @@ from airflow_tx.state import DeltaTable, SqlTable
 
 place, name = sys.argv[1:]
 table = SqlTable.from_url(place, table=name) if name else DeltaTable(place)
-table.arrow([3]).read_all()
+table.arrow(table.counts([3])).read_all()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-rows = [batch.num_rows for batch in table.arrow([1, 2])]
+rows = [batch.num_rows for batch in table.arrow(table.counts([1, 2]))]
 print(sum(rows), max(rows), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
@@ -380,7 +380,7 @@ def test_files_of_several_transactions_are_counted_and_read_by_their_column(lake
     assert lake.table.counts([2, 4, 5]).rows == {2: 2, 4: 4, 5: 0}
     assert ids(lake.read(2, 4)) == [20, 21, 40, 41, 42, 43]
     # Staged files stay for their own retention.
-    assert ids(lake.table.arrow([2], held.snapshot).read_all()) == [20, 21]
+    assert ids(lake.table.arrow(TableCounts({2: 2}, held.snapshot)).read_all()) == [20, 21]
     lake.commit(5, rows(90), restates=2)
     assert lake.table.counts([1, 2, 3, 4, 5]).rows == {1: 1, 2: 0, 3: 3, 4: 4, 5: 1}
     assert ids(lake.read(1, 2, 3, 4, 5)) == [10, 30, 31, 32, 40, 41, 42, 43, 90]
@@ -409,7 +409,7 @@ def test_row_groups_without_these_transactions_are_left_out(lake: Filled) -> Non
         lake.commit(txid, [{"id": number, "part": "a"} for number in range(txid * 100, txid * 100 + 50)])
     properties = deltalake.WriterProperties(max_row_group_size=50)
     deltalake.DeltaTable(uri_of(lake)).optimize.compact(writer_properties=properties)
-    assert [batch.num_rows for batch in lake.table.arrow([2])] == [50]
+    assert [batch.num_rows for batch in lake.table.arrow(lake.table.counts([2]))] == [50]
     assert ids(lake.read(2)) == list(range(200, 250))
 
 
@@ -445,20 +445,20 @@ def test_spark_reads_the_same_rows_and_types(spark: SparkSession, in_spark: Fill
     in_spark.commit(2, [{**row, "id": row["id"] + 100, "part": "a b%2F+é"} for row in rows_of(columns_of(in_spark))])
     in_spark.commit(3, [{**rows_of(columns_of(in_spark))[0], "id": 999, "part": None}])
     counts = in_spark.table.counts([1, 3])
-    frame = in_spark.table.frame(spark, [3, 1], counts.snapshot, upstream_txid=True)
+    frame = in_spark.table.frame(spark, counts, upstream_txid=True)
     same(frame, in_spark.read(1, 3, upstream_txid=True))
     assert frame.filter("upstream_txid = 3").count() == 1
     counts.close()
-    same(in_spark.table.frame(spark, [1, 2, 3]), in_spark.read(1, 2, 3))
+    same(in_spark.frame(spark, [1, 2, 3]), in_spark.read(1, 2, 3))
 
 
 @pytest.mark.spark
 def test_spark_reads_no_rows_with_the_types_of_the_table(spark: SparkSession, in_spark: Filled) -> None:
-    assert in_spark.table.frame(spark, [1]).collect() == []
+    assert in_spark.frame(spark, [1]).collect() == []
     in_spark.commit(1, rows(1))
     in_spark.commit(2, [])
     for txids in ([2], [], [-1]):
-        same(in_spark.table.frame(spark, txids, upstream_txid=True), in_spark.read(*txids, upstream_txid=True))
+        same(in_spark.frame(spark, txids, upstream_txid=True), in_spark.read(*txids, upstream_txid=True))
 
 
 @pytest.mark.spark
@@ -466,7 +466,7 @@ def test_spark_reads_a_moment_that_was_counted(spark: SparkSession, in_spark: Fi
     in_spark.commit(1, rows(1, 2))
     counts = in_spark.table.counts([1])
     in_spark.commit(2, rows(7), restates=1)
-    frame = in_spark.table.frame(spark, [1], counts.snapshot)
+    frame = in_spark.table.frame(spark, counts)
     assert frame.count() == (0 if counts.snapshot is None else 2)
     counts.close()
 
@@ -479,7 +479,7 @@ def test_spark_reads_large_transactions_in_several_parts_and_small_ones_in_one(
     sizes = {1: 1, 2: 2, 3: 3, 4: 12, 5: 13, 6: 4}
     for txid, size in sizes.items():
         in_spark.commit(txid, rows(*range(100 * txid, 100 * txid + size)))
-    frame = in_spark.table.frame(spark, list(sizes))
+    frame = in_spark.frame(spark, list(sizes))
     same(frame, in_spark.read(*sizes))
     if not in_spark.is_lake:
         assert frame.rdd.getNumPartitions() == 9
@@ -491,7 +491,7 @@ def test_spark_reads_files_of_several_transactions(spark: SparkSession, lake: Fi
         lake.commit(txid, rows(*range(10 * txid, 10 * txid + 2)))
     lake.commit(4, [{"id": 40, "part": "p0", "note": "new"}])
     deltalake.DeltaTable(uri_of(lake)).optimize.compact()
-    same(lake.table.frame(spark, [1, 3, 4]), lake.read(1, 3, 4))
+    same(lake.frame(spark, [1, 3, 4]), lake.read(1, 3, 4))
 
 
 @pytest.mark.spark
@@ -502,7 +502,7 @@ def test_the_values_of_partition_columns_have_their_types_in_spark(spark: SparkS
     filled.commit(2, [{"id": 3, **values, "b": False}])
     found = filled.read(1, 2)
     assert found.sort_by("id").to_pylist()[0] == {"id": 1, **values}
-    same(filled.table.frame(spark, [1, 2]), found)
+    same(filled.frame(spark, [1, 2]), found)
 
 
 @pytest.mark.long
@@ -511,8 +511,8 @@ def test_a_server_of_spark_reads_the_same_rows(lake: Filled, spark_connect: Loca
     lake.commit(1, rows(1, 2, 3))
     lake.commit(2, rows(4))
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="committed", server="test") as connected:
-        same(lake.table.frame(connected, [1], upstream_txid=True), lake.read(1, upstream_txid=True))
-        same(lake.table.frame(connected, [9]), lake.read(9))
+        same(lake.frame(connected, [1], upstream_txid=True), lake.read(1, upstream_txid=True))
+        same(lake.frame(connected, [9]), lake.read(9))
 
 
 @pytest.mark.spark
@@ -524,7 +524,7 @@ def test_spark_refuses_a_value_that_python_refuses_in_its_words(spark: SparkSess
     with pytest.raises(StateError) as refused:
         filled.read(1)
     with pytest.raises(Exception) as said:  # noqa: PT011 - those of Spark have no common class
-        filled.table.frame(spark, [1]).collect()
+        filled.frame(spark, [1]).collect()
     assert str(refused.value) in str(said.value)
 
 
@@ -533,7 +533,7 @@ def test_spark_does_not_read_sqlite(spark: SparkSession, request: pytest.Fixture
     filled = opened(request, "sqlite", tmp_path)
     filled.commit(1, rows(1))
     with pytest.raises(ConfigError, match="under Spark = 'sqlite' cannot be used. Read it in a Python task") as refused:
-        filled.table.frame(spark, [1])
+        filled.frame(spark, [1])
     assert "\n" not in str(refused.value)
 
 

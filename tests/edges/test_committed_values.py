@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 from airflow_tx.base.errors import StateError, TxError
 from airflow_tx.ledger.attempt import TransactionAttempt
-from airflow_tx.state import CommittedTable, DeltaTable, SqlTable
+from airflow_tx.state import CommittedTable, DeltaTable, SqlTable, TableCounts
 from airflow_tx.state.column_types import json_text
 from airflow_tx.state.lake.files import write_python_rows
 from airflow_tx.testing.suites.state_tools import Grants
@@ -80,7 +80,7 @@ def test_the_rows_of_a_transaction_are_those_that_it_appended_or_a_value_is_refu
     for txid, expected in taken.items():
         refused = ""
         try:
-            found = table.arrow([txid]).read_all()
+            found = table.arrow(TableCounts({txid: 0})).read_all()
         except StateError as error:
             refused = str(error)
         if refused:

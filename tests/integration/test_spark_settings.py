@@ -25,7 +25,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.base.errors import ConfigError, RowsRefused
-from airflow_tx.base.rows import WRITES, check_settings, spark_reader
+from airflow_tx.base.rows import check_settings, spark_reader
 from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.sources import BatchStaging
 from airflow_tx.sources.files.source import FileSource
@@ -353,7 +353,7 @@ def test_a_bz2_file_that_was_cut_between_two_blocks_is_refused(spark: SparkSessi
 def test_a_setting_that_changes_what_spark_writes_is_refused(spark: SparkSession, mode: str) -> None:
     name = f"spark.sql.parquet.{mode}"
     with given(spark, name, "LEGACY"), pytest.raises(ConfigError, match=rf"{name} = 'LEGACY' .* Set it to CORRECTED"):
-        check_settings(spark, WRITES)
+        check_settings(spark)
 
 
 def test_a_setting_of_a_connect_session_is_refused(spark_connect: LocalSparkConnect) -> None:

@@ -95,8 +95,8 @@ class MemoryTable(CommittedTable):
     def counts(self, txids: Collection[int]) -> TableCounts:
         return TableCounts({txid: number_of(self.rows.get(txid, NO_ROWS)) for txid in txids})
 
-    def arrow(self, txids: Collection[int], snapshot: Any = None, *, upstream_txid: bool = False) -> Any:
-        return plus(self.rows.get(txid, NO_ROWS) for txid in txids)
+    def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
+        return plus(self.rows.get(txid, NO_ROWS) for txid in counted.rows)
 
     def _unused(self, *arguments: Any, **options: Any) -> Any:
         raise NotImplementedError
@@ -234,7 +234,8 @@ class RealStage:
             return
         self._sources[txid].check_read(begun.attempt)
         table = self._table
-        self.rows[txid] = self.half[txid], table.arrow([int(each) for each in self.taken(txid).counts])[1]
+        counted = table.counts([int(each) for each in self.taken(txid).counts])
+        self.rows[txid] = self.half[txid], table.arrow(counted)[1]
 
     def _both(self, source: UpstreamSource, begun: Begun) -> Rows:
         found: Any = source.emit_arrow(begun.attempt, begun.metadata)

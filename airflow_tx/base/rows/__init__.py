@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         session_of_spark as session_of_spark,
     )
     from airflow_tx.base.rows.spark import (
-        WRITES as WRITES,
         check_settings as check_settings,
         empty_frame as empty_frame,
         held_settings as held_settings,
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
         arrow_types_of as arrow_types_of,
         batch_rows as batch_rows,
         check_names as check_names,
+        column_name as column_name,
         columns_of as columns_of,
         ddl_of as ddl_of,
         found_columns_of as found_columns_of,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_tx.base.errors import ConfigError
+from airflow_tx.base.rows.types import column_name
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -61,8 +62,7 @@ _SAID: Mapping[str, Mapping[str, str]] = {
 """The options that take the place of settings, by format."""
 _TYPED = "typed rows"
 _UNTYPED = "untyped rows"
-WRITES = "write"
-"""What `check_settings` takes for rows that Spark writes for us."""
+_WRITES = "write"
 _ANY = {
     "spark.sql.legacy.charVarcharAsString": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
@@ -111,7 +111,7 @@ _HELD: Mapping[str, Mapping[str, str]] = {
         "spark.sql.pyspark.legacy.inferArrayTypeFromFirstElement.enabled": "false",
         "spark.sql.pyspark.legacy.inferMapTypeFromFirstPair.enabled": "false",
     },
-    WRITES: {
+    _WRITES: {
         "spark.sql.legacy.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
     },
@@ -125,9 +125,10 @@ def held_settings(file_format: str) -> dict[str, str]:
     return {name: each.split()[0] for name, each in held if each and name.startswith("spark.sql.")}
 
 
-def check_settings(spark: SparkSession, file_format: str) -> None:
+def check_settings(spark: SparkSession, file_format: str = _WRITES) -> None:
     """Check that the settings of a session change nothing that Spark reads, or writes, for us.
 
+    :param file_format: of the files that it reads; without one, the rows that it writes are meant.
     :raises ConfigError: one does, and no option overrides it.
     """
     of_server = type(spark).__module__.startswith("pyspark.sql.connect.")
@@ -221,5 +222,5 @@ def parquet_frame(
     joined = joined.filter(
         F.when(F.col(_FILE).isNull(), lost.cast("boolean")).otherwise(F.lit(True))
     )
-    quoted = {each.name: F.col(f"`{each.name.replace('`', '``')}`") for each in whole}
+    quoted = {each.name: F.col(column_name(each.name)) for each in whole}
     return joined.select(*(quoted[each.name].cast(each.dataType) for each in whole))

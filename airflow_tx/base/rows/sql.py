@@ -18,6 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine import Dialect
 
+from airflow_tx.base.rows.types import column_name
+
 Element = sa.ColumnElement[Any]
 Declared = sa.types.TypeEngine[Any]
 
@@ -291,7 +293,7 @@ class ExactColumns:
 
     def _in_spark(self, name: str, read: Exact) -> str:
         """Cast a text if the cast is exact; else Spark raises the error that Python would."""
-        column = f"`{name.replace('`', '``')}`"
+        column = column_name(name)
         if read.pattern is None:
             return column
         text = f"concat({column}, '{read.zone}')" if read.zone else column

@@ -415,9 +415,14 @@ def says_not_null(schema: str | None) -> bool:
     return _NOT_NULL.search(_QUOTED.sub("", schema or "")) is not None
 
 
+def column_name(name: str) -> str:
+    """Quote the name of a column for Spark."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def ddl_of(columns: Mapping[str, str]) -> str:
     """Write columns and their types as Spark's DDL."""
-    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns.items())
+    return ", ".join(f"{column_name(name)} {kind}" for name, kind in columns.items())
 
 
 def text_of_json(value: Any) -> str:

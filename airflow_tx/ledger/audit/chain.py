@@ -17,7 +17,7 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.ledger.api import Paths, Store, decode_name, names_below, txids_below
 from airflow_tx.ledger.attempt import Token
-from airflow_tx.ledger.book import Book
+from airflow_tx.ledger.book import Book, chained, end_line
 from airflow_tx.ledger.json_text import as_plain, digest_of, dumps, is_shortened, replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.life import (
@@ -310,27 +310,8 @@ def expected(
         },
         bindings=bindings,
         skipped=skipped,
-        lines=_lines(receipts),
+        lines=chained(end_line(each) for _, each in sorted(receipts.items())),
     )
-
-
-def _lines(receipts: Mapping[int, Receipt]) -> dict[int, EndLine]:
-    """Work out the book of ends. A receipt of an older release does not name the first of its chain."""
-    lines = dict[int, EndLine]()
-    for txid, each in sorted(receipts.items()):
-        replaces = each.replaces
-        first = 0
-        if replaces is not None:
-            first = replaces.first or replaces.txid
-            before = lines.get(first)
-            # Its chain may have begun before the book, which did not tell that then.
-            first = first if before is None else before.first or first
-        rows = {name: part.keys for name, part in each.written.items() if part.keys}
-        outcome = Outcome(each.outcome)
-        lines[txid] = EndLine(txid, each.birth, each.key, outcome, rows, first)
-        if first in lines and outcome is Outcome.COMMITTED:
-            lines[first] = replace(lines[first], end=txid)
-    return lines
 
 
 def _bound_after(txid: int, each: Receipt | TransactionRecord) -> Binding:

@@ -6,7 +6,7 @@ newest to the oldest, so the book never lacks a line, wherever the repair dies. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,12 +18,12 @@ from airflow_tx.ledger.api import Paths, Put
 from airflow_tx.ledger.audit.chain import Chain, Expected, LedgerEvidence, StateEvidence
 from airflow_tx.ledger.batch import TopologyRequest
 from airflow_tx.ledger.batch_words import counted
-from airflow_tx.ledger.book import LINES_A_PAGE, Book
+from airflow_tx.ledger.book import LINES_A_PAGE, Book, chained
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.life import ENDS, taken_back
+from airflow_tx.ledger.life import ENDS, all_taken_back
 from airflow_tx.ledger.reading import Reader
-from airflow_tx.ledger.receipt import Outcome, Receipt
+from airflow_tx.ledger.receipt import Receipt
 from airflow_tx.ledger.records import BookPage, Counter, EndLine, TakenRange, TopologyRecord, encode
 from airflow_tx.ledger.steps.step import Audit, Decision, Stamp
 
@@ -150,22 +150,6 @@ def lines_told(
     return found
 
 
-def chained(lines: Iterable[EndLine]) -> dict[int, EndLine]:
-    """Let each line name the first one of its chain, and that one the newest that counts for it.
-
-    :param lines: in order.
-    """
-    found = dict[int, EndLine]()
-    for line in lines:
-        before = found.get(line.first)
-        if before is not None and before.first:
-            line = replace(line, first=before.first)
-        found[line.txid] = line
-        if line.first in found and line.outcome is Outcome.COMMITTED:
-            found[line.first] = replace(found[line.first], end=line.txid)
-    return found
-
-
 def lines_lacking(
     ledger: LedgerEvidence,
     states: Sequence[StateEvidence],
@@ -188,7 +172,7 @@ def lines_lacking(
         )
     begins = topology.book or ledger.current
     chain = Chain(ledger, states, 1, ledger.current - 1)
-    gone = {txid for each in ledger.life for txid in taken_back(each)}
+    gone = all_taken_back(ledger.life)
     told = lines_told(chain.expected, chain.receipts, upstream=request.upstream)
     older = dict[int, EndLine]()
     for txid in range(begins - 1, 0, -1):

@@ -126,7 +126,7 @@ class StageAudit:
             self.findings.append(f"{where}: it has the range {spans} before")
         ends = dict(_ends(upstream, taken))
         for txid in range(taken.first, min(taken.last + 1, upstream.current)):
-            if txid not in upstream.lines(txid, txid):
+            if upstream.line_if_any(txid) is None:
                 self.findings.append(f"{where}: {self.name} has no line of its transaction {txid}")
         behind = {txid: end for txid, end in ends.items() if read.end_of(txid) < end}
         for txid, end in ends.items():

@@ -27,8 +27,8 @@ from airflow_tx.ledger.life import (
     ROLL_FORWARD,
     STATE_LOST,
     Life,
+    all_taken_back,
     name_now,
-    taken_back,
 )
 from airflow_tx.ledger.receipt import Receipt, Written, restated
 from airflow_tx.ledger.records import EndLine, Phase, Skipped, TransactionRecord
@@ -198,7 +198,7 @@ def _compare_book(chain: Chain) -> None:
     """Compare each line of the book with what the receipts say."""
     ledger = chain.ledger
     begins = ledger.topology.book
-    gone = {txid for each in ledger.life for txid in taken_back(each)}
+    gone = all_taken_back(ledger.life)
     for txid in range(max(begins, chain.first), chain.last + 1) if begins else ():
         line = ledger.book.get(txid)
         if line is None:

@@ -91,7 +91,7 @@ def _behind(
     read.get(TopologyRecord, paths.record)  # a rename closes it, and then copies what there is
     said = {str(each): end for each, end in sorted(ends.items())}
     found = read.find(Behind, paths.behind(txid))
-    since = stamp.now if found is None or found.ends != said else found.when
+    since = found.when if found is not None and found.is_of(ends) else stamp.now
     return Behind(txid, said, since, shortened_reason(why, MOST_OF_REASON), stamp.op)
 
 

@@ -17,7 +17,7 @@ from airflow_tx.base.remedy import without_controls
 from airflow_tx.ledger.answers import Done, Repaired
 from airflow_tx.ledger.api import Create, Delete, Paths, Put, Store, Write
 from airflow_tx.ledger.json_text import replace
-from airflow_tx.ledger.life import since_reset, taken_back
+from airflow_tx.ledger.life import all_taken_back, since_reset
 from airflow_tx.ledger.reading import Reader, repairs_of
 from airflow_tx.ledger.receipt import Deed, DeedOfAttempt
 from airflow_tx.ledger.records import (
@@ -137,7 +137,7 @@ class Audit:
 
 def taken_back_before(read: Reader, paths: Paths) -> set[int]:
     """Name the transactions that repairs have taken back since the ledger was last reset."""
-    return {txid for each in since_reset(repairs_of(read, paths)) for txid in taken_back(each)}
+    return all_taken_back(since_reset(repairs_of(read, paths)))
 
 
 def next_repair(read: Reader, paths: Paths) -> int:

@@ -41,8 +41,7 @@ class Correction:
     @property
     def is_noted(self) -> bool:
         """Whether these very ends were noted: a restatement for them was requested before, or is not wanted."""
-        wanted = {str(txid): end for txid, end in self.ends.items()}
-        return self.noted is not None and self.noted.ends == wanted
+        return self.noted is not None and self.noted.is_of(self.ends)
 
     @property
     def reason(self) -> str:
@@ -118,7 +117,7 @@ class CorrectionReader:
         behind = tuple(self._correction(txid) for txid in sorted(self._behind))
         caught_up = [txid for txid in noted if txid not in self._behind]
         under_way = {each.txid for each in behind if self._is_under_way(each.txid, each.counts)}
-        last = self.upstream.lines(cursor, cursor).get(cursor)
+        last = self.upstream.line_if_any(cursor)
         birth = "" if last is None else last.birth
         comparison = ComparedUpTo(self.upstream.topology.incarnation, cursor, birth, caught_up)
         postponed = {each.txid for each in behind if self._is_postponed(each, now)}
@@ -142,7 +141,7 @@ class CorrectionReader:
             return False
         self._note(holder, line.first)
         noted = self._noted.get(holder.txid)
-        is_noted = noted is not None and noted.ends == _as_noted(self._behind[holder.txid])
+        is_noted = noted is not None and noted.is_of(self._behind[holder.txid])
         return not is_noted or self._is_under_way(holder.txid, counts.txid)
 
     def _compare_noted(self, txid: int, note: Behind) -> None:
@@ -233,7 +232,7 @@ class TakenRanges:
     @cached_property
     def book(self) -> Book:
         """Give its book of ends."""
-        return Book(self.ledger.reader, self.ledger.paths)
+        return self.ledger.book()
 
     def counting(self, line: EndLine) -> EndLine:
         """Give the line that counts for a transaction."""
@@ -371,7 +370,3 @@ def noted_corrections(
 
 def _lacks(taken: TakenRange, note: Behind) -> bool:
     return any(taken.end_of(int(txid)) < end for txid, end in note.ends.items())
-
-
-def _as_noted(ends: Mapping[int, int]) -> dict[str, int]:
-    return {str(txid): end for txid, end in ends.items()}

@@ -34,7 +34,7 @@ class UpstreamReading:
 
     @cached_property
     def _book(self) -> Book:
-        return Book(self.ledger.reader, self.ledger.paths)
+        return self.ledger.book()
 
     @cached_property
     def _life(self) -> Life:
@@ -46,15 +46,19 @@ class UpstreamReading:
         changes = (each.change.get("rows", {}) for each in self._life.changes)
         return {int(txid): rows for change in changes for txid, rows in change.items()}
 
+    def line_if_any(self, txid: int) -> EndLine | None:
+        """Read the line of a transaction; None: it has none, or had none yet when its page was read."""
+        return self._book.line(txid)
+
     def line(self, txid: int) -> EndLine:
         """Read the line of a final transaction.
 
         :raises UnreadableRecord: there is none.
         """
-        line = self._book.line(txid)
+        line = self.line_if_any(txid)
         if line is None:
             # A restatement that became final since its page was read.
-            line = Book(self.ledger.reader, self.ledger.paths).line(txid)
+            line = self.ledger.book().line(txid)
         if line is None:
             path = self.ledger.paths.ends
             raise UnreadableRecord(path=path, reason=f"it has no line of transaction {txid}")
@@ -100,7 +104,7 @@ class UpstreamReading:
         opened = (each.replaces for each in self.ledger.open_records().values())
         begun = {each.begins for each in opened if each is not None}
         wanted = {wish.txid for wish in self.ledger.wishes()}
-        lines = {txid: self.lines(txid, txid).get(txid) for txid in wanted}
+        lines = {txid: self.line_if_any(txid) for txid in wanted}
         return frozenset(begun | {(line and line.first) or txid for txid, line in lines.items()})
 
     def final_since(self, txid: int) -> datetime | None:

@@ -18,7 +18,7 @@ from airflow_tx.ledger.attempt import of_lane
 from airflow_tx.ledger.book import Book
 from airflow_tx.ledger.json_text import Record, replace
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.reading import LedgerReader, LedgerReading, Reader, listed_acks
+from airflow_tx.ledger.reading import LedgerReader, LedgerReading, listed_acks
 from airflow_tx.ledger.receipt import ASIDE, Outcome, Receipt, rejected_of
 from airflow_tx.ledger.records import (
     Ack,
@@ -195,7 +195,7 @@ class LedgerView(ReadOnlyLedger):
 
     @cached_property
     def _book(self) -> Book:
-        return Book(Reader(self.store), self.paths)
+        return self.book()
 
     def view(self, *, recent: int = RECENT) -> TopologyView:
         """Read a topology with its open transactions and the `recent` last final ones.

@@ -21,6 +21,7 @@ from airflow_tx.base.rows import (
     arrow_types_of,
     batch_rows,
     check_names,
+    column_name,
     columns_of,
     ddl_of,
     found_columns_of,
@@ -32,7 +33,7 @@ from airflow_tx.base.rows import (
 )
 from airflow_tx.ledger import digest
 from airflow_tx.outputs import batches_in, read_schema
-from airflow_tx.sources.api import REFUSED_VALUE, MalformedRow, column_name, fails
+from airflow_tx.sources.api import REFUSED_VALUE, MalformedRow, fails
 from airflow_tx.sources.files.rows import CsvRows, JsonRows, RowsOfFile
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,

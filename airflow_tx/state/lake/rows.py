@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import StateError
 from airflow_tx.base.lazy_names import LazyModule
-from airflow_tx.base.rows import NoTable, empty_frame, parquet_frame, typed_batch
+from airflow_tx.base.rows import NoTable, column_name, empty_frame, parquet_frame, typed_batch
 from airflow_tx.state.api import TXID
 from airflow_tx.state.lake.delta import DeltaStore, Folder, LiveFile, TableVersion
 from airflow_tx.state.lake.files import READERS, arrow_type, count_rows, file_rows, is_of
@@ -72,32 +72,18 @@ class CommittedFiles(CommittedTable):
                 rows.update(found)
         return TableCounts(dict(rows), VersionSnapshot(at))
 
-    def arrow(
-        self,
-        txids: Collection[int],
-        snapshot: TableSnapshot | None = None,
-        *,
-        upstream_txid: bool = False,
-    ) -> pa.RecordBatchReader:
+    def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> pa.RecordBatchReader:
         store = self._store
-        at = _version(store, snapshot)
+        at = _version(store, counted)
         types = self._types(at, upstream_txid=upstream_txid)
-        batches = iter(()) if at is None else self._batches(store, at, owned(txids), types)
+        batches = iter(()) if at is None else self._batches(store, at, counted.rows, types)
         return pa.RecordBatchReader.from_batches(pa.schema(types), batches)
 
-    def frame(
-        self,
-        spark: Any,
-        txids: Collection[int],
-        snapshot: TableSnapshot | None = None,
-        *,
-        upstream_txid: bool = False,
-    ) -> Any:
+    def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
         store = self._store
-        at = _version(store, snapshot)
+        at = _version(store, counted)
         types = self._types(at, upstream_txid=upstream_txid)
-        wanted = owned(txids)
-        files = [] if at is None else _files(store, at, wanted)
+        files = [] if at is None else _files(store, at, counted.rows)
         if at is None or not files:
             return empty_frame(spark, types)
         folder = self.uri.replace("s3://", "s3a://", 1)
@@ -105,8 +91,8 @@ class CommittedFiles(CommittedTable):
             spark, at.schema, {f"{folder}/{each.path}": each.partition for each in files}
         )
         numbered = {**dict(zip(types, types, strict=True)), UPSTREAM_TXID: TXID}
-        columns = (f"{_quoted(numbered[name])} AS {_quoted(name)}" for name in types)
-        return read.filter(f"{TXID} IN ({', '.join(map(str, wanted))})").selectExpr(*columns)
+        columns = (f"{column_name(numbered[name])} AS {column_name(name)}" for name in types)
+        return read.filter(f"{TXID} IN ({', '.join(map(str, counted.rows))})").selectExpr(*columns)
 
     def _types(self, at: TableVersion | None, *, upstream_txid: bool) -> dict[str, pa.DataType]:
         fields = [] if at is None else at.schema["fields"]
@@ -143,8 +129,8 @@ class CommittedFiles(CommittedTable):
                     ) from None
 
 
-def _version(store: DeltaStore, snapshot: TableSnapshot | None) -> TableVersion | None:
-    return snapshot.at if isinstance(snapshot, VersionSnapshot) else store.load()
+def _version(store: DeltaStore, counted: TableCounts) -> TableVersion | None:
+    return counted.snapshot.at if isinstance(counted.snapshot, VersionSnapshot) else store.load()
 
 
 def _files(store: DeltaStore, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:
@@ -155,7 +141,3 @@ def _counted(folder: Folder, file: LiveFile, *, txids: Collection[int]) -> dict[
     if file.is_of(txids) and file.least is not None and file.rows is not None:
         return {file.least: file.rows}
     return count_rows(folder, file.path, txids)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -14,7 +14,7 @@ from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.api import StoredReceipt
 from airflow_tx.state.column_types import STATE_TYPES, split_table
 from airflow_tx.state.sql.state import FencedInSql
-from airflow_tx.state.upstream import CommittedTable, TableCounts, TableSnapshot
+from airflow_tx.state.upstream import CommittedTable, TableCounts
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -86,29 +86,16 @@ class SqlTable(FencedInSql["TableStore"], CommittedTable):
         return self._asked(self._store.dataset)
 
     def row_types(self, *, upstream_txid: bool = False) -> dict[str, pa.DataType]:
-        return self._store.row_types(None, upstream_txid=upstream_txid)
+        return self._store.row_types(upstream_txid=upstream_txid)
 
     def counts(self, txids: Collection[int]) -> TableCounts:
         return self._store.counts(txids)
 
-    def arrow(
-        self,
-        txids: Collection[int],
-        snapshot: TableSnapshot | None = None,
-        *,
-        upstream_txid: bool = False,
-    ) -> pa.RecordBatchReader:
-        return self._store.arrow(txids, snapshot, upstream_txid=upstream_txid)
+    def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> pa.RecordBatchReader:
+        return self._store.arrow(counted, upstream_txid=upstream_txid)
 
-    def frame(
-        self,
-        spark: Any,
-        txids: Collection[int],
-        snapshot: TableSnapshot | None = None,
-        *,
-        upstream_txid: bool = False,
-    ) -> Any:
-        return self._store.frame(spark, txids, snapshot, upstream_txid=upstream_txid)
+    def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
+        return self._store.frame(spark, counted, upstream_txid=upstream_txid)
 
     def _open(self) -> TableStore:
         from airflow_tx.base.connections import located

@@ -445,29 +445,29 @@ class TableStore(OneTableStore[FoundTable]):
             raise
         return TableCounts(counts, snapshot)
 
-    def row_types(
-        self, snapshot: TableSnapshot | None, *, upstream_txid: bool
-    ) -> dict[str, pa.DataType]:
+    def row_types(self, *, upstream_txid: bool) -> dict[str, pa.DataType]:
         """Give the types of the rows; of a table that is not there, the declared ones."""
-        with self._moment(snapshot) as connection:
+        with self._moment(None) as connection:
             rows = self._upstream(connection, upstream_txid=upstream_txid)
+        return self._row_types(rows, upstream_txid)
+
+    def _row_types(self, rows: UpstreamRows | None, upstream_txid: bool) -> dict[str, pa.DataType]:
         if rows is not None:
             return dict(rows.types)
         types = {name: own_type(kind) for name, kind in self._types.items()}
         return {**types, UPSTREAM_TXID: own_type("bigint")} if upstream_txid else types
 
-    def arrow(
-        self, txids: Collection[int], snapshot: TableSnapshot | None, *, upstream_txid: bool
-    ) -> pa.RecordBatchReader:
+    def arrow(self, counted: TableCounts, *, upstream_txid: bool) -> pa.RecordBatchReader:
         """Stream the rows of transactions, see `CommittedTable`."""
         import pyarrow as pa
 
-        types = self.row_types(snapshot, upstream_txid=upstream_txid)
+        with self._moment(counted.snapshot) as connection:
+            rows = self._upstream(connection, upstream_txid=upstream_txid)
+        types = self._row_types(rows, upstream_txid)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with self._moment(snapshot) as connection:
-                rows = self._upstream(connection, upstream_txid=upstream_txid)
-                read = iter(()) if rows is None else rows.read(connection, owned(txids))
+            with self._moment(counted.snapshot) as connection:
+                read = iter(()) if rows is None else rows.read(connection, counted.rows)
                 try:
                     yield from reader_of_dicts(read, types)
                 except NoTable as error:
@@ -476,28 +476,20 @@ class TableStore(OneTableStore[FoundTable]):
 
         return pa.RecordBatchReader.from_batches(pa.schema(types), batches())
 
-    def frame(
-        self,
-        spark: Any,
-        txids: Collection[int],
-        snapshot: TableSnapshot | None,
-        *,
-        upstream_txid: bool,
-    ) -> Any:
+    def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool) -> Any:
         """Let Spark read the rows of transactions, see `CommittedTable`."""
         url = self._engine.url
         if url.get_backend_name() not in JDBC_DATABASES:
             remedy = "Read it in a Python task, or keep the table in PostgreSQL, MySQL or MariaDB."
             option = f"SqlTable({self._name!r}) under Spark"
             raise ConfigError(option=option, value=url.get_backend_name(), remedy=remedy)
-        with self._moment(snapshot) as connection:
+        with self._moment(counted.snapshot) as connection:
             rows = self._upstream(connection, upstream_txid=upstream_txid)
             if rows is not None:
-                counts = rows.counts(connection, owned(txids))
-                session = session_of_spark(connection, shared=snapshot is not None)
-                query = rows.query(connection.dialect, counts, session)
+                session = session_of_spark(connection, shared=counted.snapshot is not None)
+                query = rows.query(connection.dialect, counted.rows, session)
         if rows is None:
-            return empty_frame(spark, self.row_types(snapshot, upstream_txid=upstream_txid))
+            return empty_frame(spark, self._row_types(rows, upstream_txid))
         try:
             return query.frame(spark, url)
         except NoJdbc as error:
