@@ -223,7 +223,7 @@ def note_commit_failure(context: Context) -> None:
 _OWN: Mapping[str, Any] = {
     "retries": 3,
     "retry_delay": timedelta(seconds=2),
-    **({"retry_policy": None} if compat.has_retry_policies() else {}),
+    **({} if compat.is_airflow_3_2() else {"retry_policy": None}),
     "retry_exponential_backoff": 0,
     "max_retry_delay": None,
     "execution_timeout": None,

@@ -22,6 +22,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
+from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.hooks import zookeeper
 from airflow_tx.ledger.audit.rebuild import state_lost
@@ -109,9 +110,9 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> None:
         for dag_id in (DAG_ID, f"{DAG_ID}_coordinator"):
             insert(
                 "dag", dag_id=dag_id, is_paused=False, is_stale=False, exceeds_max_non_backfill=False,
-                bundle_name="dags", timetable_type="", timetable_partitioned=False, timetable_periodic=False,
-                partition_mapper_info=[], max_active_tasks=16, max_consecutive_failed_dag_runs=0,
-                has_task_concurrency_limits=False, fail_fast=False,
+                bundle_name="dags", timetable_type="", timetable_partitioned=False, max_active_tasks=16,
+                max_consecutive_failed_dag_runs=0, has_task_concurrency_limits=False, fail_fast=False,
+                **({} if compat.is_airflow_3_2() else {"timetable_periodic": False, "partition_mapper_info": []}),
             )  # fmt: skip
         for number, (run_id, state) in enumerate(RUNS.items(), 1):
             begins = BEGAN + timedelta(minutes=number)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
+from airflow_tx.base import compat
 from airflow_tx.base.compat import MetricKind
 from airflow_tx.ledger.api import Paths
 from airflow_tx.testing.deadline import run_command
@@ -129,10 +128,10 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with subprocess.Popen([*command, *listen], stderr=subprocess.DEVNULL) as process:
         url = f"http://127.0.0.1:{web}/metrics"
         eventually(lambda: answer(url), 240, "the exporter answers")
-        stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+        compat.prepare_metrics()
         yield url
         monkeypatch.undo()
-        stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+        compat.prepare_metrics()
         process.terminate()
 
 

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
+from airflow_tx.base import compat
 from tests.unit.bench import CountingStore
 from tests.unit.statsd import StatsD
 
@@ -60,8 +59,8 @@ def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsD]:
     server = StatsD()
     for option, value in {"ON": "True", "HOST": "127.0.0.1", "PORT": str(server.port), "PREFIX": "airflow"}.items():
         monkeypatch.setenv(f"AIRFLOW__METRICS__STATSD_{option}", value)
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    compat.prepare_metrics()
     yield server
     monkeypatch.undo()
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    compat.prepare_metrics()
     server.socket.close()

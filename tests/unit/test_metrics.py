@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
+from airflow_tx.base import compat
 from airflow_tx.base.errors import FailedBatch
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.plan import SnapshotReader
@@ -183,7 +182,7 @@ def test_a_server_that_knows_tags_gets_the_topology_as_one(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
     monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+    compat.prepare_metrics()
     make(source=Bounded(1)).coordinate()
     received = statsd.received()
     assert "airflow.airflow_tx.committed,topology=numbers,root=/airflow_tx:1|c" in received

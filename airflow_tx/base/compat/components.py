@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 _FORKING = ("dag-processor", "scheduler", "triggerer")
@@ -37,6 +39,12 @@ def dag_folders() -> list[str]:
     arguments = [bundle.get("kwargs", {}) for bundle in bundles if isinstance(bundle, dict)]
     paths = [given["path"] for given in arguments if given.get("path")]
     return list(dict.fromkeys([conf.get("core", "dags_folder"), *paths]))
+
+
+@cache
+def is_airflow_3_2() -> bool:
+    """Ask whether this is Airflow 3.2, which lacks some of what is used of Airflow 3.3: see docs/versions.md."""
+    return version("apache-airflow-task-sdk").startswith("1.2.")
 
 
 def confirmed_stream(stream: Any) -> Any:

@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_tx.base.compat.runs import IntervalSchedule, RunNotStarted, one_line, text
+from airflow_tx.base.compat.components import is_airflow_3_2
+from airflow_tx.base.compat.runs import (
+    IntervalSchedule,
+    RunNotStarted,
+    one_line,
+    operator_run_type,
+    text,
+)
 from airflow_tx.base.lazy_names import LazyModule
 
 if TYPE_CHECKING:
@@ -91,10 +98,10 @@ def clear_run(
 
 def _runs_latest(dag_id: str, session: Any) -> bool:
     """Ask whether a cleared run has the newest version of its DAG. In Airflow 3.2 no DAG and no setting says so."""
-    try:
-        from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
-    except ImportError:
+    if is_airflow_3_2():
         return False
+    from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
+
     return bool(resolve_run_on_latest_version(None, dag_id, session))
 
 
@@ -126,7 +133,7 @@ def create_run(
             trigger_dag(
                 dag_id,
                 triggered_by=DagRunTriggeredByType.CLI,
-                run_type=DagRunType.MANUAL if by_hand else DagRunType.OPERATOR_TRIGGERED,
+                run_type=DagRunType.MANUAL if by_hand else operator_run_type(),
                 run_id=run_id,
                 conf=dict(conf or {}),
                 session=session,

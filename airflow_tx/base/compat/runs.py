@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_tx.base.compat.components import is_airflow_3_2
 from airflow_tx.base.errors import TxError
 from airflow_tx.base.lazy_names import LazyModule
 
@@ -68,8 +69,9 @@ def start_run(
     :param conf: of a new run; one that is reset keeps its own.
     :param reset: clear all tasks of the run if it exists.
     :param dated: its logical date is now; else it has none. Airflow's home page knows runs with one alone.
-    :param interval: of a new run, whose schedule has it; without one it has no logical date. If there is a run of this
-        date under another name, that one is started: Airflow has no two.
+    :param interval: of a new run, whose schedule has it; without one it has no logical date, nor has it in Airflow 3.2,
+        where no task can give one. If there is a run of this date under another name, that one is started: Airflow
+        has no two.
     :raises RunNotStarted: the DAG is unknown, stale or cannot be imported, or its rules forbid such a run.
     """
     from airflow.utils.state import State
@@ -80,12 +82,14 @@ def start_run(
             return False
         run_id = other.run_id
         reset = True
+    if is_airflow_3_2():
+        interval = None
     date, after = interval or (datetime.now(timezone.utc) if dated else None, None)
     message = comms.TriggerDagRun(
         dag_id=dag_id,
         run_id=run_id,
         logical_date=date,
-        run_after=after,
+        **({} if after is None else {"run_after": after}),
         conf=dict(conf or {}),
         reset_dag_run=reset,
     )
@@ -106,6 +110,12 @@ def start_run(
     )
 
 
+def operator_run_type() -> Any:
+    """Give the type of the runs that tasks start."""
+    kinds = types.DagRunType
+    return kinds.MANUAL if is_airflow_3_2() else kinds.OPERATOR_TRIGGERED
+
+
 def why_not_started(dag: Any) -> tuple[str, str] | None:
     """Say why no task can start a run of a DAG, and what helps; None: a task can."""
     missing = []
@@ -119,7 +129,7 @@ def why_not_started(dag: Any) -> tuple[str, str] | None:
             f"params of DAG {dag.dag_id!r} have no valid default: {', '.join(missing)}",
             'Give each one a default: params={"shop": Param("north", type="string")}',
         )
-    kind = types.DagRunType.OPERATOR_TRIGGERED
+    kind = operator_run_type()
     if dag.allowed_run_types is not None and kind not in dag.allowed_run_types:
         allowed = ", ".join(sorted(map(text, dag.allowed_run_types)))
         return (

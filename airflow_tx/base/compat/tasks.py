@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import partial
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow_tx.base.compat.components import is_airflow_3_2
 from airflow_tx.base.compat.runs import INTERVAL_KEYS, first_intervals, running_runs, text
 
 # --- tasks --------------------------------------------------------------------------------------------------------
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     Task = BaseOperator | MappedOperator
-
-
-def has_retry_policies() -> bool:
-    """Ask whether a task can have a retry policy: Airflow 3.2 knows none."""
-    return find_spec("airflow.sdk.definitions.retry_policy") is not None
 
 
 def pushes_xcom(task: Any) -> bool:
@@ -94,7 +89,7 @@ def add_hooks(
             name = f"on_{callback}_callback"
             theirs = [each for each in _as_list(options.get(name)) if each is not ours]
             options.put(name, [ours, *theirs])
-    if final and has_retry_policies() and not _is_ours(options.get("retry_policy")):
+    if final and not is_airflow_3_2() and not _is_ours(options.get("retry_policy")):
         options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
 
 
@@ -321,7 +316,7 @@ def run_info(context: Mapping[str, Any]) -> RunInfo:
         interval_end=run.data_interval_end,
         logical_date=run.logical_date,
         partition_key=run.partition_key,
-        partition_date=run.partition_date,
+        partition_date=None if is_airflow_3_2() else run.partition_date,
         conf=dict(run.conf or {}),
         started=None if by_schedule else run.start_date,
     )
@@ -509,12 +504,30 @@ class MetricKind(str, Enum):
 
 
 def sends_metrics() -> bool:
-    from airflow.sdk._shared.observability.metrics import stats as own
     from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+
+    return (_chosen_sender() or _configured_sender()) is not NoStatsLogger
+
+
+def _stats() -> Any:
+    """Give what sends metrics in a process: a module, in Airflow 3.2 a class."""
+    from airflow.sdk.observability import stats
+
+    return stats.Stats if is_airflow_3_2() else stats
+
+
+def _chosen_sender() -> Any:
+    """Give the factory that Airflow has chosen when the process began; None: it has not."""
+    from airflow.sdk._shared.observability.metrics import stats as own
+
+    return own.Stats.factory if is_airflow_3_2() else own._factory
+
+
+def _configured_sender() -> Any:
+    """Choose the factory by the configuration."""
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
-    # Airflow has chosen it when the process began; to choose it reads the configuration.
-    return (own._factory or get_stats_factory()) is not NoStatsLogger
+    return get_stats_factory(_stats()) if is_airflow_3_2() else get_stats_factory()
 
 
 def send_metric(
@@ -526,23 +539,24 @@ def send_metric(
     :param named: the tag that is part of the name of the second one, which option legacy_names_on of [metrics] allows.
     """
     from airflow.sdk.configuration import conf
-    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.stats import normalize_name_for_stats
 
     if is_test_run():
         return  # a trial is no transaction that a dashboard should count
-    _initialize()
+    # Airflow prepares neither the triggerer nor the command line.
+    if _chosen_sender() is None:
+        prepare_metrics()
     _send(kind, name, value, dict(tags))
     if conf.getboolean("metrics", "legacy_names_on", fallback=True):
         # A point would be another level of the name.
-        last = stats.normalize_name_for_stats(tags[named].replace(".", "__"), log_warning=False)
+        last = normalize_name_for_stats(tags[named].replace(".", "__"), log_warning=False)
         _send(
             kind, f"{name}.{last}", value, {tag: text for tag, text in tags.items() if tag != named}
         )
 
 
 def _send(kind: MetricKind, name: str, value: float, tags: dict[str, str]) -> None:
-    from airflow.sdk.observability import stats
-
+    stats = _stats()
     if kind is MetricKind.COUNTER:
         stats.incr(name, int(value), tags=tags)
     elif kind is MetricKind.TIMER:
@@ -551,16 +565,13 @@ def _send(kind: MetricKind, name: str, value: float, tags: dict[str, str]) -> No
         stats.gauge(name, value, tags=tags)
 
 
-def _initialize() -> None:
-    """Let a process send metrics in which Airflow does not prepare it, as the triggerer and the command line."""
-    from airflow.sdk._shared.observability.metrics import stats as own
+def prepare_metrics() -> None:
+    """Let a process send metrics as Airflow is configured just now."""
     from airflow.sdk.configuration import conf
-    from airflow.sdk.observability import stats
-    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
-    if own._factory is None:
-        legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
-        stats.initialize(factory=get_stats_factory(), export_legacy_names=legacy)
+    legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
+    option = {} if is_airflow_3_2() else {"export_legacy_names": legacy}
+    _stats().initialize(factory=_configured_sender(), **option)
 
 
 # --- functions ----------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ CONTEXT = "_AIRFLOW_PARSING_CONTEXT_DAG_ID"
 def test_the_process_of_a_task_finds_its_dag_and_makes_no_dag_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None
 ) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
     (tmp_path / "shops.py").write_text(FILE)
     if asked is not None:
         monkeypatch.setenv(CONTEXT, asked)

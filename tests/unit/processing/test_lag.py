@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
 from airflow_tx.base import compat
 from airflow_tx.ledger.answers import Begun, NoData, WindowFull
@@ -55,7 +53,7 @@ def test_a_server_that_knows_tags_gets_them(
     store: CountingStore, log: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    compat.prepare_metrics()
     begin(store, MemorySource({"a": ROWS}), "r1", log)
     assert statsd.received()[0] == "airflow.airflow_tx.lag,topology=numbers,root=/airflow_tx,unit=rows:3|g"
 
@@ -95,7 +93,7 @@ def test_a_metric_takes_no_request_when_the_transaction_before_is_committed(log:
         return store.requests - before
 
     with_metrics = [requests("r1"), requests("r1", "r2")]
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    compat.prepare_metrics()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW__METRICS__STATSD_ON", "False")
         without = [requests("r1"), requests("r1", "r2")]

@@ -162,7 +162,7 @@ FOR_WORK = {
     "multiple_outputs": True,
     "map_index_template": "{{ nothing }}",
 }
-if compat.has_retry_policies():
+if not compat.is_airflow_3_2():
     from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy
 
     FOR_WORK["retry_policy"] = ExceptionRetryPolicy(rules=[])
@@ -491,7 +491,7 @@ def test_an_error_inside_the_block_is_the_error_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        ("@daily", CronDataIntervalTimetable("0 0 * * *", timezone=timezone("Europe/Vienna"))),
+        ("@daily", CronDataIntervalTimetable("@daily", timezone=timezone("Europe/Vienna"))),
         ("0 6 * * 1-5", CronDataIntervalTimetable("0 6 * * 1-5", timezone=timezone("Europe/Vienna"))),
         (timedelta(hours=6), DeltaDataIntervalTimetable(timedelta(hours=6))),
     ],
