@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -44,12 +45,14 @@ class TransactionsPlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *_: Any, **__: Any) -> None:
-        """Import ahead in a scheduler, a triggerer or a DAG processor.
+        """Import ahead in a scheduler, a triggerer or a DAG processor, and log what its version of Airflow lacks.
 
         It is no listener: with any listener Airflow refuses each DAG that has a task with `end_from_trigger=True`.
         """
         component = compat.forking_component()
         if component is not None:
+            if note := compat.version_note():
+                logging.getLogger(__name__).warning(note)
             from airflow_tx.plugin.preload import client_used_by_scheduler, import_ahead
 
             import_ahead(f"the {component}", client_used=client_used_by_scheduler)

@@ -47,6 +47,20 @@ def is_airflow_3_2() -> bool:
     return version("apache-airflow-task-sdk").startswith("1.2.")
 
 
+def version_note() -> str | None:
+    """Say what a person should know of this version of Airflow; None: every test runs on it."""
+    from airflow import __version__ as airflow
+
+    if is_airflow_3_2():
+        return (
+            f"airflow_tx on Airflow {airflow}: tasks are retried after every error, a retry starts its Spark driver "
+            "anew, and an event of a watcher counts as stored after ten seconds. See the page 'Tested versions'."
+        )
+    if tuple(map(int, airflow.split(".")[:2])) > (3, 3):
+        return f"airflow_tx is tested with Airflow 3.2 and 3.3, and this is Airflow {airflow}."
+    return None
+
+
 def confirmed_stream(stream: Any) -> Any:
     """Let a triggerer of Airflow 3.3 hand on the events of a stream, and say when each is in the database.
 

@@ -82,16 +82,11 @@ def start_run(
             return False
         run_id = other.run_id
         reset = True
-    if is_airflow_3_2():
-        interval = None
-    date, after = interval or (datetime.now(timezone.utc) if dated else None, None)
+    dates: dict[str, Any] = {"logical_date": datetime.now(timezone.utc) if dated else None}
+    if interval is not None and not is_airflow_3_2():
+        dates = {"logical_date": interval[0], "run_after": interval[1]}
     message = comms.TriggerDagRun(
-        dag_id=dag_id,
-        run_id=run_id,
-        logical_date=date,
-        **({} if after is None else {"run_after": after}),
-        conf=dict(conf or {}),
-        reset_dag_run=reset,
+        dag_id=dag_id, run_id=run_id, conf=dict(conf or {}), reset_dag_run=reset, **dates
     )
     try:
         answer = _ask(message)

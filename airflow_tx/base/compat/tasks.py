@@ -520,14 +520,14 @@ def _chosen_sender() -> Any:
     """Give the factory that Airflow has chosen when the process began; None: it has not."""
     from airflow.sdk._shared.observability.metrics import stats as own
 
-    return own.Stats.factory if is_airflow_3_2() else own._factory
+    return _stats().factory if is_airflow_3_2() else own._factory
 
 
 def _configured_sender() -> Any:
     """Choose the factory by the configuration."""
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
-    return get_stats_factory(_stats()) if is_airflow_3_2() else get_stats_factory()
+    return get_stats_factory(*([_stats()] if is_airflow_3_2() else []))
 
 
 def send_metric(

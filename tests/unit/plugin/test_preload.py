@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_tx.base import compat
+from airflow_tx.base.compat import components
 from airflow_tx.plugin import preload
 from airflow_tx.plugin.plugin import TransactionsPlugin
 
@@ -44,6 +45,27 @@ Job()
 found = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 print("FOUND", sorted(found.dags), found.import_errors)
 """
+
+
+@pytest.mark.parametrize(
+    ("version", "is_3_2", "said"),
+    [
+        ("3.2.2", True, "on Airflow 3.2.2: tasks are retried after every error, "),
+        ("3.3.1", False, None),
+        ("3.4.0", False, "tested with Airflow 3.2 and 3.3, and this is Airflow 3.4.0."),
+        ("4.0.dev0", False, "tested with Airflow 3.2 and 3.3, and this is Airflow 4.0.dev0."),
+    ],
+)
+def test_a_component_says_in_one_line_what_its_version_of_airflow_lacks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, is_3_2: bool, said: str | None
+) -> None:
+    monkeypatch.setattr("airflow.__version__", version)
+    monkeypatch.setattr(components, "is_airflow_3_2", lambda: is_3_2)
+    monkeypatch.setattr(sys, "argv", ["airflow", "triggerer"])
+    monkeypatch.setattr(preload, "import_ahead", lambda component, client_used: None)
+    TransactionsPlugin.on_load()
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [] if said is None else (len(told) == 1 and said in told[0])
 
 
 @pytest.mark.lead

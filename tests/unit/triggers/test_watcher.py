@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -219,8 +220,8 @@ def test_where_airflow_does_not_say_it_an_event_is_stored_some_time_after_it_was
     assert handed_on(store) == 0
     again = UnconfirmedCommits(trigger())
     assert take(again, 3) == [(1, 1), (2, 2), (3, 3)]  # it died before
-    now = watcher_module.time.monotonic()
-    monkeypatch.setattr(watcher_module.time, "monotonic", lambda: now + watcher_module.STORED_AFTER)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + watcher_module.STORED_AFTER)
     assert again._next(store) is None
     assert handed_on(store) == 3
     assert UnconfirmedCommits(trigger())._next(store) is None
