@@ -2,7 +2,9 @@
 the next tweets from Redis, Spark splits and joins them, and a committer adds the counts to another Redis.
 
 The three topologies of the chapter: one database; four databases, a partition each; and four databases whose batches
-may have other tweets when they are replayed, for which the counts before the last transaction are kept.
+may have other tweets when they are replayed, for which the counts before the last transaction are kept. A fourth one
+has the bolts of its Figure 8-1 as tasks of Airflow, without Spark: two splitters of two instances each, a join, a
+committer.
 
     airflow connections add redis_tweets --conn-json '{"conn_type": "redis", "host": "..."}'
     airflow connections add redis_counts --conn-json '{"conn_type": "redis", "host": "..."}'
@@ -11,10 +13,12 @@ may have other tweets when they are replayed, for which the counts before the la
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 
 from airflow_tx import (
     CommitOperator,
@@ -22,12 +26,14 @@ from airflow_tx import (
     SparkConnectBatchOperator,
     Transaction,
     coordinator_dag,
+    current_batch,
     partition_persist,
     persistent_aggregate,
 )
 from airflow_tx.state import RedisGuard, RedisState, Sum
 
 MAX_TRANSACTION_SIZE = 300
+PARTS = [0, 1]
 OPTIONS: dict[str, Any] = {"schedule": None, "max_active_runs": 8, "tags": ["transactions", "example"]}
 
 
@@ -57,6 +63,27 @@ def split() -> SparkConnectBatchOperator:
     return SparkConnectBatchOperator(task_id="split_and_join", application="spark_apps/twitter.py")
 
 
+@task
+def words(sign: str, part: int) -> list[tuple[int, str]]:
+    """A splitter: the users, or the hashtags, of its part of the tweets, each once a tweet."""
+    return [
+        (tweet["number"], word)
+        for tweet in current_batch().read()
+        if tweet["number"] % len(PARTS) == part
+        for word in dict.fromkeys(tweet["message"].split(" "))
+        if word.startswith(sign)
+    ]
+
+
+@task
+def join(users: Iterable[list[tuple[int, str]]], hashtags: Iterable[list[tuple[int, str]]]) -> list[dict[str, Any]]:
+    """The join: how many tweets name each user, each hashtag, and both."""
+    found = {"users": list(chain(*users)), "hashtags": list(chain(*hashtags))}
+    both = [(n, f"{user}:{tag}") for n, user in found["users"] for m, tag in found["hashtags"] if m == n]
+    counts = {name: Counter(word for _, word in each) for name, each in {**found, "users_hashtags": both}.items()}
+    return [{"hash": name, "field": word, "n": n} for name, each in counts.items() for word, n in each.items()]
+
+
 with DAG("twitter", **OPTIONS):
     with Transaction(source=tweets([0]), max_pending=3):
         guard = RedisGuard("redis_counts", prefix="twitter", commands=Counted("twitter"))
@@ -72,5 +99,12 @@ with DAG("twitter_opaque", **OPTIONS):
         counts = RedisState("redis_counts", prefix="opaque", keys=["hash", "field"], values={"n": Sum()}, kind="opaque")
         CommitOperator(task_id="commit", updates=[persistent_aggregate(split().output["counts"], state=counts)])
 
-for topology in ("twitter", "twitter_partitioned", "twitter_opaque"):
+with DAG("twitter_tasks", **OPTIONS):
+    with Transaction(source=tweets([9]), max_pending=3):
+        users = words.override(task_id="users").partial(sign="@").expand(part=PARTS)
+        hashtags = words.override(task_id="hashtags").partial(sign="#").expand(part=PARTS)
+        guard = RedisGuard("redis_counts", prefix="tasks", commands=Counted("tasks"))
+        CommitOperator(task_id="commit", updates=[partition_persist(join(users, hashtags), state=guard)])
+
+for topology in ("twitter", "twitter_partitioned", "twitter_opaque", "twitter_tasks"):
     coordinator_dag(topology)

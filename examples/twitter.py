@@ -43,6 +43,7 @@ PARTS = (
     Part("twitter", [0], "twitter", "tweets", "process.after_start"),
     Part("twitter_partitioned", [1, 2, 3, 4], "partitioned", "counts", "commit.after_acquire"),
     Part("twitter_opaque", [5, 6, 7, 8], "opaque", "counts", "commit.before_mark"),
+    Part("twitter_tasks", [9], "tasks", "tweets", "process.after_start"),
 )
 _MEETS_IT = ("process.after_start", "commit.after_acquire")
 """Where the very task that stands there needs the server next."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         PartitionUnavailable as PartitionUnavailable,
         SourceError as SourceError,
     )
-    from airflow_tx.ledger import Loss as Loss
+    from airflow_tx.ledger import Loss as Loss, TransactionAttempt as TransactionAttempt
     from airflow_tx.sources.api import (
         Batch as Batch,
         BatchSize as BatchSize,

@@ -59,7 +59,7 @@ def test_four_databases_are_counted_exactly_although_both_servers_are_killed(
     airflow: LocalAirflow, redis: tuple[LocalRedis, LocalRedis], hosts: str
 ) -> None:
     tweets, counts = redis
-    TweetWriter(tweets, [0, 5, 6, 7, 8])  # those of the other topologies, which stay empty
+    TweetWriter(tweets, [0, 5, 6, 7, 8, 9])  # those of the other topologies, which stay empty
     writer = TweetWriter(tweets, DATABASES)
     writer.write(20)
     airflow.wait_dag(DAG)

@@ -172,7 +172,7 @@ def connect(spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("connect")
-@pytest.mark.parametrize("topology", ["twitter", "twitter_partitioned", "twitter_opaque"])
+@pytest.mark.parametrize("topology", ["twitter", "twitter_partitioned", "twitter_opaque", "twitter_tasks"])
 def test_users_and_hashtags_of_tweets_are_counted(topology: str) -> None:
     rows = [{"partition": "0", "number": 1, "message": "@ann likes #tea"}]
     result = trial(example(topology, "twitter"), rows=rows)

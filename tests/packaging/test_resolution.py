@@ -63,7 +63,7 @@ def constraints(folder: Path, *spark: str) -> Sequence[str]:
 @pytest.mark.parametrize("resolution", ["highest", "lowest-direct"])
 def test_what_is_chosen_without_constraints_is_one_release_of_spark(extra: str, resolution: str) -> None:
     found = chosen(extra, "--resolution", resolution)
-    assert found["apache-airflow"] >= "3.3"
+    assert found["apache-airflow"] >= "3.2"
     assert ("pyspark" in found) == bool(extra)
     releases = {found[name].rpartition(".")[0] for name in ("pyspark", "pyspark-client") if name in found}
     assert len(releases) == 1
@@ -91,7 +91,7 @@ def test_the_constraints_file_of_airflow_is_taken() -> None:
     assert resolve("", "--constraint", given).returncode == 0
 
 
-@pytest.mark.parametrize("older", ["apache-airflow==3.2.2", "pyspark-client==3.5.7", "pyspark==3.5.8"])
+@pytest.mark.parametrize("older", ["apache-airflow==3.1.8", "pyspark-client==3.5.7", "pyspark==3.5.8"])
 def test_what_is_too_old_is_refused_by_the_installer_with_the_bound(older: str, tmp_path: Path) -> None:
     file = tmp_path / "constraints.txt"
     file.write_text(older)

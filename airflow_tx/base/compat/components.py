@@ -53,8 +53,8 @@ def version_note() -> str | None:
 
     if is_airflow_3_2():
         return (
-            f"airflow_tx on Airflow {airflow}: tasks are retried after every error, a retry starts its Spark driver "
-            "anew, and an event of a watcher counts as stored after ten seconds. See the page 'Tested versions'."
+            f"airflow_tx on Airflow {airflow}: tasks are retried after every error. A retry starts another Spark "
+            "driver. An event of a watcher counts as stored after ten seconds. See the page 'Tested versions'."
         )
     if tuple(map(int, airflow.split(".")[:2])) > (3, 3):
         return f"airflow_tx is tested with Airflow 3.2 and 3.3, and this is Airflow {airflow}."
@@ -64,7 +64,7 @@ def version_note() -> str | None:
 def confirmed_stream(stream: Any) -> Any:
     """Let a triggerer of Airflow 3.3 hand on the events of a stream, and say when each is in the database.
 
-    :param stream: its `open_stream` gives events, its `advance` is told which ones are stored.
+    :param stream: its `open_stream` gives events; its `advance` gets the events that Airflow has stored.
     """
     from airflow.triggers.shared_stream import SharedStreamProducer
 

@@ -97,7 +97,7 @@ def clear_run(
 
 
 def _runs_latest(dag_id: str, session: Any) -> bool:
-    """Ask whether a cleared run has the newest version of its DAG. In Airflow 3.2 no DAG and no setting says so."""
+    """Ask whether a cleared run has the newest version of its DAG. Airflow 3.2 has no setting for it."""
     if is_airflow_3_2():
         return False
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version

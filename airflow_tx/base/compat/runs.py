@@ -69,9 +69,8 @@ def start_run(
     :param conf: of a new run; one that is reset keeps its own.
     :param reset: clear all tasks of the run if it exists.
     :param dated: its logical date is now; else it has none. Airflow's home page knows runs with one alone.
-    :param interval: of a new run, whose schedule has it; without one it has no logical date, nor has it in Airflow 3.2,
-        where no task can give one. If there is a run of this date under another name, that one is started: Airflow
-        has no two.
+    :param interval: of a new run, whose schedule has it; without one it has no logical date. In Airflow 3.2 it never
+        has one. If there is a run of this date under another name, that one is started: Airflow has no two.
     :raises RunNotStarted: the DAG is unknown, stale or cannot be imported, or its rules forbid such a run.
     """
     from airflow.utils.state import State

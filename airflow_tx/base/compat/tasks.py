@@ -73,7 +73,7 @@ def add_hooks(
     :param before: called with the context, before the task is executed.
     :param after: called with the context and the result, before the result becomes an XCom; not for a task that ends
         by an exception although it succeeds, such as a branch.
-    :param final: exceptions after which the task is not retried. Airflow 3.2 retries after each as often as it is set.
+    :param final: exceptions after which the task is not retried. Airflow 3.2 retries after them, too.
     :param succeeded: called with the context once Airflow knows that the task has succeeded.
     :param failed: called with the context once the task has failed and is not retried.
     :param skipped: called with the context once the task has skipped itself.
@@ -543,7 +543,7 @@ def send_metric(
 
     if is_test_run():
         return  # a trial is no transaction that a dashboard should count
-    # Airflow prepares neither the triggerer nor the command line.
+    # Airflow does not prepare the triggerer and the command line.
     if _chosen_sender() is None:
         prepare_metrics()
     _send(kind, name, value, dict(tags))

@@ -50,7 +50,7 @@ print("FOUND", sorted(found.dags), found.import_errors)
 @pytest.mark.parametrize(
     ("version", "is_3_2", "said"),
     [
-        ("3.2.2", True, "on Airflow 3.2.2: tasks are retried after every error, "),
+        ("3.2.2", True, "on Airflow 3.2.2: tasks are retried after every error. "),
         ("3.3.1", False, None),
         ("3.4.0", False, "tested with Airflow 3.2 and 3.3, and this is Airflow 3.4.0."),
         ("4.0.dev0", False, "tested with Airflow 3.2 and 3.3, and this is Airflow 4.0.dev0."),
