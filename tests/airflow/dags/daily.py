@@ -21,5 +21,5 @@ def of_interval(start: datetime, end: datetime, spark: object = None) -> Iterato
 
 def of_partition(partition: str, spark: object = None) -> Iterator[dict[str, int]]:
     """The numbers of the day that the partition is called by."""
-    day = datetime.fromisoformat(partition)
+    day = datetime.fromisoformat(partition[:10]).replace(tzinfo=timezone.utc)  # a key of Airflow 3.2 has no zone
     return of_interval(day, day + DAY)
