@@ -217,8 +217,14 @@ if TYPE_CHECKING:
         TakenRanges as TakenRanges,
         noted_corrections as noted_corrections,
     )
-    from airflow_tx.ledger.upstream.reading import UpstreamReading as UpstreamReading
-    from airflow_tx.ledger.views.stages import ChainStages as ChainStages
+    from airflow_tx.ledger.upstream.reading import (
+        UpstreamPosition as UpstreamPosition,
+        UpstreamReading as UpstreamReading,
+    )
+    from airflow_tx.ledger.views.stages import (
+        ChainStages as ChainStages,
+        readers_in_words as readers_in_words,
+    )
     from airflow_tx.ledger.views.status import (
         REDACTION as REDACTION,
         Person as Person,

@@ -59,6 +59,7 @@ def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, 
 
 
 def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
+    source = source.named(name)  # what it refuses names the topology
     try:
         count = source.backlog(position)
     except Exception as error:  # noqa: BLE001  # whatever a source raises, it becomes one line

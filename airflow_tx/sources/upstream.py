@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +28,9 @@ from airflow_tx.ledger import (
     ReadOnlyLedger,
     TakenRange,
     TransactionAttempt,
+    UpstreamPosition,
     UpstreamReading,
-    topologies,
+    counted,
 )
 from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, RowTypes, Source, SourceKind
 from airflow_tx.state import CommittedTable
@@ -165,46 +165,45 @@ class UpstreamSource(Source):
         # Else each transaction without rows would be one here.
         if not any(taken.counts.values()) and count < self.max_transactions:
             return None
-        position = {"incarnation": taken.incarnation, "txid": taken.last, "birth": taken.birth}
-        return self._batch(taken, position, upstream)
+        return self._batch(taken, UpstreamPosition.behind(taken).to_json(), upstream)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Batch:
         before = TakenRange.of(metadata)
         upstream = self._upstream()
-        self._check_life(upstream, before.incarnation, before.last, before.birth)
+        self._check_life(upstream, UpstreamPosition.behind(before))
         assert upstream is not None, "it has the transactions"
         self._check_table(upstream, before.first)
         return self._batch(upstream.taken(before.first, before.last), None, upstream)
 
     def _batch(self, taken: TakenRange, position: Json, upstream: UpstreamReading) -> Batch:
         behind = upstream.current - 1 - taken.last
-        rest = f", {behind} more are final" if behind else ""
+        rest = f", and {counted(behind, 'later ones')} not taken yet" if behind else ""
         reason = f"transactions {taken.first} to {taken.last} of {self.upstream}{rest}"
         return Batch(taken.to_json(), position, sum(taken.counts.values()), reason)
 
     def backlog(self, position: Json) -> int | None:
         upstream = self._upstream()
-        if upstream is None:
-            return 0
-        return max(upstream.current - self._first(upstream, position), 0)
+        first = self._first(upstream, position)
+        return 0 if upstream is None else upstream.left_from(first)
 
     def contains(self, metadata: Json, what: str) -> bool | None:
-        what = what.removeprefix(f"{self.upstream}:")
+        name, _, txid = what.rpartition(":")
+        if name not in ("", self.upstream) or not txid.isdecimal():
+            return False
         taken = TakenRange.of(metadata)
-        return taken.first <= int(what) <= taken.last if what.isdecimal() else None
+        return txid in taken.counts or txid in taken.ends
 
     def reaches(self, position: Json, what: str) -> bool | None:
         return self._txid_of(position) >= int(what) if what.isdecimal() else None
 
     def refuses_again(self, metadata: Json) -> str | None:
-        before = TakenRange.of(metadata)
-        return self._problem_of(self._upstream(), before.incarnation, before.last, before.birth)
+        before = UpstreamPosition.behind(TakenRange.of(metadata))
+        return self._difference_from(before)
 
     def lacks(self, position: Json) -> str | None:
         if position is None:
             return None
-        before = self._position(position)
-        return self._problem_of(self._upstream(), **before)
+        return self._difference_from(self._position(position))
 
     # --- corrections ------------------------------------------------------------------------------------------------
 
@@ -214,12 +213,13 @@ class UpstreamSource(Source):
         if position is None or upstream is None:
             return None
         # Another topology has other transactions: the next `decide` refuses it.
-        if self._problem_of(upstream, **self._position(position)) is not None:
+        if self._position(position).difference(upstream.ledger, upstream) is not None:
             return None
         # A correction may be newer than the last transaction that was taken.
         known = ledger.followed()
         if known is not None and known.incarnation == upstream.topology.incarnation:
-            self._check_life(upstream, known.incarnation, known.txid, known.birth)
+            before = UpstreamPosition(known.incarnation, known.txid, known.birth)
+            self._check_life(upstream, before)
         return CorrectionReader(ledger, upstream).read(now)
 
     def rows_upstream(self, txids: Collection[int]) -> Mapping[int, int]:
@@ -249,40 +249,43 @@ class UpstreamSource(Source):
 
     def _beside(self, ledger: ReadOnlyLedger) -> UpstreamReading | None:
         """Read its ledger in the place of the ledger of the topology that reads."""
-        paths = Paths(ledger.paths.root, self.upstream)
-        return UpstreamReading.of(ReadOnlyLedger(ledger.store, paths), self.table.name)
+        return UpstreamReading.of(ledger.beside(self.upstream), self.table.name)
 
     def _first(self, upstream: UpstreamReading | None, position: Json) -> int:
         """Find the transaction with which the next range begins. Raises as `_check_life`."""
         if position is None:
             return self.start
         before = self._position(position)
-        self._check_life(upstream, **before)
-        return int(before["txid"]) + 1
+        self._check_life(upstream, before)
+        return before.txid + 1
 
     def _txid_of(self, position: Json) -> int:
-        return 0 if position is None else int(self._position(position)["txid"])
+        return 0 if position is None else self._position(position).txid
 
-    def _position(self, position: Json) -> dict[str, Any]:
-        if isinstance(position, Mapping) and position.keys() == {"incarnation", "txid", "birth"}:
-            return dict(position)
-        raise OtherSource(source=repr(self), problem=f"{position!r} is no position of it")
+    def _position(self, position: Json) -> UpstreamPosition:
+        try:
+            return UpstreamPosition.of(position)
+        except UnreadableRecord:
+            problem = f"{position!r} is no position of it"
+            raise OtherSource(source=repr(self), problem=problem) from None
 
-    def _check_life(
-        self, upstream: UpstreamReading | None, incarnation: str, txid: int, birth: str
-    ) -> None:
+    def _difference_from(self, before: UpstreamPosition) -> str | None:
+        """Say, as a clause, how the topology differs from the one that was read; None: it is the same."""
+        return before.difference(self._place().beside(self.upstream), self._upstream())
+
+    def _check_life(self, upstream: UpstreamReading | None, before: UpstreamPosition) -> None:
         """Refuse another topology than the one that was read before, and one that went back.
 
         :raises SourceError: naming what to do.
         """
-        problem = self._problem_of(upstream, incarnation, txid, birth)
+        place = self._place().beside(self.upstream)
+        problem = before.difference(place, upstream)
         if problem is None:
             return
-        if upstream is None and (now := self._called_now(incarnation)) is not None:
-            told = f"topology {self.upstream!r} is called {now!r} now"
-            raise self.refused(told, f"Say UpstreamSource(..., topology={now!r}).")
+        if upstream is None and (now := before.called_now(place)) is not None:
+            raise self.refused(problem, f"Say UpstreamSource(..., topology={now!r}).")
         back = Command("repair", self.topology, options=("--reset", "--why", "TEXT"))
-        went_back = upstream is not None and upstream.current <= txid
+        went_back = upstream is not None and upstream.may_have_lost(before)
         lost = Command("repair", self.upstream, options=("--ledger-lost", "--why", "TEXT"))
         first = Remedy.of("If its ledger alone went back: ", lost, ". Else: restore ")
         words = first if went_back else Remedy.of("Restore ")
@@ -290,34 +293,6 @@ class UpstreamSource(Source):
             problem,
             words + Remedy.of("this topology to the same moment, or let it begin again: ", back),
         )
-
-    def _called_now(self, incarnation: str) -> str | None:
-        """Find the topology with the ledger that was read before, if it was renamed."""
-        ledger = self._place()
-        for name in topologies(ledger.store, ledger.paths.root):
-            with suppress(UnreadableRecord):
-                paths = Paths(ledger.paths.root, name)
-                if ReadOnlyLedger(ledger.store, paths).topology().incarnation == incarnation:
-                    return name
-        return None
-
-    def _problem_of(
-        self, upstream: UpstreamReading | None, incarnation: str, txid: int, birth: str
-    ) -> str | None:
-        """Say, as a clause, how the topology differs from the one that was read up to a transaction; None: it is it."""
-        name = f"topology {self.upstream!r}"
-        if upstream is None:
-            return f"{name} has no ledger any more, and transaction {txid} of it was read"
-        if upstream.topology.incarnation != incarnation:
-            return f"{name} was reset, and transaction {txid} of its life before was read"
-        if upstream.current <= txid:
-            return (
-                f"{name} went back: its transaction {upstream.current} is next, and {txid} was read"
-            )
-        line = upstream.line_if_any(txid)
-        if line is not None and birth and line.birth != birth:
-            return f"{name} went back: its transaction {txid} is another one than the one that was read"
-        return None
 
     def _check_table(self, upstream: UpstreamReading, first: int) -> None:
         """Refuse a table that is not the topology's, and transactions of which it has no line.

@@ -149,7 +149,7 @@ def send_behind(ledger: ReadOnlyLedger, behind: Sequence[NotedCorrections]) -> N
     from airflow_tx.ledger import TakenRanges
 
     ahead = TakenRanges(ledger).ahead()
-    if ahead is not None:
+    if isinstance(ahead, int):
         Metric.BEHIND.send(ledger.paths, ahead)
     Metric.LEFT.send(ledger.paths, sum(each.is_left for each in behind))
 

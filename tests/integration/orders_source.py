@@ -36,4 +36,5 @@ class OrdersSource(TransactionalSource):
 
     def contains(self, metadata: Json, what: str) -> bool | None:
         taken = TakenRange.of(metadata)
-        return taken.first <= int(what.removeprefix("orders:")) <= taken.last
+        txid = what.removeprefix("orders:")
+        return txid.isdecimal() and taken.first <= int(txid) <= taken.last

@@ -108,7 +108,8 @@ class Pipeline:
         """Allocate the run's transaction, or replay it. The source counts: row n is n."""
 
         def decide(_: TransactionAttempt, position: Any) -> Batch:
-            last = position if isinstance(position, int) else 0
+            last = position["txid"] if isinstance(position, dict) else position
+            last = last if isinstance(last, int) else 0
             row = int(run[1:]) if self.by_interval else last + 1
             position = None if self.by_interval else self.position(row)
             return Batch(self.metadata(row), position, 1 if self.sized else None)

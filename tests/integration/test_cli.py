@@ -184,7 +184,7 @@ def test_a_topology_is_deleted_with_an_answer_for_a_program(
     pipeline.begin("r1")
     delete = ("tx", "delete", "flights", "--why", "over", "--yes")
     (told,) = airflow.json(*delete, "--dry-run", root=zookeeper_root)
-    assert told["done"].startswith("It would: Delete the ledger of topology flights")
+    assert told["done"].startswith("It would: Delete ledger and journal of topology flights")
     (told,) = airflow.json(*delete, root=zookeeper_root)
     assert told["done"].startswith("Deleted: topology flights.")
 

@@ -105,7 +105,7 @@ def test_what_is_behind_is_listed_shown_requested_and_restated(
     lines = airflow.json("tx", "list", "--no-lag", root=root)
     assert [(each["topology"], each["reads"]) for each in lines] == [
         ("orders", None),
-        ("totals", "orders, 2 transactions behind it"),
+        ("totals", "orders, 1 transaction not taken yet"),
     ]
     (planned,) = airflow.json("tx", "restate", "totals", "--follow", "--dry-run", root=root)
     assert (planned["txid"], planned["done"]) == (1, "restated with its rows. It replaces 1 key of tx_state.one")
@@ -125,7 +125,45 @@ def test_what_is_behind_is_listed_shown_requested_and_restated(
     notes = [each["text"] for each in told if each["kind"] == "note"]
     behind = "totals: transaction 1 is behind a correction of orders 1 (4 counts): its restatement is requested"
     assert behind in notes
-    assert "chain: totals reads orders: all stages were compared" in notes
+    assert "chain: totals reads orders" in notes
+    (found,) = airflow.json("tx", "find", "totals", "orders:1", root=root)
+    assert found["txid"] == 1
+
+
+def test_a_search_for_another_topology_says_which_one_is_read(
+    airflow: Commands, chain: Chain, zookeeper_root: str
+) -> None:
+    for what in ("orders:4", "nope:1", "orders:", "1-2"):
+        told = one_line(airflow.run("tx", "find", "totals", what, root=zookeeper_root, fails=True))
+        assert told.startswith(f"No final transaction of totals has '{what}'; receipts go back to transaction 1")
+        assert told.endswith("; its source reads topology orders: ask for orders:TXID.") == (what[:7] != "orders:")
+    told = one_line(airflow.run("tx", "verify", "totals", "--from", "3", root=zookeeper_root, fails=True))
+    assert told == "--from = 3 cannot be used. Name one that is not after 2, the last transaction that is compared."
+
+
+def test_a_reader_of_a_former_life_cannot_go_on_and_every_command_says_so(
+    airflow: Commands, chain: Chain, zookeeper_root: str
+) -> None:
+    orders, root = chain.orders, zookeeper_root
+    record = replace(orders.ledger.topology(), incarnation="0123456789abcdef")
+    orders.store.multi([], [Put(orders.paths.record, encode(record))])
+    problem = "topology 'orders' was reset, and transaction 2 of its life before was read"
+    tried = airflow.tried("tx", "verify", "totals", "--chain", root=root)
+    assert tried.code == 1
+    assert f"totals: {problem}" in tried.output
+    (totals,) = (each for each in airflow.json("tx", "list", "--no-lag", root=root) if each["topology"] == "totals")
+    assert totals["reads"] == f"orders, and cannot go on: {problem}"
+    (shown,) = airflow.json("tx", "show", "orders", "2", root=root)
+    assert shown["downstream"] == "totals: not taken yet"
+
+
+def test_what_ends_a_topology_names_its_readers(airflow: Commands, chain: Chain, zookeeper_root: str) -> None:
+    of_dag = ("--dag-id", "orders_dag", "--why", "over", "--dry-run")
+    (told,) = airflow.json("tx", "delete", "orders", *of_dag, root=zookeeper_root)
+    assert "Delete ledger and journal of topology orders" in told["done"]
+    assert "Topologies that read it: totals. They cannot go on: reset them." in told["done"]
+    told = airflow.json("tx", "repair", "orders", "--reset", *of_dag, root=zookeeper_root)
+    assert "Topologies that read it: totals. Reset them, too." in [each["done"] for each in told]
 
 
 def test_one_that_stays_behind_is_a_finding_until_a_person_follows(
@@ -154,7 +192,9 @@ def test_nothing_behind_and_no_upstream_topology_are_said(
     (done,) = airflow.json("tx", "restate", "totals", "--follow", root=zookeeper_root)
     assert done["done"] == "No transaction of topology totals is behind a correction of orders."
     told = airflow.run("tx", "restate", "totals", "1", "--follow", root=zookeeper_root, fails=True)
-    assert one_line(told) == "--follow names no transactions: it takes --why, --in-flight and --dry-run."
+    assert one_line(told) == (
+        "--follow finds the transactions itself: it takes no txid, --from, --to, --changed-rows and --withdraw."
+    )
 
 
 def test_topologies_that_read_each_other_are_a_finding(

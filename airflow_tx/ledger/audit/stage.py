@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
+from airflow_tx.base.remedy import Command
+from airflow_tx.ledger.batch_words import counted
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import EndLine, TakenRange
 from airflow_tx.ledger.upstream.corrections import NotedCorrections, TakenRanges, noted_corrections
-from airflow_tx.ledger.upstream.reading import UpstreamReading
+from airflow_tx.ledger.upstream.reading import UpstreamPosition, UpstreamReading
 
 RowsUpstream = Callable[[Collection[int]], Mapping[int, int]]
 """Counts the rows that the upstream table has of each of these transactions."""
@@ -41,7 +43,11 @@ class StageAudit:
     def compare(self) -> None:
         """Compare ranges, what counts, and rows. Raises UnreadableRecord, naming the record."""
         lines = self._fresh
-        if self._upstream is None:
+        before = UpstreamPosition.of_reader(self.ledger)
+        problem = None if before is None else before.difference(self._place, self._upstream)
+        if problem is not None:
+            self.findings.append(problem)
+        elif self._upstream is None:
             self.findings.append(f"topology {self.name!r} has no ledger")
         elif lines:
             self._compare_ranges(lines, self._upstream)
@@ -56,8 +62,11 @@ class StageAudit:
 
     @cached_property
     def _upstream(self) -> UpstreamReading | None:
-        place = self.ledger.beside(self.name)
-        return UpstreamReading.of(place, self.table)
+        return UpstreamReading.of(self._place, self.table)
+
+    @cached_property
+    def _place(self) -> ReadOnlyLedger:
+        return self.ledger.beside(self.name)
 
     @cached_property
     def _own(self) -> TakenRanges:
@@ -103,7 +112,7 @@ class StageAudit:
                 f"{self.name} went back: {upstream.current} is next, and {last.last} was read"
             )
             self.findings.append(went_back)
-        elif last.last < upstream.current - 1:
+        elif upstream.left_from(last.last + 1):
             span = _span(last.last + 1, upstream.current - 1)
             self.notes.append(f"{self.name} {span}: not taken yet")
 
@@ -144,7 +153,11 @@ class StageAudit:
             self.notes.append(f"{told}: no restatement is requested yet")
         else:
             where = self.findings if noted.is_left else self.notes
-            where.append(f"{told}: {noted.becomes}")
+            again = Command(
+                "restate", self.ledger.paths.topology, options=("--follow", "--why", "TEXT")
+            )
+            rest = f". Request it: {again}" if noted.is_left else ""
+            where.append(f"{told}: {noted.becomes}{rest}")
 
     # --- rows
 
@@ -163,8 +176,8 @@ class StageAudit:
                 said = upstream.rows_of(upstream.line(end))
                 if found[end] != said:
                     where.append(
-                        f"table {self.table}: it has {found[end]} rows of transaction {end} of {self.name}, and its "
-                        f"line says {said}"
+                        f"table {self.table}: it has {counted(found[end], 'rows')} of transaction {end} of "
+                        f"{self.name}, which committed {said}"
                     )
 
 

@@ -16,7 +16,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import Behind, EndLine, TakenRange, TransactionRecord, Wish
 from airflow_tx.ledger.steps.correction import ComparedUpTo
-from airflow_tx.ledger.upstream.reading import UpstreamReading
+from airflow_tx.ledger.upstream.reading import UpstreamPosition, UpstreamReading
 
 
 @dataclass(frozen=True)
@@ -247,11 +247,21 @@ class TakenRanges:
         found = self.holder(txid)
         return None if found is None else self.counting(found).txid
 
-    def ahead(self) -> int | None:
-        """Count the upstream transactions that are final and not taken yet; None: it reads none that has begun."""
-        upstream = self.ledger.topology().upstream
-        current = self.ledger.beside(upstream).current_if_any() if upstream else None
-        return None if current is None else max(current - 1 - self.last_taken, 0)
+    def ahead(self) -> int | str | None:
+        """Count the upstream transactions that are final and not taken yet.
+
+        :return: a text: why they cannot be taken, as a clause; None: it reads no topology that has begun.
+        """
+        name = self.ledger.topology().upstream
+        if not name:
+            return None
+        place = self.ledger.beside(name)
+        upstream = UpstreamReading.of(place, "")
+        before = UpstreamPosition.of_reader(self.ledger)
+        problem = None if before is None else before.difference(place, upstream)
+        if problem is not None or upstream is None:
+            return problem or f"topology {name!r} has not begun"
+        return upstream.left_from(self.last_taken + 1)
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:

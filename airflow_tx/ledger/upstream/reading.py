@@ -2,15 +2,85 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from airflow_tx.base.errors import UnreadableRecord
-from airflow_tx.ledger.book import Book
+from airflow_tx.ledger.api import listed_topologies
+from airflow_tx.ledger.book import LINES_A_PAGE, Book
+from airflow_tx.ledger.json_text import Int, Record, as_plain, read_as
 from airflow_tx.ledger.ledger import ReadOnlyLedger
-from airflow_tx.ledger.life import Life
+from airflow_tx.ledger.life import RESET, Life
 from airflow_tx.ledger.records import EndLine, TakenRange, TopologyRecord
+
+
+class UpstreamPosition(Record, frozen=True):
+    """Up to where a topology has read an upstream one: the position of its source.
+
+    :param incarnation: of the upstream ledger.
+    :param txid: the last transaction that was read, with its `birth`; "": it had no line then.
+    """
+
+    incarnation: str
+    txid: Int
+    birth: str
+
+    @classmethod
+    def of(cls, position: Any) -> UpstreamPosition:
+        """Read the position of a source.
+
+        :raises UnreadableRecord: it is the position of another source.
+        """
+        return read_as(cls, position, "the position of the source")
+
+    @classmethod
+    def of_reader(cls, ledger: ReadOnlyLedger) -> UpstreamPosition | None:
+        """Read up to where a topology has read; None: nothing yet, or its source reads something else now."""
+        with suppress(UnreadableRecord):
+            return cls.of(ledger.position())
+        return None
+
+    @classmethod
+    def behind(cls, taken: TakenRange) -> UpstreamPosition:
+        """Give the position behind a range, as the metadata of its batch says."""
+        return cls(taken.incarnation, taken.last, taken.birth)
+
+    def to_json(self) -> Any:
+        """Write it as the position of a source."""
+        return as_plain(self)
+
+    def difference(self, ledger: ReadOnlyLedger, upstream: UpstreamReading | None) -> str | None:
+        """Say, as a clause, how the upstream topology differs from the one that was read; None: it is the same.
+
+        :param ledger: its place.
+        :param upstream: what there is of it now; None: nothing.
+        """
+        name = f"topology {ledger.paths.topology!r}"
+        if upstream is None:
+            if now := self.called_now(ledger):
+                return f"{name} is called {now!r} now"
+            return f"{name} has no ledger any more, and transaction {self.txid} of it was read"
+        if upstream.topology.incarnation != self.incarnation:
+            return f"{name} was reset, and transaction {self.txid} of its life before was read"
+        if upstream.current <= self.txid:
+            next_one = f"its transaction {upstream.current} is next, and {self.txid} was read"
+            return f"{name} went back: {next_one}"
+        line = upstream.line_if_any(self.txid)
+        if line is not None and self.birth and line.birth != self.birth:
+            return f"{name} went back: its transaction {self.txid} is another one than the one that was read"
+        return None
+
+    def called_now(self, ledger: ReadOnlyLedger) -> str | None:
+        """Find the topology that was read, if it was renamed."""
+        for name in listed_topologies(ledger.store, ledger.paths.root):
+            with suppress(UnreadableRecord):
+                record = ledger.beside(name).topology_if_any()
+                if record is not None and record.incarnation == self.incarnation:
+                    return name
+        return None
 
 
 @dataclass(frozen=True)
@@ -106,6 +176,19 @@ class UpstreamReading:
         wanted = {wish.txid for wish in self.ledger.wishes()}
         lines = {txid: self.line_if_any(txid) for txid in wanted}
         return frozenset(begun | {(line and line.first) or txid for txid, line in lines.items()})
+
+    def left_from(self, first: int) -> int:
+        """Count the transactions that are not taken yet, from the next one on: restatements are no others of them."""
+        left = max(self.current - first, 0)
+        if left > LINES_A_PAGE:
+            return left  # pages are not read for a number that large
+        return left - sum(bool(line.first) for line in self.lines(first, self.current - 1).values())
+
+    def may_have_lost(self, before: UpstreamPosition) -> bool:
+        """Ask whether its ledger alone may have gone back: no person has reset it, and it is shorter than it was."""
+        is_same = self.topology.incarnation == before.incarnation
+        was_reset = not is_same and any(each.what == RESET for each in self.ledger.repairs())
+        return self.current <= before.txid and not was_reset
 
     def final_since(self, txid: int) -> datetime | None:
         """Read when a transaction became final; None: that is forgotten."""

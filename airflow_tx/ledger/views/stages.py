@@ -14,6 +14,7 @@ from airflow_tx.ledger.api import listed_topologies
 from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.records import TakenRange
 from airflow_tx.ledger.upstream.corrections import TakenRanges
+from airflow_tx.ledger.upstream.reading import UpstreamPosition
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class ChainStages:
             with suppress(UnreadableRecord):
                 taken = TakenRange.of(batch.rows)
         begins = txid if line is None else line.first or txid
-        down = {name: TakenRanges(each).counting_for(begins) for name, each in readers_of(ledger)}
+        life = ledger.topology().incarnation
+        down = {name: _counting_for(each, life, begins) for name, each in readers_of(ledger)}
         return cls(upstream, taken, down)
 
     @property
@@ -61,6 +63,19 @@ class ChainStages:
             for name, txid in self.downstream.items()
         )
         return "; ".join(told) or None
+
+
+def _counting_for(reader: ReadOnlyLedger, life: str, txid: int) -> int | None:
+    """Name the transaction of a reader that counts for one of this life of the ledger; None: it is not taken yet."""
+    position = UpstreamPosition.of_reader(reader)
+    is_other = position is not None and position.incarnation != life
+    return None if is_other else TakenRanges(reader).counting_for(txid)
+
+
+def readers_in_words(ledger: ReadOnlyLedger, becomes: str) -> str:
+    """Name the topologies that read this one, and what becomes of them, as a sentence; "": none reads it."""
+    names = ", ".join(name for name, _ in readers_of(ledger))
+    return f"Topologies that read it: {names}. {becomes}" if names else ""
 
 
 def readers_of(ledger: ReadOnlyLedger) -> Iterator[tuple[str, ReadOnlyLedger]]:

@@ -133,7 +133,8 @@ class TopologyView:
     :param wishes: what people want restated and no run has begun, by txid.
     :param unreadable: which records cannot be read, and why: a sentence each.
     :param behind: the transactions that are noted as behind corrections of the upstream topology.
-    :param ahead: how many transactions of that topology were not taken yet; None: that was not asked, or is not known.
+    :param ahead: how many transactions of that topology were not taken yet, or why they cannot be; None: that was not
+        asked, or is not known.
     """
 
     name: str
@@ -147,7 +148,7 @@ class TopologyView:
     wishes: tuple[Wish, ...] = ()
     unreadable: tuple[str, ...] = ()
     behind: tuple[NotedCorrections, ...] = ()
-    ahead: int | None = None
+    ahead: int | str | None = None
 
     @cached_property
     def opened(self) -> tuple[TransactionView, ...]:

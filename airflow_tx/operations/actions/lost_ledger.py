@@ -69,5 +69,5 @@ class LostLedger(LedgerRepair):
         if bound is None:
             return "forgotten: its run begins again when it is cleared"
         if bound != txid:
-            return f"forgotten: its rows belong to skipped transaction {bound} again"
+            return f"forgotten: its run has transaction {bound} again"
         return "closed: the states say that it was committed"

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from airflow_tx.base.errors import UnreadableRecord
-from airflow_tx.ledger import RESET, reason_of
+from airflow_tx.ledger import RESET, readers_in_words, reason_of
 from airflow_tx.operations.actions.action import ActionPlan, EffectLine
 from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair, fences_in_words
 from airflow_tx.state import FencedState
@@ -44,7 +44,9 @@ class TopologyReset(LedgerRepair):
             for name in sorted(fences)
         ]
         reset = partial(self.repairs.reset, spec.request, clear=clear)
-        lines = [*deleted, *self._forgotten()]
+        read = readers_in_words(self.ledger, "Reset them, too.")
+        readers = [EffectLine(None, None, read)] if read else []
+        lines = [*deleted, *readers, *self._forgotten()]
         return self.planned(planned, sentence, lambda audit: reset(audit=audit), lines)
 
     def _forgotten(self) -> Sequence[EffectLine]:

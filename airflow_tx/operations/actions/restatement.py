@@ -366,7 +366,9 @@ class TransactionRestatement(PersonalAction):
         if run.txid in wished or run.begun is not None:
             return ChosenTransaction(run, request, None, wished.get(run.txid))
         if not run.key and self.ledger.is_committed(txid):
-            raise self._refused(txid, "its run is in neither the history or the journal", INSTEAD)
+            raise self._refused(
+                txid, "its run is not in the history and not in the journal", INSTEAD
+            )
         nobody = Audit("", "")
         self.ledger.want_restated.preview(request, nobody)  # what the ledger itself refuses
         entry = self._journal.read(self.ledger.bound(run.key).entry)

@@ -381,7 +381,9 @@ def _restatement(target: ActionTarget, args: Namespace) -> TransactionRestatemen
 def _check_usage(args: Namespace) -> None:
     named_otherwise = args.txids or args.first or args.withdraw or args.changed_rows
     if args.follow and named_otherwise:
-        wrong_usage("--follow names no transactions: it takes --why, --in-flight and --dry-run.")
+        wrong_usage(
+            "--follow finds the transactions itself: it takes no txid, --from, --to, --changed-rows and --withdraw."
+        )
     if (args.first is None) != (args.last is None):
         wrong_usage("Give both --from and --to.")
     if args.first is not None and args.txids:

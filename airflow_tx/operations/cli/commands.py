@@ -195,8 +195,8 @@ def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
     return ListedTopology(view, ledger_at(store, place.paths), place.conn_id, alarms)
 
 
-def _ahead(ledger: ReadOnlyLedger, view: TopologyView) -> int | None:
-    """Count the transactions upstream that were not taken yet; None: there are none, or they cannot be read."""
+def _ahead(ledger: ReadOnlyLedger, view: TopologyView) -> int | str | None:
+    """Count the transactions upstream that were not taken yet, see `TakenRanges.ahead`."""
     with suppress(UnreadableRecord):
         return TakenRanges(ledger).ahead() if view.record.upstream else None
     return None

@@ -208,7 +208,9 @@ def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True)
         lines = [(each, "") for each in preview.effects] + [
             (each, "refused: ") for each in preview.refused
         ]
-        render.print_rows([render.effect(each, note) for each, note in lines], args.output)
+        # The line at the end says the only one.
+        if args.output != "table" or not refusals or len(lines) > 1:
+            render.print_rows([render.effect(each, note) for each, note in lines], args.output)
         if refusals:
             raise SystemExit(without_controls(str(refusals[0].what)))
     elif preview.effects:  # else the action itself says why it does nothing
@@ -236,7 +238,8 @@ def confirm(args: Namespace, question: str) -> None:
         return
     question = without_controls(question)
     try:
-        answer = input(f"{question} [y/N] ")
+        # Without a terminal the line that says why nothing was done has the question.
+        answer = input(f"{question} [y/N] " if sys.stdin.isatty() else "")
     except EOFError:
         raise SystemExit(f"{question} Nothing was changed: confirm it with --yes.") from None
     if answer.strip().lower() not in ("y", "yes"):

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from airflow_tx.base.errors import (
+    ConfigError,
     TxError,
     UnknownTransaction,
     UnreadableRecord,
@@ -99,6 +100,7 @@ class _Evidence:
 def verify(args: Namespace) -> None:
     """`airflow tx verify TOPOLOGY`."""
     evidence = _evidence(args, values=args.values, partly=True)
+    _check_span(args, evidence.ledger.current - 1)
     found = verified(evidence.ledger, evidence.states, first=args.first or 1, last=args.last)
     recounted = _recounted(evidence, args) if args.recount else Verified(None, 0, (), ())
     lost = found.given_up
@@ -121,6 +123,14 @@ def verify(args: Namespace) -> None:
         render.print_rows(rows, args.output)
     if findings:
         raise SystemExit(1)
+
+
+def _check_span(args: Namespace, last: int) -> None:
+    """:raises ConfigError: no final transaction is in the span."""
+    ends = last if args.last is None else min(args.last, last)
+    if args.first is not None and args.first > ends:
+        remedy = f"Name one that is not after {ends}, the last transaction that is compared."
+        raise ConfigError(option="--from", value=args.first, remedy=remedy)
 
 
 @command
@@ -167,11 +177,22 @@ def find(args: Namespace) -> None:
             file=sys.stderr,
         )
     if not found:
-        since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
-        begins = evidence.ledger.topology.book
-        since += f", the book of ends to {begins}" if 0 < begins < min(kept, default=1) else ""
-        raise SystemExit(f"No final transaction of {args.topology} has {args.what!r}; {since}.")
+        raise SystemExit(
+            f"No final transaction of {args.topology} has {args.what!r}; {_searched(evidence, args.what)}."
+        )
     _print_lines(found, args)
+
+
+def _searched(evidence: _Evidence, what: str) -> str:
+    """Say where it was looked for, and how to ask for a transaction upstream."""
+    kept = evidence.receipts(None, None)
+    since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
+    begins = evidence.ledger.topology.book
+    since += f", the book of ends to {begins}" if 0 < begins < min(kept, default=1) else ""
+    name = evidence.source.upstream
+    if name and not what.startswith(f"{name}:"):
+        since += f"; its source reads topology {name}: ask for {name}:TXID"
+    return since
 
 
 def _forgotten(evidence: _Evidence, kept: Mapping[int, Receipt]) -> Iterator[EndLine]:

@@ -273,12 +273,14 @@ def topology_details(
 
 
 def _reads(view: TopologyView) -> str | None:
-    """Say which topology it reads, and how far it is behind it."""
+    """Say which topology it reads, and what it has not taken of it."""
     if not view.record.upstream:
         return None
     parts = [view.record.upstream]
-    if view.ahead is not None:
-        parts.append(f"{counted(view.ahead, 'transactions')} behind it")
+    if isinstance(view.ahead, int):
+        parts.append(f"{counted(view.ahead, 'transactions')} not taken yet")
+    elif view.ahead is not None:
+        parts.append(f"and cannot go on: {view.ahead}")
     if view.behind:
         parts.append(f"{counted(len(view.behind), 'transactions')} of its own behind corrections")
     return ", ".join(parts)

@@ -33,7 +33,7 @@ def chain_verified(args: Namespace) -> Verified:
     elif len(set(seen)) < len(seen):
         findings.append(f"chain: topologies read each other: {way}")
     else:
-        notes.append(f"chain: {way}: all stages were compared".replace(", which", "", 1))
+        notes.append(f"chain: {way}".replace(", which", "", 1))
     return Verified(None, 0, tuple(findings), tuple(notes))
 
 

@@ -19,6 +19,7 @@ from airflow_tx.ledger import (
     TopologyRecord,
     TransactionRecord,
     dumps,
+    readers_in_words,
 )
 from airflow_tx.operations.actions.action import ParsedDag, live_runs
 from airflow_tx.operations.actions.dags import elsewhere, transactional_dag
@@ -58,6 +59,9 @@ def rename(args: Namespace) -> None:
         opened = ReadOnlyLedger(store, old).open_records()
         then = "Then: " + Command.of("replay", new.topology, "--failed") + "."
         after = f"{_txids(opened)} {then}" if opened else ""
+        if new != old:
+            goes_on = f"Say UpstreamSource(..., topology={new.topology!r}) in their DAGs."
+            after = f"{after} {readers_in_words(ReadOnlyLedger(store, old), goes_on)}".strip()
         if _is_dry(args, f"{what}{lost}. {after}"):
             return
         confirm(args, f"{what}{lost}.")
@@ -83,7 +87,8 @@ def delete(args: Namespace) -> None:
         allocated = mover.allocated()
         _check_runs(store, paths, record.dag_id)
         states = _releasable(args, record) if args.release_states else {}
-        what = f"Delete the ledger of topology {args.topology} of DAG {record.dag_id}{_left(store, paths)}"
+        what = f"Delete ledger and journal of topology {args.topology} of DAG {record.dag_id}"
+        what += _left(store, paths)
         if states:
             what += f", and release {', '.join(sorted(states))}: the values stay, and another topology may use them"
         elif record.states:
@@ -91,9 +96,11 @@ def delete(args: Namespace) -> None:
                 f"{name}: transaction {txid}" for name, txid in sorted(record.states.items())
             )
             what += f". Its states stay fenced, so that no other topology can use them ({held})"
-        if _is_dry(args, f"{what}."):
+        read = readers_in_words(ReadOnlyLedger(store, paths), "They cannot go on: reset them.")
+        what = f"{what}. {read}".strip() if read else f"{what}."
+        if _is_dry(args, what):
             return
-        confirm(args, f"{what}.")
+        confirm(args, what)
         mover.close_for_deletion(allocated)
         for state in states.values():
             state.release()

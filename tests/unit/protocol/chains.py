@@ -10,7 +10,7 @@ from airflow_tx.ledger import Audit, Batch, Corrections, ReadOnlyLedger, TakenRa
 from airflow_tx.ledger.steps.replay import WishRequest
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.ledger.upstream.corrections import CorrectionReader
-from airflow_tx.ledger.upstream.reading import UpstreamReading
+from airflow_tx.ledger.upstream.reading import UpstreamPosition, UpstreamReading
 from airflow_tx.state import Sum
 from airflow_tx.state.memory import MemoryState
 from tests.integration.pipeline import Pipeline
@@ -35,6 +35,7 @@ class Chain:
         states = [state or _state("t0")]
         self.totals = totals(store, root, states, topology="totals", journals=True, upstream="orders")
         self.totals.metadata = lambda row: self.upstream.taken(row, row).to_json()
+        self.totals.position = lambda row: UpstreamPosition.behind(self.upstream.taken(row, row)).to_json()
         self.totals.amount = lambda metadata: 1
         self.totals.current = self._again
 

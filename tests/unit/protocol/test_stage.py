@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger import TakenRange
+from airflow_tx.ledger import ChainStages, TakenRange, TakenRanges
 from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.audit.stage import StageAudit
 from airflow_tx.ledger.json_text import replace
@@ -62,7 +62,7 @@ def test_what_is_behind_is_a_note_while_something_is_done_about_it() -> None:
     assert f"{told}: transaction 2 restates it" in compared(chain).notes
     assert compared(chain).findings == []
     chain.finish(begun)
-    assert (compared(chain).findings, compared(chain).notes) == ([], ["orders 2: not taken yet"])
+    assert (compared(chain).findings, compared(chain).notes) == ([], []), "a restatement is never taken"
 
 
 def test_what_stays_behind_is_a_finding() -> None:
@@ -71,7 +71,8 @@ def test_what_stays_behind_is_a_finding() -> None:
     chain.request()
     chain.totals.skip(chain.totals.begin("t1").txid)
     assert compared(chain).findings == [
-        f"transaction 1 is behind a correction of orders 1 ({end} counts): its restatement was skipped or withdrawn"
+        f"transaction 1 is behind a correction of orders 1 ({end} counts): its restatement was skipped or withdrawn. "
+        "Request it: airflow tx restate totals --follow --why TEXT"
     ]
 
 
@@ -93,7 +94,27 @@ def test_an_upstream_ledger_that_went_back_is_found() -> None:
     chain = Chain().run(3).take(3)
     store, paths = chain.orders.store, chain.orders.paths
     store.multi([], [Put(paths.current, encode(Counter(3))), Put(paths.allocated, encode(Counter(2)))])
-    assert "orders went back: 3 is next, and 3 was read" in compared(chain).findings
+    assert compared(chain).findings == ["topology 'orders' went back: its transaction 3 is next, and 3 was read"]
+
+
+def test_another_life_of_the_upstream_topology_is_found_however_far_it_is() -> None:
+    chain = Chain().run(3).take(2)
+    record = replace(chain.orders.ledger.topology(), incarnation="0123456789abcdef")
+    chain.orders.store.multi([], [Put(chain.orders.paths.record, encode(record))])
+    told = "topology 'orders' was reset, and transaction 2 of its life before was read"
+    assert (compared(chain).findings, compared(chain).notes) == ([told], [])
+    assert TakenRanges(chain.totals.ledger).ahead() == told
+    assert ChainStages.of(chain.orders.ledger, 1).down_in_words == "totals: not taken yet"
+
+
+def test_another_transaction_of_the_same_number_is_found() -> None:
+    chain = Chain().run(3).take(2)
+    line = chain.orders.ledger.book().line(2)
+    assert line is not None
+    chain.orders.store.multi([], chain.orders.ledger.book().with_lines([replace(line, birth="another")])[-1:])
+    assert compared(chain).findings == [
+        "topology 'orders' went back: its transaction 2 is another one than the one that was read"
+    ]
 
 
 def test_rows_of_the_table_are_compared_with_what_counts() -> None:
@@ -107,7 +128,7 @@ def test_rows_of_the_table_are_compared_with_what_counts() -> None:
 
     found = compared(chain, rows)
     assert asked == [2, end]
-    assert found.findings == [f"table s0: it has 0 rows of transaction {end} of orders, and its line says 1"]
+    assert found.findings == [f"table s0: it has 0 rows of transaction {end} of orders, which committed 1"]
     chain.orders.begin("open")
     assert compared(chain, rows).findings == []
 
@@ -117,4 +138,8 @@ def test_a_topology_that_is_gone_is_found() -> None:
     chain.totals.store.multi([], [])
     record = chain.totals.ledger.topology()
     chain.totals.store.multi([], [Put(chain.totals.paths.record, encode(replace(record, upstream="sales")))])
-    assert compared(chain).findings == ["topology 'sales' has no ledger"]
+    assert compared(chain).findings == ["topology 'sales' is called 'orders' now"]
+    record = replace(chain.orders.ledger.topology(), incarnation="0123456789abcdef")
+    chain.totals.store.multi([], [Put(chain.orders.paths.record, encode(record))])
+    told = "topology 'sales' has no ledger any more, and transaction 1 of it was read"
+    assert compared(chain).findings == [told]

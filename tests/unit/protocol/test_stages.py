@@ -79,6 +79,8 @@ def test_a_topology_is_behind_by_the_transactions_that_it_has_not_taken() -> Non
     chain = Chain().run(5).take(2)
     assert TakenRanges(chain.totals.ledger).ahead() == 3
     assert TakenRanges(chain.orders.ledger).ahead() is None
+    chain.take(3).correct(1)
+    assert TakenRanges(chain.totals.ledger).ahead() == 0, "a restatement has rows in a batch that was taken"
 
 
 def test_the_way_up_and_down_names_what_counts() -> None:
