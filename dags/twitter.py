@@ -14,7 +14,7 @@ committer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -76,7 +76,7 @@ def words(sign: str, part: int) -> list[tuple[int, str]]:
 
 
 @task
-def join(users: Iterable[list[tuple[int, str]]], hashtags: Iterable[list[tuple[int, str]]]) -> list[dict[str, Any]]:
+def join(users: Any, hashtags: Any) -> list[dict[str, Any]]:
     """The join: how many tweets name each user, each hashtag, and both."""
     found = {"users": list(chain(*users)), "hashtags": list(chain(*hashtags))}
     both = [(n, f"{user}:{tag}") for n, user in found["users"] for m, tag in found["hashtags"] if m == n]

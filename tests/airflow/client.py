@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from airflow_tx.base import compat
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.airflow_client import JsonObject, run_path, task_path
 from airflow_tx.testing.eventually import eventually
@@ -30,7 +31,11 @@ class TriedAirflow(LocalAirflow):
         return datetime.fromisoformat(health["scheduler"]["latest_scheduler_heartbeat"])
 
     def clear_runs(self, dag_id: str, run_ids: Sequence[str], *, only_failed: bool = False) -> None:
-        """Clear several runs in one call, as those marked in the list of runs."""
+        """Clear several runs in one call, as those marked in the list of runs; in Airflow 3.2 one by one."""
+        if compat.is_airflow_3_2():
+            for each in run_ids:
+                self.clear_run(dag_id, each, only_failed=only_failed)
+            return
         body = {"dry_run": False, "only_failed": only_failed, "dag_runs": [{"dag_run_id": each} for each in run_ids]}
         self.call("POST", f"dags/{dag_id}/clearDagRuns", json=body)
 
