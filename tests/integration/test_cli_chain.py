@@ -152,7 +152,7 @@ def test_a_reader_of_a_former_life_cannot_go_on_and_every_command_says_so(
     assert tried.code == 1
     assert f"totals: {problem}" in tried.output
     (totals,) = (each for each in airflow.json("tx", "list", "--no-lag", root=root) if each["topology"] == "totals")
-    assert totals["reads"] == f"orders, and cannot go on: {problem}"
+    assert totals["reads"] == f"orders, and cannot continue: {problem}"
     (shown,) = airflow.json("tx", "show", "orders", "2", root=root)
     assert shown["downstream"] == "totals: not taken yet"
 
@@ -161,7 +161,7 @@ def test_what_ends_a_topology_names_its_readers(airflow: Commands, chain: Chain,
     of_dag = ("--dag-id", "orders_dag", "--why", "over", "--dry-run")
     (told,) = airflow.json("tx", "delete", "orders", *of_dag, root=zookeeper_root)
     assert "Delete ledger and journal of topology orders" in told["done"]
-    assert "Topologies that read it: totals. They cannot go on: reset them." in told["done"]
+    assert "Topologies that read it: totals. They cannot continue: reset them." in told["done"]
     told = airflow.json("tx", "repair", "orders", "--reset", *of_dag, root=zookeeper_root)
     assert "Topologies that read it: totals. Reset them, too." in [each["done"] for each in told]
 

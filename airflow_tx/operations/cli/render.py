@@ -280,7 +280,7 @@ def _reads(view: TopologyView) -> str | None:
     if isinstance(view.ahead, int):
         parts.append(f"{counted(view.ahead, 'transactions')} not taken yet")
     elif view.ahead is not None:
-        parts.append(f"and cannot go on: {view.ahead}")
+        parts.append(f"and cannot continue: {view.ahead}")
     if view.behind:
         parts.append(f"{counted(len(view.behind), 'transactions')} of its own behind corrections")
     return ", ".join(parts)

@@ -96,7 +96,7 @@ def delete(args: Namespace) -> None:
                 f"{name}: transaction {txid}" for name, txid in sorted(record.states.items())
             )
             what += f". Its states stay fenced, so that no other topology can use them ({held})"
-        read = readers_in_words(ReadOnlyLedger(store, paths), "They cannot go on: reset them.")
+        read = readers_in_words(ReadOnlyLedger(store, paths), "They cannot continue: reset them.")
         what = f"{what}. {read}".strip() if read else f"{what}."
         if _is_dry(args, what):
             return
