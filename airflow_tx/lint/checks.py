@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from airflow_tx.lint.effects import (
     DATABASE,
@@ -13,6 +14,7 @@ from airflow_tx.lint.effects import (
     REQUEST,
     Effect,
     effects_of,
+    is_temporary,
 )
 from airflow_tx.lint.scope import (
     FunctionNode,
@@ -399,6 +401,7 @@ def _is_context(scope: Scope, node: ast.expr) -> bool:
 _CLOCK = "TX104"
 _CHANCE = "TX105"
 _SETTING_CODE = "TX106"
+_BESIDE_CODE = "TX114"
 _TIMES = frozenset(
     """
     datetime.datetime.now datetime.datetime.today
@@ -426,6 +429,7 @@ _DRAWS = frozenset(
 )
 _UNIQUE = frozenset("uuid.uuid1 uuid.uuid4 os.urandom random.SystemRandom".split())
 _SEEDED = ("random.Random", "numpy.random.default_rng", "numpy.random.RandomState")
+_BESIDE = frozenset("os.listdir os.scandir os.walk glob.glob glob.iglob".split())
 _SETTINGS = tuple(
     f"{module}.Variable.{verb}"
     for module in ("airflow.sdk", "airflow.models", "airflow.models.variable")
@@ -472,6 +476,8 @@ def changing_values(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
             yield from (
                 (code, node) for code, template in _TEMPLATES if template.search(node.value)
             )
+        elif _is_try_number(node) and id(node) not in harmless:
+            yield _BESIDE_CODE, node
 
 
 def value_of(scope: Scope, call: ast.Call) -> str | None:
@@ -481,6 +487,10 @@ def value_of(scope: Scope, call: ast.Call) -> str | None:
         return None if name in _SHORT and len(call.args) > _SHORT[name] else _CLOCK
     if name.startswith("secrets.") or name in _UNIQUE:
         return _CHANCE
+    if name == "hash" and call.args and _is_text(scope, call.args[0]):
+        return _CHANCE
+    if name in _BESIDE or name.endswith(".iterdir"):
+        return None if is_temporary(scope, call) else _BESIDE_CODE
     if name in _SEEDED:
         return None if call.args or call.keywords else _CHANCE
     module, _, last = name.rpartition(".")
@@ -489,6 +499,17 @@ def value_of(scope: Scope, call: ast.Call) -> str | None:
     if last == "sample" and isinstance(call.func, ast.Attribute) and _unseeded(call):
         return _CHANCE
     return _SETTING_CODE if name in _SETTINGS else None
+
+
+def _is_text(scope: Scope, node: ast.expr) -> bool:
+    """Tell whether a value is a text: its hash differs in each process."""
+    made = isinstance(node, ast.Call) and scope.name_of(node.func) in ("str", "repr", "ascii")
+    return made or isinstance(node, ast.JoinedStr) or isinstance(scope.constant(node), str)
+
+
+def _is_try_number(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    """Tell whether a node reads the number of the try of its task."""
+    return isinstance(node, ast.Attribute) and node.attr == "try_number"
 
 
 def _unseeded(call: ast.Call) -> bool:

@@ -18,6 +18,7 @@ _DEPTH = 6
 _LONGEST = 100_000
 """A longer file of SQL is a dump: its statements are not read."""
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.S)
+_COPY_OUT = re.compile(r"^\s*COPY\b.*\bTO\s+(?!STDOUT\b|PROGRAM\b)['\"$?]", re.I | re.S)
 _PLACE = re.compile(r"\{+[^{}]*\}+")
 _STRING = re.compile(r"'(?:[^']|'')*'")
 _TABLE = r"(?:IF\s+EXISTS\s+|ONLY\s+|TABLE\s+)*([\w.\"`\[\]$-]+)"
@@ -168,14 +169,24 @@ _ADDING = frozenset(
     bulk_load bulk_insert_rows bulk_insert_mappings
     bulk_save_objects incr incrby incrbyfloat hincrby
     hincrbyfloat zincrby insertInto put_records
+    insert_rows_json insert_rows_from_dataframe
     """.split()
 )
-_APPENDING = {"save_mode": "append", "write_disposition": "WRITE_APPEND", "if_exists": "append"}
+_INSERTS = {"SQLInsertRowsOperator": "", "S3ToRedshiftOperator": "APPEND"}
+"""Operators that insert rows, with the method that they have by default."""
+_ICEBERG = re.compile(r"\b(load_table|create_table(_if_not_exists)?)\(\)$")
+_ICEBERG_WRITES = ("append", "overwrite", "upsert", "delete")
+_APPENDING = {
+    "save_mode": "append",
+    "write_disposition": "WRITE_APPEND",
+    "if_exists": "append",
+    "if_table_exists": "append",
+}
 _SETTING = frozenset(
     """
     update_one update_many replace_one delete_one
     delete_many bulk_write hset hmset sadd zadd put_item
-    upsert_rows executesql
+    upsert_rows executesql write_database
     """.split()
 )
 _UPLOADS = frozenset(
@@ -244,7 +255,7 @@ def effects_of(scope: Scope, call: ast.Call, folder: Path) -> Iterator[Effect]:
         yield database
     if request := _request(scope, call, name, last):
         yield request
-    if file := _file(scope, call, name, last):
+    if file := _file(scope, call, name, last, folder):
         yield file
 
 
@@ -291,10 +302,14 @@ def _database(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | No
     ]
     if appends and last != "to_sql":
         return Effect(DATABASE, call, True)
+    if last in _INSERTS and is_operator(scope, call):
+        return _inserted(scope, call, _INSERTS[last])
     if not isinstance(call.func, ast.Attribute):
         return None
     if last in _ADDING:
         return _added(scope, call)
+    if last in _ICEBERG_WRITES and _ICEBERG.search(scope.name_of(call.func.value)):
+        return Effect(DATABASE, call, last == "append")
     if last == "to_sql":
         return Effect(DATABASE, call, scope.constant(scope.argument(call, "if_exists")) == "append")
     if last in _SETTING:
@@ -304,6 +319,16 @@ def _database(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | No
     if last in _RUNS_SQL and call.args:
         return _core(scope, call, call.args[0])
     return None
+
+
+def _inserted(scope: Scope, call: ast.Call, method: str) -> Effect:
+    """Find whether an operator adds rows, or replaces some of the same keys, or empties the table first."""
+    said = str(scope.constant(scope.argument(call, "method")) or method).upper()
+    empties = scope.argument(call, "preoperator") is not None
+    table = scope.constant(scope.argument(call, "table_name") or scope.argument(call, "table"))
+    adds = said in ("", "APPEND") and not empties
+    statement = SqlWrite(table_name(table), adds) if isinstance(table, str) else None
+    return Effect(DATABASE, call, adds, statement)
 
 
 def _added(scope: Scope, call: ast.Call) -> Effect:
@@ -383,8 +408,10 @@ def _posted(scope: Scope, call: ast.Call) -> Effect | None:
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def _file(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | None:
+def _file(scope: Scope, call: ast.Call, name: str, last: str, folder: Path) -> Effect | None:
     path = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if last in _RUNS_SQL and call.args and _copies_out(scope, call.args[0], folder):
+        return Effect(FILE, call, False)
     if name in _OPENS or last == "open":
         return _opened_file(scope, call, None if name in _OPENS else path)
     if name in _COPIES:
@@ -398,6 +425,11 @@ def _file(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | None:
     if path is not None and last in _WRITER and _is_writer(scope, path):
         return _spark_write(scope, call)
     return _written(scope, call, path, False) if last in _WRITES and path is not None else None
+
+
+def _copies_out(scope: Scope, sql: ast.expr, folder: Path) -> bool:
+    """Tell whether SQL writes a file, as `COPY … TO 'file'` of DuckDB does."""
+    return any(_COPY_OUT.search(text) for text in texts_of(scope, sql, folder))
 
 
 def _is_upload(call: ast.Call, name: str, last: str) -> bool:
@@ -418,12 +450,12 @@ def _opened_file(scope: Scope, call: ast.Call, path: ast.expr | None) -> Effect 
 
 
 def _written(scope: Scope, call: ast.Call, path: ast.expr | None, adds: bool) -> Effect | None:
-    if path is not None and _is_temporary(scope, path):
+    if path is not None and is_temporary(scope, path):
         return None
     return Effect(FILE, call, adds)
 
 
-def _is_temporary(scope: Scope, path: ast.expr, depth: int = 6) -> bool:
+def is_temporary(scope: Scope, path: ast.expr, depth: int = 6) -> bool:
     """Tell whether a path comes from tempfile, or is a buffer in memory."""
     if depth == 0:
         return False
@@ -432,7 +464,7 @@ def _is_temporary(scope: Scope, path: ast.expr, depth: int = 6) -> bool:
             continue
         if scope.name_of(node).startswith(_TEMPORARY) or getattr(node, "id", "") == "tmp_path":
             return True
-        if any(_is_temporary(scope, each, depth - 1) for each in scope.values(node)):
+        if any(is_temporary(scope, each, depth - 1) for each in scope.values(node)):
             return True
     return False
 

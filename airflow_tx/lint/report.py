@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,10 +48,12 @@ class LintReport:
     """The findings, and the number of files, DAGs and applications.
 
     :param unread: a line for each file that cannot be read.
+    :param unseen: a line for each file whose DAGs are made by code that it does not show.
     """
 
     findings: list[LintFinding] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
     files: int = 0
     transactions: int = 0
     plain: int = 0
@@ -154,7 +158,8 @@ def _has_dags(folder: Path) -> bool:
 
 def _findings(project: LintedProject, file: Path, report: LintReport) -> Iterator[LintFinding]:
     try:
-        dags = dags_of(project.read(file))
+        module = project.read(file)
+        dags = dags_of(module)
         hits = list(_hits(project, dags))
     except RecursionError as error:
         raise refused(file, "The code is nested too deeply to be read") from error
@@ -162,9 +167,20 @@ def _findings(project: LintedProject, file: Path, report: LintReport) -> Iterato
     report.transactions += len(dags.blocks)
     report.plain += len(dags.plain)
     report.applications += len(dags.applications)
+    if not (dags.blocks or dags.plain or dags.applications) and _loops_over_dags(module.node):
+        report.unseen.append(
+            f"{file}: it makes DAGs in a loop, by code of another file: they were not read"
+        )
     _check_ignored(project, file)
     for hit in hits:
         yield from _finding(project, hit)
+
+
+def _loops_over_dags(module: ast.AST) -> bool:
+    """Tell whether a file makes DAGs in a loop: it adds to `globals()`, or calls what is named after a DAG."""
+    loops = [each for each in ast.iter_child_nodes(module) if isinstance(each, ast.For)]
+    calls = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call))
+    return any(re.search(r"^globals$|dag", ast.unparse(call.func), re.I) for call in calls)
 
 
 def _hits(project: LintedProject, dags: FileDags) -> Iterator[Hit]:

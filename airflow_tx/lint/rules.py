@@ -93,6 +93,11 @@ _RULES = (
         "read data_interval_start and data_interval_end",
     ),
     LintRule(
+        "TX114",
+        "a task of a transaction reads a folder, or the number of its try. A replay finds something else",
+        "read the files by a FileSource; make names of files from the row or the txid",
+    ),
+    LintRule(
         "TX201",
         f"{_TWICE} a task adds rows or amounts to a database",
         "make the DAG a transaction, or replace the rows of the run in one database transaction",

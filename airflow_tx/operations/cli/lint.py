@@ -15,7 +15,7 @@ def lint(args: Namespace) -> None:
     """`airflow tx lint DAG_FILE|FOLDER [--format text|json|sarif]`: exit code 1 with findings, 2 with bad input."""
     report = findings_of(Path(args.path))
     print(formatted(report, args.format))
-    for line in report.unread:
+    for line in (*report.unseen, *report.unread):
         print(line, file=sys.stderr)
     if report.unread:
         raise SystemExit(2)

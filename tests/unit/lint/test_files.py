@@ -112,3 +112,15 @@ def test_the_exit_code_says_what_was_found(
     shown = capsys.readouterr()
     assert "Findings:" in shown.out
     assert ("cannot be used" in shown.err) == (status == 2)
+
+
+@pytest.mark.parametrize("made", ["build(name)", "globals().update({name: other.build_dag(name)})"])
+def test_a_file_that_makes_its_dags_in_a_loop_by_another_file_says_that_they_were_not_read(
+    tmp_path: Path, made: str
+) -> None:
+    file = tmp_path / "many.py"
+    file.write_text(f"from other import build\nimport other\nfor name in ('a', 'b'):\n    globals()[name] = {made}\n")
+    report = findings_of(file)
+    assert report.unseen == [f"{file}: it makes DAGs in a loop, by code of another file: they were not read"]
+    file.write_text("for name in ('a', 'b'):\n    print(name)\n")
+    assert findings_of(file).unseen == []

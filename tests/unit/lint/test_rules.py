@@ -121,6 +121,7 @@ PLANTED = {
         dag("get_current_context()['ds']", source="DataIntervalSource()"),
         dag("get_current_context()['data_interval_start']", source="DataIntervalSource()"),
     ),
+    "TX114": (dag("__import__('os').path; open(glob.glob('/data/*')[0])"), dag("open('/data/a')")),
     "TX201": (plain("hook.run('INSERT INTO t VALUES (1)')"), plain("hook.run('REPLACE INTO t VALUES (1)')")),
     "TX202": (plain("requests.post('http://a')"), plain("requests.put('http://a')")),
     "TX203": (plain("open('/tmp/a', 'a')"), plain("open('/tmp/a', 'w')")),

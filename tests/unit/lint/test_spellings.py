@@ -53,6 +53,21 @@ PLANTED = {
     "file: S3": ("TX103", "", "hook.load_string('x', key='k', bucket_name='b')"),
     "file: copied": ("TX103", "from shutil import copy as cp", "cp('/a', '/b')"),
     "file: an object": ("TX103", "import boto3", "boto3.client('s3').put_object(Bucket='b', Key='k')"),
+    "sql: an operator": ("TX101", "", "SQLInsertRowsOperator(task_id='a', table_name='t', rows=[])"),
+    "sql: S3 to Redshift": ("TX101", "", "S3ToRedshiftOperator(task_id='a', table='t', s3_key='k')"),
+    "sql: polars": ("TX101", "", "rows.write_database('t', connection=hook, if_table_exists='append')"),
+    "sql: Iceberg": ("TX101", "import pyiceberg.catalog as c", "c.load_catalog('a').load_table('b').append(rows)"),
+    "sql: BigQuery": ("TX101", "", "hook.insert_rows_json('t', rows)"),
+    "file: DuckDB": ("TX103", "import duckdb", "duckdb.sql(\"COPY rows TO '/data/a.parquet' (FORMAT parquet)\")"),
+    "chance: a hash": ("TX105", "", "return hash(f'{rows}')"),
+    "chance: a hash of a text": ("TX105", "", "return hash('a')"),
+    "folder: listed": ("TX114", "import os", "return os.listdir('/data')"),
+    "folder: a glob": ("TX114", "from glob import glob", "return sorted(glob('/data/*'))"),
+    "folder: a path": ("TX114", "from pathlib import Path", "return [*Path('/data').iterdir()]"),
+    "try: an attribute": ("TX114", "", "return f'/data/{rows.try_number}'"),
+    "try: of the context": (
+        "TX114", "from airflow.sdk import get_current_context", "ti = get_current_context()['ti']\nreturn ti.try_number"
+    ),
     "state: an item": ("TX110", "SEEN = {}", "SEEN['a'] = 1"),
     "state: added": ("TX110", "from collections import defaultdict as dd\nSEEN = dd(int)", "SEEN['a'] += 1"),
     "state: global": ("TX110", "n = 0", "global n\nn += 1"),
@@ -80,6 +95,11 @@ PLANTED = {
 }  # fmt: skip
 
 CLEAN = {
+    "a hash of a number": ("", "return hash(5) + hash(rows[0]['n'])"),
+    "a folder of its own": ("import os, tempfile", "return os.listdir(tempfile.mkdtemp())"),
+    "a try in a log line": ("import logging", "logging.info('try %s', rows.ti.try_number)\nreturn rows"),
+    "a list that grows": ("", "found = []\nfound.append(rows)\nreturn found"),
+    "a copy to a reader": ("", "hook.copy_expert('COPY t TO STDOUT', rows)\nreturn rows"),
     "a constant time": ("from datetime import datetime", "return datetime(2026, 1, 1)"),
     "a parsed time": ("from datetime import datetime", "return [datetime.fromisoformat(row['at']) for row in rows]"),
     "a name like a clock": ("", "now = rows[0]['now']\nreturn now"),
