@@ -130,6 +130,8 @@ def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:
     dated = _can_omit_runs(spec)
     if dated is None or not dated.in_order or not dag.timetable.can_be_scheduled:
         return spec
+    if compat.is_airflow_3_2():
+        return spec
     return replace(spec, source=dated.without_runs(compat.IntervalSchedule.of_dag(dag)))
 
 
@@ -142,6 +144,8 @@ def _reason_of_block(spec: TransactionSpec, dag: Any) -> str:
     if (dated := _can_omit_runs(spec)) is not None:
         if not dated.in_order:
             return "its data intervals have no order, which in_order=True gives them"
+        if compat.is_airflow_3_2():
+            return "in Airflow 3.2 no task can start the run of a data interval, which one that fails needs"
         return f"DAG {dag.dag_id!r} has no schedule that says which data interval is next"
     if spec.source.per_run:
         return "each of its runs has a batch of its own"

@@ -21,6 +21,7 @@ from airflow_tx import (
     current_batch,
     persistent_aggregate,
 )
+from airflow_tx.base import compat
 from airflow_tx.coordinator.dag import CoordinateOperator
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, LaneTask, lane_plan
 from airflow_tx.operators.transaction import defined
@@ -215,6 +216,7 @@ def test_a_source_of_runs_goes_by_runs_unless_the_schedule_says_which_one_is_nex
     assert reason in str(found.value)
 
 
+@pytest.mark.skipif(compat.is_airflow_3_2(), reason="data intervals go by runs in Airflow 3.2")
 def test_data_intervals_in_order_go_by_the_schedule() -> None:
     plan = planned(lambda tx: commit(dated(tx.batch)), source=DataIntervalSource("a.b", in_order=True), schedule=DAILY)
     assert isinstance(plan.spec.source, NextIntervalSource)
@@ -228,6 +230,13 @@ def test_dates_are_those_of_a_run_where_the_batch_is_no_interval() -> None:
         planned(lambda tx: commit(dated(tx.batch)))
 
 
+def test_data_intervals_go_by_runs_where_no_task_can_start_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "is_airflow_3_2", lambda: True)
+    with pytest.raises(GoesByRuns, match=r"in Airflow 3\.2 no task can start the run of a data interval"):
+        planned(lambda tx: commit(count(tx.batch)), source=DataIntervalSource("a.b", in_order=True), schedule=DAILY)
+
+
+@pytest.mark.skipif(compat.is_airflow_3_2(), reason="data intervals go by runs in Airflow 3.2")
 def test_a_coordinator_without_a_lane_says_that_it_starts_no_runs_of_days() -> None:
     source = DataIntervalSource("a.b", in_order=True)
     with DAG("daily", schedule=DAILY, max_active_runs=8), Transaction(source=source) as tx:
