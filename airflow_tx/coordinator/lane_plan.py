@@ -144,7 +144,7 @@ def _reason_of_block(spec: TransactionSpec, dag: Any) -> str:
     if (dated := _can_omit_runs(spec)) is not None:
         if not dated.in_order:
             return "its data intervals have no order, which in_order=True gives them"
-        if compat.is_airflow_3_2():
+        if dag.timetable.can_be_scheduled:
             return "in Airflow 3.2 no task can start the run of a data interval, which one that fails needs"
         return f"DAG {dag.dag_id!r} has no schedule that says which data interval is next"
     if spec.source.per_run:
