@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.base import compat
 from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.client import TriedAirflow
@@ -89,7 +90,7 @@ def test_a_task_starts_and_resets_runs_and_a_deleted_run_starts_again_under_its_
     assert datetime.fromisoformat(told.pop("started")) <= datetime.now(timezone.utc)
     assert told == {
         "run_id": "new",
-        "run_type": "operator_triggered",
+        "run_type": compat.operator_run_type().value,
         "interval_start": None,
         "interval_end": None,
         "logical_date": None,

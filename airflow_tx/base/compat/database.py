@@ -115,7 +115,8 @@ def create_run(
 ) -> bool:
     """Create a run, which starts when the limit of the DAG lets it; False if it exists.
 
-    It is a manual run, unless its id is one that Airflow keeps for runs of another type (a deleted scheduled run).
+    It is a manual run, unless its id is one that Airflow keeps for runs of another type (a deleted scheduled run). In
+    Airflow 3.2, it is of that type.
 
     :param interval: its data interval, if the schedule has it; without one it has no logical date.
     :param noting: as in `clear_run`.
@@ -126,14 +127,16 @@ def create_run(
     from airflow.sdk.exceptions import AirflowException
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-    by_hand = DagRunType.from_run_id(run_id) == DagRunType.MANUAL
+    kind = DagRunType.from_run_id(run_id)
+    if kind != DagRunType.MANUAL and not is_airflow_3_2():
+        kind = operator_run_type()
     dates = _dates(dag_id, interval)
     try:
         with sessions.create_session() as session:
             trigger_dag(
                 dag_id,
                 triggered_by=DagRunTriggeredByType.CLI,
-                run_type=DagRunType.MANUAL if by_hand else operator_run_type(),
+                run_type=kind,
                 run_id=run_id,
                 conf=dict(conf or {}),
                 session=session,
