@@ -262,6 +262,14 @@ class MapGet:
 
     def names(self, state: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Name the fields of the key and of the values; a ConfigError if the state has no such names."""
+        if isinstance(state, StoredState) and state.takes_back_by_txid:
+            remedy = (
+                "Its rows have no key, and several may have the same columns. Keep values by key in a SqlState beside "
+                "it, or ask the table by a QueryFunction of your own."
+            )
+            raise ConfigError(
+                option=f"MapGet of state {state.name!r}", value=type(state).__name__, remedy=remedy
+            )
         if not isinstance(state, QueryableState):
             if self._keys is None or not self._values:
                 remedy = f"A {type(state).__name__} has no names: MapGet(keys=['user'], values=['location'])."

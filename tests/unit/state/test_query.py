@@ -12,12 +12,14 @@ from airflow_tx.state import (
     Avg,
     CombinerValueUpdater,
     Count,
+    DeltaTable,
     Grant,
     MapGet,
     MemoryMap,
     MemoryState,
     OpaqueMap,
     Replace,
+    SqlTable,
     StaticState,
     Sum,
     new_values_stream,
@@ -175,3 +177,13 @@ def test_what_cannot_be_asked_is_one_clear_line(words: Counted) -> None:
         MapGet(keys="word")
     with pytest.raises(ConfigError, match="Use a number of rows from 1"):
         state_query([], state=words, batch_size=0)
+
+
+@pytest.mark.parametrize(
+    "table", [SqlTable("warehouse", table="orders"), DeltaTable("/lake/orders")], ids=["SqlTable", "DeltaTable"]
+)
+@pytest.mark.parametrize("query", [None, MapGet(keys=["id"], values=["amount"])], ids=["names", "no names"])
+def test_rows_of_a_table_have_no_key_and_what_to_do_instead_is_said(table: Any, query: MapGet | None) -> None:
+    with pytest.raises(ConfigError, match=r"Its rows have no key, .* in a SqlState beside it") as said:
+        list(state_query([{"id": 1}], state=table, query=query))
+    assert "\n" not in str(said.value)
