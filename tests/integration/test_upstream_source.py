@@ -17,7 +17,7 @@ from airflow_tx.ledger.api import Put
 from airflow_tx.ledger.audit.rebuild import Repairs
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.records import TopologyRecord, decode, encode
-from airflow_tx.sources import UpstreamSource, rebuild
+from airflow_tx.sources import UpstreamSource, lags, rebuild
 from airflow_tx.sources.api import Batch
 from airflow_tx.state import DeltaTable, MemoryState, SqlTable, Sum
 from tests.integration.pipeline import Pipeline
@@ -263,6 +263,32 @@ def test_a_topology_that_was_reset_is_refused(orders: Orders) -> None:
     told = refused(orders.source(), position)
     assert "topology 'orders' was reset, and transaction 2 of its life before was read" in told
     assert "airflow tx repair totals --reset --why" in told
+
+
+def test_after_a_reset_by_a_person_nothing_brings_the_ledger_back(orders: Orders) -> None:
+    position = position_after(orders.run(2), 2)
+    Repairs(orders.pipeline.ledger).reset(orders.pipeline.request, ADA, clear=lambda: None)
+    told = refused(orders.source(), position)
+    assert "topology 'orders' was reset" in told
+    assert "airflow tx repair totals --reset --why" in told
+    assert "--ledger-lost" not in told
+
+
+def test_a_new_ledger_that_nobody_has_reset_may_be_a_lost_one(orders: Orders) -> None:
+    position = position_after(orders.run(2), 2)
+    change(orders, incarnation="another")
+    assert "airflow tx repair orders --ledger-lost --why" in refused(orders.source(), {**position, "txid": 7})
+
+
+def test_a_lag_that_the_source_refuses_names_the_topology_that_reads(orders: Orders) -> None:
+    position = position_after(orders.run(2), 2)
+    change(orders, incarnation="another")
+    source = UpstreamSource(orders.table, topology="orders", root=ROOT)
+    assert "airflow tx repair totals --reset --why" in str(lags({"totals": (source, position)}, seconds=30)["totals"])
+    moved_to(orders, "sales")
+    assert "is called 'sales' now" in str(
+        lags({"totals": (source, {**position, "incarnation": "another"})}, seconds=30)
+    )
 
 
 def test_another_birth_at_the_position_is_refused(orders: Orders) -> None:
