@@ -260,8 +260,8 @@ TX_COMMANDS = (
         ),
         _arg(
             "what",
-            "A file, an offset of a partition (orders-0:17), an id, a date, or a transaction of the topology that "
-            "it reads or that reads it (orders:3); docs/receipts.md lists them by source",
+            "A file, an offset of a partition (orders-0:17), an id or a date. In a chain also a transaction of "
+            "another topology (orders:3). docs/receipts.md lists them by source",
             metavar="WHAT",
         ),
         ARG_DAG_ID,
