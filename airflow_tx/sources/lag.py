@@ -59,13 +59,14 @@ def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, 
 
 
 def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
-    source = source.named(name)  # what it refuses names the topology
+    named = source.named(name)  # what it refuses names the topology
     try:
-        count = source.backlog(position)
+        count = named.backlog(position)
     except Exception as error:  # noqa: BLE001  # whatever a source raises, it becomes one line
         text = str(error) if isinstance(error, TxError) else f"{type(error).__name__}: {error}"
         return LagUnknown(topology=name, reason=" ".join(text.split()))
     finally:
+        named.close()
         source.close()
     if count is None:
         return LagUnknown(topology=name, reason=f"{source!r} does not know how much it has")
