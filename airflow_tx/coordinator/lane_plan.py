@@ -128,9 +128,8 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
 def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:
     """Let the schedule of a DAG say which data interval is next."""
     dated = _can_omit_runs(spec)
-    if dated is None or not dated.in_order or not dag.timetable.can_be_scheduled:
-        return spec
-    if compat.is_airflow_3_2():
+    by_runs = compat.is_airflow_3_2() or not dag.timetable.can_be_scheduled
+    if dated is None or not dated.in_order or by_runs:
         return spec
     return replace(spec, source=dated.without_runs(compat.IntervalSchedule.of_dag(dag)))
 

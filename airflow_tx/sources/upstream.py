@@ -198,12 +198,12 @@ class UpstreamSource(Source):
 
     def refuses_again(self, metadata: Json) -> str | None:
         before = UpstreamPosition.behind(TakenRange.of(metadata))
-        return self._difference_from(before)
+        return self._other_life(before, self._upstream())
 
     def lacks(self, position: Json) -> str | None:
         if position is None:
             return None
-        return self._difference_from(self._position(position))
+        return self._other_life(self._position(position), self._upstream())
 
     # --- corrections ------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class UpstreamSource(Source):
         if position is None or upstream is None:
             return None
         # Another topology has other transactions: the next `decide` refuses it.
-        if self._position(position).difference(upstream.ledger, upstream) is not None:
+        if self._other_life(self._position(position), upstream) is not None:
             return None
         # A correction may be newer than the last transaction that was taken.
         known = ledger.followed()
@@ -269,20 +269,20 @@ class UpstreamSource(Source):
             problem = f"{position!r} is no position of it"
             raise OtherSource(source=repr(self), problem=problem) from None
 
-    def _difference_from(self, before: UpstreamPosition) -> str | None:
+    def _other_life(self, before: UpstreamPosition, upstream: UpstreamReading | None) -> str | None:
         """Say, as a clause, how the topology differs from the one that was read; None: it is the same."""
-        return before.difference(self._place().beside(self.upstream), self._upstream())
+        place = self._place().beside(self.upstream) if upstream is None else upstream.ledger
+        return before.difference(place, upstream)
 
     def _check_life(self, upstream: UpstreamReading | None, before: UpstreamPosition) -> None:
         """Refuse another topology than the one that was read before, and one that went back.
 
         :raises SourceError: naming what to do.
         """
-        place = self._place().beside(self.upstream)
-        problem = before.difference(place, upstream)
+        problem = self._other_life(before, upstream)
         if problem is None:
             return
-        if upstream is None and (now := before.called_now(place)) is not None:
+        if upstream is None and (now := before.called_now(self._place())) is not None:
             raise self.refused(problem, f"Say UpstreamSource(..., topology={now!r}).")
         back = Command("repair", self.topology, options=("--reset", "--why", "TEXT"))
         went_back = upstream is not None and upstream.may_have_lost(before)

@@ -52,8 +52,8 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 45_510,
-    "syntax nodes": 578_554,
+    "statements without docstrings": 45_506,
+    "syntax nodes": 578_553,
     "files": 307,
     "rooms": 13,
     "names that rooms take from each other": 781,

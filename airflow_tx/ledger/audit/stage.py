@@ -16,7 +16,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import EndLine, TakenRange
 from airflow_tx.ledger.upstream.corrections import NotedCorrections, TakenRanges, noted_corrections
-from airflow_tx.ledger.upstream.reading import UpstreamPosition, UpstreamReading
+from airflow_tx.ledger.upstream.reading import UpstreamReading
 
 RowsUpstream = Callable[[Collection[int]], Mapping[int, int]]
 """Counts the rows that the upstream table has of each of these transactions."""
@@ -43,30 +43,21 @@ class StageAudit:
     def compare(self) -> None:
         """Compare ranges, what counts, and rows. Raises UnreadableRecord, naming the record."""
         lines = self._fresh
-        before = UpstreamPosition.of_reader(self.ledger)
-        problem = None if before is None else before.difference(self._place, self._upstream)
+        upstream, problem = UpstreamReading.of_reader(self.ledger, self.table)
         if problem is not None:
             self.findings.append(problem)
-        elif self._upstream is None:
+        elif upstream is None:
             self.findings.append(f"topology {self.name!r} has no ledger")
         elif lines:
-            self._compare_ranges(lines, self._upstream)
+            self._compare_ranges(lines, upstream)
             for line in lines:
-                self._compare_counts(line, self._upstream)
-            self._compare_rows(lines, self._upstream)
+                self._compare_counts(line, upstream)
+            self._compare_rows(lines, upstream)
 
     @cached_property
     def name(self) -> str:
         """Name the topology that it reads."""
         return self.ledger.topology().upstream
-
-    @cached_property
-    def _upstream(self) -> UpstreamReading | None:
-        return UpstreamReading.of(self._place, self.table)
-
-    @cached_property
-    def _place(self) -> ReadOnlyLedger:
-        return self.ledger.beside(self.name)
 
     @cached_property
     def _own(self) -> TakenRanges:

@@ -16,7 +16,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.receipt import Outcome
 from airflow_tx.ledger.records import Behind, EndLine, TakenRange, TransactionRecord, Wish
 from airflow_tx.ledger.steps.correction import ComparedUpTo
-from airflow_tx.ledger.upstream.reading import UpstreamPosition, UpstreamReading
+from airflow_tx.ledger.upstream.reading import UpstreamReading
 
 
 @dataclass(frozen=True)
@@ -255,10 +255,7 @@ class TakenRanges:
         name = self.ledger.topology().upstream
         if not name:
             return None
-        place = self.ledger.beside(name)
-        upstream = UpstreamReading.of(place, "")
-        before = UpstreamPosition.of_reader(self.ledger)
-        problem = None if before is None else before.difference(place, upstream)
+        upstream, problem = UpstreamReading.of_reader(self.ledger)
         if problem is not None or upstream is None:
             return problem or f"topology {name!r} has not begun"
         return upstream.left_from(self.last_taken + 1)

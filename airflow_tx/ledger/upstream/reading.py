@@ -102,6 +102,20 @@ class UpstreamReading:
         topology = ledger.topology_if_any()
         return None if topology is None else cls(ledger, table, topology, ledger.current())
 
+    @classmethod
+    def of_reader(
+        cls, ledger: ReadOnlyLedger, table: str = ""
+    ) -> tuple[UpstreamReading | None, str | None]:
+        """Read the topology that another one reads, and how it differs from what that one has read.
+
+        :param ledger: of the topology that reads.
+        :return: None: it has not begun; and the difference as a clause, None: there is none.
+        """
+        place = ledger.beside(ledger.topology().upstream)
+        upstream = cls.of(place, table)
+        before = UpstreamPosition.of_reader(ledger)
+        return upstream, None if before is None else before.difference(place, upstream)
+
     @cached_property
     def _book(self) -> Book:
         return self.ledger.book()
