@@ -60,6 +60,10 @@ def _receipts(of: Asked) -> list[Line]:
     return [(of.kind.name,)]
 
 
+def _stale(of: Asked) -> list[Line]:
+    return [(of.kind.name,)]
+
+
 def _at(of: Asked) -> list[Line]:
     return [(of.kind.name,), *((of.kind.name, str(txid)) for txid in of.txids)]
 
@@ -86,6 +90,7 @@ QUESTIONS: Mapping[str, Callable[[Asked], list[Line]]] = {
     "verify": _verify,
     "find": _find,
     "receipts": _receipts,
+    "stale": _stale,
     "at": _at,
     "diff": _diff,
     "lint": _lint,
